@@ -1,0 +1,1 @@
+"""Pure domain of Weft: cost models, plans and scheduling policies; no I/O, clock or randomness of its own."""

@@ -1,0 +1,156 @@
+"""Read and write cost profiles as plain JSON objects: the body of a CostProfile's ``spec``.
+
+Reading refuses what would poison every later decision (NaN, negative or missing figures) and
+names the field; writing and reading again gives the same profile.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from weft_core.cost import (
+    CostProfile,
+    CostProfileError,
+    DecodePiece,
+    DegreeCosts,
+    Link,
+    PrefillPiece,
+    TransferCost,
+)
+
+Json = Mapping[str, object]
+
+
+def profile_to_json(profile: CostProfile) -> dict[str, object]:
+    """Return the profile as a JSON-ready dict with camelCase keys, in a stable order."""
+    return {
+        "model": profile.model,
+        "gpu": profile.gpu,
+        "engine": profile.engine,
+        "kvBytesPerToken": profile.kv_bytes_per_token,
+        "degrees": [_degree_to_json(degree, costs) for degree, costs in sorted(profile.degrees.items())],
+        "transfers": [
+            {"source": s, "destination": d, "link": link, "alpha": cost.alpha, "perToken": cost.per_token}
+            for (s, d, link), cost in sorted(profile.transfers.items())
+        ],
+        "provenance": dict(sorted(profile.provenance.items())),
+    }
+
+
+def _degree_to_json(degree: int, costs: DegreeCosts) -> dict[str, object]:
+    return {
+        "degree": degree,
+        "weightBytesPerGpu": costs.weight_bytes_per_gpu,
+        "kvCapacityTokens": costs.kv_capacity_tokens,
+        "prefill": [
+            {
+                "alpha": p.alpha,
+                "perToken": p.per_token,
+                "perPair": p.per_pair,
+                "perContextToken": p.per_context_token,
+            }
+            for p in costs.prefill
+        ],
+        "decode": [
+            {"alpha": p.alpha, "perSequence": p.per_sequence, "perContextToken": p.per_context_token}
+            for p in costs.decode
+        ],
+    }
+
+
+def profile_from_json(body: Json) -> CostProfile:
+    """Build a profile from its JSON form.
+
+    Raises:
+        CostProfileError: a field is missing, of the wrong type, not finite or negative.
+    """
+    degrees: dict[int, DegreeCosts] = {}
+    for i, row in enumerate(_rows(body, "degrees")):
+        where = f"degrees[{i}]"
+        degree = _whole(row, "degree", where)
+        if degree in degrees:
+            raise CostProfileError(f"{where}.degree: degree {degree} appears twice; keep one")
+        degrees[degree] = _degree_from_json(row, where)
+    transfers: dict[tuple[int, int, Link], TransferCost] = {}
+    for i, row in enumerate(_rows(body, "transfers")):
+        where = f"transfers[{i}]"
+        link = row.get("link")
+        if link not in ("intra-node", "inter-node"):
+            raise CostProfileError(f"{where}.link: {link!r} is not a link; use intra-node or inter-node")
+        key = (_whole(row, "source", where), _whole(row, "destination", where), link)
+        transfers[key] = TransferCost(alpha=_number(row, "alpha", where), per_token=_number(row, "perToken", where))
+    provenance = body.get("provenance") or {}
+    if not isinstance(provenance, Mapping):
+        raise CostProfileError("provenance: must be an object of strings")
+    return CostProfile(
+        model=_text(body, "model"),
+        gpu=_text(body, "gpu"),
+        engine=_text(body, "engine"),
+        kv_bytes_per_token=_whole(body, "kvBytesPerToken", ""),
+        degrees=degrees,
+        transfers=transfers,
+        provenance={str(k): str(v) for k, v in provenance.items()},
+    )
+
+
+def _degree_from_json(row: Json, where: str) -> DegreeCosts:
+    prefill = tuple(
+        PrefillPiece(
+            alpha=_number(p, "alpha", at),
+            per_token=_number(p, "perToken", at),
+            per_pair=_number(p, "perPair", at),
+            per_context_token=_number(p, "perContextToken", at),
+        )
+        for at, p in ((f"{where}.prefill[{j}]", p) for j, p in enumerate(_rows(row, "prefill", where)))
+    )
+    decode = tuple(
+        DecodePiece(
+            alpha=_number(p, "alpha", at),
+            per_sequence=_number(p, "perSequence", at),
+            per_context_token=_number(p, "perContextToken", at),
+        )
+        for at, p in ((f"{where}.decode[{j}]", p) for j, p in enumerate(_rows(row, "decode", where)))
+    )
+    return DegreeCosts(
+        prefill=prefill,
+        decode=decode,
+        weight_bytes_per_gpu=_whole(row, "weightBytesPerGpu", where),
+        kv_capacity_tokens=_whole(row, "kvCapacityTokens", where),
+    )
+
+
+def _path(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _rows(body: Json, key: str, where: str = "") -> list[Json]:
+    rows = body.get(key)
+    if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
+        raise CostProfileError(f"{_path(where, key)}: at least one row is needed")
+    for j, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise CostProfileError(f"{_path(where, key)}[{j}]: must be an object")
+    return cast(list[Json], list(rows))
+
+
+def _number(row: Json, key: str, where: str) -> float:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CostProfileError(f"{_path(where, key)}: a number is needed, got {value!r}")
+    if not math.isfinite(value) or value < 0:
+        raise CostProfileError(f"{_path(where, key)}: {value!r} is not a finite figure of 0 or more")
+    return float(value)
+
+
+def _whole(row: Json, key: str, where: str) -> int:
+    value = _number(row, key, where)
+    if value != int(value) or value < 1:
+        raise CostProfileError(f"{_path(where, key)}: {value!r} is not a whole number of 1 or more")
+    return int(value)
+
+
+def _text(body: Json, key: str) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or not value:
+        raise CostProfileError(f"{key}: a non-empty text is needed")
+    return value

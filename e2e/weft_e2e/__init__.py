@@ -1,0 +1,1 @@
+"""Local cluster, demo, reusable checks and end-to-end scenarios."""

@@ -1,0 +1,1 @@
+"""Control plane: reconciles a DisaggInferenceService into workers, a coordinator and status."""
