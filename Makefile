@@ -1,0 +1,117 @@
+# Every target is one line of help: `make help`. Two of them are all a newcomer needs: `make demo` and `make test`.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMP := $(VENV)/.installed
+
+KUBE_CONTEXT ?=
+REGISTRY ?=
+TAG ?=
+export KUBE_CONTEXT
+
+##@ Start here
+.PHONY: help
+help: ## List every target with one line
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cluster binaries (idempotent)
+	@$(PY) -m weft_e2e.cluster setup $(if $(KUBE_CONTEXT),--client-only)
+
+.PHONY: demo
+demo: setup ## Run the main job: cluster, Helm install, a planned service, replayed agent sessions, a report
+	@$(PY) -m weft_e2e.demo up $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT)) $(DEMO_ARGS)
+
+.PHONY: demo-down
+demo-down: $(STAMP) ## Remove everything the demo made
+	@$(PY) -m weft_e2e.demo down $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT))
+
+.PHONY: test
+test: setup ## Run every test: unit, property, component, and the cluster tests on a local cluster
+	@$(PY) -m pytest -q -m "not cluster"
+	@$(PY) -m pytest -q -m cluster
+
+##@ Develop
+$(STAMP): requirements/dev.txt pyproject.toml
+	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Installing Python packages into $(VENV)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: test-unit
+test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (seconds)
+	@$(PY) -m pytest -q -m "not cluster and not component"
+
+.PHONY: test-component
+test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback
+	@$(PY) -m pytest -q -m component
+
+.PHONY: test-cluster
+test-cluster: setup ## Run the tests that need a cluster
+	@$(PY) -m pytest -q -m cluster
+
+.PHONY: format
+format: $(STAMP) ## Format and sort the sources
+	@$(BIN)/ruff format -q .
+	@$(BIN)/ruff check -q --fix .
+
+.PHONY: lint
+lint: $(STAMP) ## Check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q .
+
+.PHONY: types
+types: $(STAMP) ## Check types (mypy, strict)
+	@$(BIN)/mypy
+
+.PHONY: imports
+imports: $(STAMP) ## Check that imports point inwards only
+	@$(BIN)/lint-imports
+
+.PHONY: chart-test
+chart-test: setup ## Lint the Helm chart and check its rendered variants
+	@$(PY) -m pytest -q charts
+
+.PHONY: generate
+generate: $(STAMP) ## Regenerate CRDs, reference pages and the chart's copies from the code
+	@$(PY) -m weft_operator.api.generate
+
+.PHONY: verify
+verify: generate ## Fail when a generated file differs from what is checked in
+	@git diff --exit-code -- crds charts docs/reference || { echo "generated files differ: commit what 'make generate' made" >&2; exit 1; }
+
+.PHONY: check
+check: lint types imports verify test-unit chart-test ## Everything a commit must pass, without a cluster
+
+.PHONY: requirements
+requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with hashes
+	@for extra in planner router operator e2e dev; do \
+	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --universal --extra $$extra pyproject.toml -o requirements/$$extra.txt; done
+
+##@ Ship
+.PHONY: images
+images: setup ## Build the container images that changed
+	@$(PY) -m weft_e2e.images build
+
+.PHONY: push
+push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1]
+	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make images push REGISTRY=registry.example.com/team" >&2; exit 1; }
+	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)")
+
+.PHONY: bench
+bench: setup ## Measure the router's overhead against a direct call
+	@$(PY) bench/router_overhead.py
+
+.PHONY: clean
+clean: ## Remove build products and test caches from the checkout (the cache folder stays)
+	@rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
