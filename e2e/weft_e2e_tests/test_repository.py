@@ -1,0 +1,71 @@
+"""Guard the repository's layout: the operator/ trap, the pins, the wheel's content and the Makefile's help."""
+
+import operator
+import re
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"weft_core", "weft_planner", "weft_router", "weft_operator", "weft_e2e", "weft_mock"}
+
+
+def test_the_operator_folder_never_shadows_the_standard_library() -> None:
+    assert operator.__file__ is not None
+    assert Path(operator.__file__).is_relative_to(sysconfig.get_path("stdlib"))
+    own_files = [
+        path.name for path in (ROOT / "operator").iterdir() if path.is_file() and path.suffix in {".py", ".pyi"}
+    ]
+    assert own_files == [], (
+        "a Python file directly in operator/ shadows the operator module: move it into weft_operator"
+    )
+
+
+def test_a_process_started_in_the_root_still_finds_the_standard_operator() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "import operator; print(operator.itemgetter(0)([7]))"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=15,
+        check=True,
+    )
+    assert found.stdout.strip() == "7"
+
+
+@pytest.mark.parametrize("extra", ["planner", "router", "operator", "e2e", "dev"])
+def test_requirements_are_pinned_by_hash_and_name_no_index(extra: str) -> None:
+    text = (ROOT / "requirements" / f"{extra}.txt").read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        assert re.match(r"[A-Za-z0-9._-]+==[^ ]+", block), block
+        assert "--hash=sha256:" in block, block
+
+
+def test_the_wheel_holds_exactly_the_packages(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=60)
+    (wheel,) = tmp_path.glob("weft-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == PACKAGES
+    for package in PACKAGES:
+        assert f"{package}/py.typed" in names
+
+
+def test_every_make_target_has_a_line_of_help() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^\.PHONY: (\S+)$", makefile, re.MULTILINE))
+    helped = set(re.findall(r"^([a-z0-9-]+):.*## \S", makefile, re.MULTILINE))
+    assert targets == helped
+
+
+def test_ci_runs_what_the_readme_tells_to_run() -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert re.search(r"^exec make test$", ci, re.MULTILINE)
+    assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
