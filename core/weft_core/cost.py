@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Link = Literal["intra-node", "inter-node"]
+LINKS: tuple[Link, ...] = ("intra-node", "inter-node")
 
 
 class CostProfileError(ValueError):
@@ -34,15 +35,25 @@ class PrefillPiece:
 
 @dataclass(frozen=True, slots=True)
 class DecodePiece:
-    """One affine regime of one decode step over a batch."""
+    """One regime of one decode step over a batch: affine, but for the expert weights of a mixture of experts.
+
+    A batch reads only the experts that its tokens chose: ``experts_seconds`` is the time to read all of them and
+    ``expert_share`` the share that one token chooses, so a batch reads 1 - (1 - share)^batch of them. Dense: both 0.
+    """
 
     alpha: float
     per_sequence: float = 0.0
     per_context_token: float = 0.0
+    experts_seconds: float = 0.0
+    expert_share: float = 0.0
 
     def seconds(self, batch: float, context: float) -> float:
         """Return this regime's time for one step of ``batch`` sequences holding ``context`` tokens in total."""
-        return self.alpha + self.per_sequence * batch + self.per_context_token * context
+        affine = self.alpha + self.per_sequence * batch + self.per_context_token * context
+        if self.experts_seconds <= 0:
+            return affine
+        untouched: float = (1 - self.expert_share) ** batch
+        return affine + self.experts_seconds * (1 - untouched)
 
 
 @dataclass(frozen=True, slots=True)

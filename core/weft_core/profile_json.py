@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from weft_core.cost import (
+    LINKS,
     CostProfile,
     CostProfileError,
     DecodePiece,
@@ -51,11 +52,19 @@ def _degree_to_json(degree: int, costs: DegreeCosts) -> dict[str, object]:
             }
             for p in costs.prefill
         ],
-        "decode": [
-            {"alpha": p.alpha, "perSequence": p.per_sequence, "perContextToken": p.per_context_token}
-            for p in costs.decode
-        ],
+        "decode": [_decode_piece_to_json(p) for p in costs.decode],
     }
+
+
+def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
+    body: dict[str, object] = {
+        "alpha": piece.alpha,
+        "perSequence": piece.per_sequence,
+        "perContextToken": piece.per_context_token,
+    }
+    if piece.experts_seconds > 0:  # only a mixture of experts has these two
+        body |= {"expertsSeconds": piece.experts_seconds, "expertShare": piece.expert_share}
+    return body
 
 
 def profile_from_json(body: Json) -> CostProfile:
@@ -75,8 +84,8 @@ def profile_from_json(body: Json) -> CostProfile:
     for i, row in enumerate(_rows(body, "transfers")):
         where = f"transfers[{i}]"
         link = row.get("link")
-        if link not in ("intra-node", "inter-node"):
-            raise CostProfileError(f"{where}.link: {link!r} is not a link; use intra-node or inter-node")
+        if link not in LINKS:
+            raise CostProfileError(f"{where}.link: {link!r} is not a link; use {' or '.join(LINKS)}")
         key = (_whole(row, "source", where), _whole(row, "destination", where), link)
         transfers[key] = TransferCost(alpha=_number(row, "alpha", where), per_token=_number(row, "perToken", where))
     provenance = body.get("provenance") or {}
@@ -108,6 +117,8 @@ def _degree_from_json(row: Json, where: str) -> DegreeCosts:
             alpha=_number(p, "alpha", at),
             per_sequence=_number(p, "perSequence", at),
             per_context_token=_number(p, "perContextToken", at),
+            experts_seconds=_number(p, "expertsSeconds", at) if "expertsSeconds" in p else 0.0,
+            expert_share=_share(p, "expertShare", at) if "expertsSeconds" in p else 0.0,
         )
         for at, p in ((f"{where}.decode[{j}]", p) for j, p in enumerate(_rows(row, "decode", where)))
     )
@@ -140,6 +151,13 @@ def _number(row: Json, key: str, where: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise CostProfileError(f"{_path(where, key)}: {value!r} is not a finite figure of 0 or more")
     return float(value)
+
+
+def _share(row: Json, key: str, where: str) -> float:
+    value = _number(row, key, where)
+    if not 0 < value <= 1:
+        raise CostProfileError(f"{_path(where, key)}: {value!r} is not a share above 0 and up to 1")
+    return value
 
 
 def _whole(row: Json, key: str, where: str) -> int:

@@ -1,0 +1,92 @@
+"""Figures of accelerators, each with where it comes from; rates are per GPU and one way, memory is decimal bytes.
+
+The KV rate inside a node is an assumption for every type (a third of NVLink is what one pair of workers is
+taken to reach, all of PCIe where there is no NVLink); a measured cost profile replaces it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+GB = 10**9
+TFLOPS = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One accelerator: dense 16-bit FLOP/s, memory bytes and bytes/s, and bytes/s of its links.
+
+    ``scale_up`` is the link that tensor parallelism uses inside a node, ``kv_in_node`` and ``kv_across_nodes``
+    are what KV transfers between two workers get before the link efficiency is applied.
+    """
+
+    name: str
+    flops: float
+    memory_bytes: int
+    memory_rate: float
+    scale_up: float
+    kv_in_node: float
+    kv_across_nodes: float
+    source: str
+
+
+def _catalogue(*gpus: Gpu) -> Mapping[str, Gpu]:
+    return MappingProxyType({gpu.name: gpu for gpu in gpus})
+
+
+GPUS: Mapping[str, Gpu] = _catalogue(
+    Gpu(
+        "nvidia-h20", 148 * TFLOPS, 96 * GB, 4000e9, 450e9, 150e9, 25e9,
+        "AMPD section 7.1 (96 GB, NVLink 900 GB/s both ways, 200 GB/s InfiniBand per server of 8); "
+        "148 TFLOPS and 4.0 TB/s as published for the H20",
+    ),
+    Gpu(
+        "nvidia-h100", 989.4 * TFLOPS, 80 * GB, 3350e9, 450e9, 150e9, 50e9,
+        "NVIDIA H100 datasheet, SXM5 (half the sparse figure); one 400 Gb/s adapter per GPU as in DGX H100",
+    ),
+    Gpu(
+        "nvidia-h200", 989.4 * TFLOPS, 141 * GB, 4800e9, 450e9, 150e9, 50e9,
+        "NVIDIA H200 datasheet, SXM (half the sparse figure); one 400 Gb/s adapter per GPU as in DGX H200",
+    ),
+    Gpu(
+        "nvidia-b200", 2250 * TFLOPS, 180 * GB, 8000e9, 900e9, 300e9, 50e9,
+        "NVIDIA DGX B200 datasheet: 1,440 GB and 64 TB/s over 8 GPUs, 72 PFLOPS FP8 with sparsity (a quarter of it "
+        "per 8 GPUs dense at 16 bit); one 400 Gb/s adapter per GPU",
+    ),
+    Gpu(
+        "nvidia-gb200", 2500 * TFLOPS, 186 * GB, 8000e9, 900e9, 300e9, 50e9,
+        "NVIDIA GB200 NVL72 datasheet divided by 72 GPUs (360 PFLOPS sparse at 16 bit, 13.4 TB, 576 TB/s); "
+        "one 400 Gb/s adapter per GPU",
+    ),
+    Gpu(
+        "nvidia-a100-80", 312 * TFLOPS, 80 * GB, 2039e9, 300e9, 100e9, 25e9,
+        "NVIDIA A100 datasheet, SXM4 80 GB; one 200 Gb/s adapter per GPU as in DGX A100",
+    ),
+    Gpu(
+        "nvidia-a100-40", 312 * TFLOPS, 40 * GB, 1555e9, 300e9, 100e9, 25e9,
+        "NVIDIA A100 datasheet, SXM4 40 GB; one 200 Gb/s adapter per GPU as in DGX A100",
+    ),
+    Gpu(
+        "nvidia-l40s", 362 * TFLOPS, 48 * GB, 864e9, 32e9, 32e9, 12.5e9,
+        "NVIDIA L40S datasheet (half the sparse figure), PCIe 4.0 x16 and no NVLink; 100 Gb/s per GPU assumed",
+    ),
+    Gpu(
+        "nvidia-a10g", 70 * TFLOPS, 24 * GB, 600e9, 32e9, 32e9, 1.5e9,
+        "NVIDIA A10G figures of Amazon EC2 G5 (dense 16 bit), PCIe 4.0 x16; 100 Gb/s per 8 GPUs as in g5.48xlarge",
+    ),
+    Gpu(
+        "nvidia-l4", 121 * TFLOPS, 24 * GB, 300e9, 32e9, 32e9, 1.5e9,
+        "NVIDIA L4 datasheet (half the sparse figure), PCIe 4.0 x16; 100 Gb/s per 8 GPUs assumed",
+    ),
+    Gpu(
+        "amd-mi300x", 1307.4 * TFLOPS, 192 * GB, 5300e9, 448e9, 64e9, 50e9,
+        "AMD Instinct MI300X datasheet (dense), 896 GB/s Infinity Fabric both ways, one link of 64 GB/s between "
+        "two GPUs; 400 Gb/s per GPU assumed",
+    ),
+    Gpu(
+        "aws-trainium2", 667 * TFLOPS, 96 * 2**30, 2900e9, 640e9, 160e9, 25e9,
+        "AWS Neuron documentation, Trainium2 architecture (667 TFLOPS at 16 bit, 96 GiB, 2.9 TB/s, NeuronLink-v3 "
+        "1.28 TB/s both ways); 3.2 Tb/s per 16 chips as in trn2.48xlarge",
+    ),
+)  # fmt: skip
+"""Accelerators by the name that ``gpuType`` uses; the figures of a virtual or sliced GPU are not in here."""
