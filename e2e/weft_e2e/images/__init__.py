@@ -1,0 +1,15 @@
+"""Builds the project's container images, named by their content, and ships them."""
+
+from weft_e2e.images.errors import BuildFailedError, CannotBuildError, ImagesError, RecipeError
+from weft_e2e.images.shelf import build, chart_values, push, refs
+
+__all__ = [
+    "BuildFailedError",
+    "CannotBuildError",
+    "ImagesError",
+    "RecipeError",
+    "build",
+    "chart_values",
+    "push",
+    "refs",
+]

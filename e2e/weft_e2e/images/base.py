@@ -1,0 +1,123 @@
+"""Makes the Debian base image of the local builds, without a registry.
+
+A user with a registry builds on `python:3.11-slim-bookworm`, the default of the Dockerfiles. Here a Debian root folder
+from the machine's own package mirror takes its place; the final images only take Python's files out of it.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from weft_e2e.cluster.paths import cache_root
+from weft_e2e.images import buildah
+from weft_e2e.images.catalogue import repository_root
+from weft_e2e.images.content import digest
+from weft_e2e.images.errors import BuildFailedError, CannotBuildError
+
+SUITE = "bookworm"
+PACKAGES = ("python3", "python3-venv", "ca-certificates")
+DOCKERFILE = "images/python/Dockerfile"
+DEBOOTSTRAP_SECONDS = 900
+
+
+def images_cache() -> Path:
+    """Return the folder for base archives and build logs."""
+    return cache_root() / "images"
+
+
+def base_ref() -> str:
+    """Return the name of the base image; it changes with the recipe."""
+    recipe = (repository_root() / DOCKERFILE).read_text()
+    return (
+        f"localhost/weft-python:{digest({}, dockerfile=recipe, args={'SUITE': SUITE, 'PACKAGES': ' '.join(PACKAGES)})}"
+    )
+
+
+def ensure_base() -> str:
+    """Build the base image unless the local store has it; return its name."""
+    ref = base_ref()
+    if buildah.exists(ref):
+        return ref
+    tag = ref.rpartition(":")[2]
+    archive = images_cache() / f"python-{SUITE}-{tag}.tar"
+    if not archive.is_file():
+        make_archive(archive)
+    with tempfile.TemporaryDirectory(dir=images_cache(), prefix="base-") as folder:
+        context = Path(folder)
+        (context / "rootfs.tar").hardlink_to(archive)
+        shutil.copyfile(repository_root() / DOCKERFILE, context / "Dockerfile")
+        buildah.build(
+            ref,
+            context=context,
+            dockerfile="Dockerfile",
+            args={},
+            log=images_cache() / "logs/weft-python.log",
+            passthrough=False,
+        )
+    return ref
+
+
+def make_archive(archive: Path) -> None:
+    """Write a Debian root folder with Python as a tar file."""
+    mirror = debian_mirror()
+    if shutil.which("debootstrap") is None:
+        raise CannotBuildError(
+            "debootstrap is missing: apt-get install debootstrap (or run 'make setup' as root on Debian)"
+        )
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    log = images_cache() / "logs/debootstrap.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix="debootstrap-") as folder:
+        root = Path(folder) / "root"
+        words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root), mirror]
+        with log.open("wb") as output:
+            try:
+                done = subprocess.run(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=DEBOOTSTRAP_SECONDS,
+                )
+            except subprocess.TimeoutExpired as late:
+                raise BuildFailedError(
+                    f"debootstrap took longer than {DEBOOTSTRAP_SECONDS} s; its log: {log}"
+                ) from late
+        if done.returncode != 0:
+            raise BuildFailedError(
+                f"debootstrap failed (exit status {done.returncode}); the end of {log}:\n{buildah.tail(log)}"
+            )
+        for package in (root / "var/cache/apt/archives").glob("*.deb"):
+            package.unlink()
+        partial = Path(folder) / "rootfs.tar"
+        subprocess.run(
+            ["tar", "--create", "--numeric-owner", "--file", str(partial), "--directory", str(root), "."],
+            check=True,
+            timeout=300,
+        )
+        partial.rename(archive)
+
+
+def debian_mirror() -> str:
+    """Return the Debian mirror that this machine's own package sources name."""
+    if shutil.which("apt-get") is None:
+        raise CannotBuildError(
+            "the base image is made from Debian packages, and this machine has no apt-get: name one with --python-image"
+        )
+    words = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)",
+        "Created-By: Packages",
+    ]
+    listed = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    for line in listed.stdout.splitlines():
+        fields = line.split()
+        # "Debian Debian main URI": the security archive is labelled Debian-Security and holds no whole release.
+        if fields[:3] == ["Debian", "Debian", "main"] and len(fields) == 4:
+            return fields[3]
+    raise CannotBuildError(
+        "this machine's package sources name no Debian mirror (run apt-get update), so name a base with --python-image"
+    )

@@ -1,0 +1,114 @@
+"""Runs buildah, and says what to do when it is missing or fails."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from weft_e2e.images.errors import BuildFailedError, CannotBuildError
+
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+CA_BUNDLE_INSIDE = "/run/weft-ca.crt"
+LOG_TAIL_LINES = 25
+BUILD_SECONDS = 1800
+QUICK_SECONDS = 120
+
+
+def require() -> None:
+    """Refuse, naming the missing part, when this machine cannot build images."""
+    if shutil.which("buildah") is None:
+        raise CannotBuildError("buildah is missing: apt-get install buildah (or run 'make setup' as root on Debian)")
+    if os.geteuid() != 0:
+        raise CannotBuildError("building images needs root, for buildah's chroot isolation and debootstrap")
+
+
+def command(*words: str) -> list[str]:
+    """Return a buildah command line for the machine's default store, which is where `weft cluster load` looks too."""
+    return ["buildah", *words]
+
+
+def exists(ref: str) -> bool:
+    """Tell whether the local store has an image of this name."""
+    require()
+    asked = subprocess.run(
+        command("inspect", "--type", "image", "--format", "{{.FromImageID}}", ref),
+        capture_output=True,
+        timeout=QUICK_SECONDS,
+    )
+    return asked.returncode == 0
+
+
+def host_passthrough() -> list[str]:
+    """Return the options that let a build use this machine's own package sources, where it has any.
+
+    They reach build stages only; final images start from scratch, so nothing of this machine gets into them.
+    """
+    options = ["--network", "host"]
+    for inside, outside in (
+        ("/etc/pip.conf", Path("/etc/pip.conf")),
+        ("/root/.config/pip/pip.conf", Path.home() / ".config/pip/pip.conf"),
+    ):
+        if outside.is_file():
+            options += ["--volume", f"{outside}:{inside}:ro"]
+    if CA_BUNDLE.is_file():
+        # Mounted under another name than the base image's own bundle, which is the one that the final image keeps.
+        options += ["--volume", f"{CA_BUNDLE}:{CA_BUNDLE_INSIDE}:ro", "--build-arg", f"PIP_CERT={CA_BUNDLE_INSIDE}"]
+    if index := os.environ.get("PIP_INDEX_URL"):
+        options += ["--build-arg", f"PIP_INDEX_URL={index}"]
+    return options
+
+
+def build(
+    ref: str, *, context: Path, dockerfile: str, args: Mapping[str, str], log: Path, passthrough: bool = True
+) -> None:
+    """Build one image from a prepared context; the log file holds everything that the build said."""
+    require()
+    # Layers are kept so that a change of code does not install the dependencies again; the fixed time
+    # stamp makes equal content give equal layers.
+    words = [
+        "bud",
+        "--isolation",
+        "chroot",
+        "--layers",
+        "--timestamp",
+        "0",
+        "--file",
+        str(context / dockerfile),
+        "--tag",
+        ref,
+    ]
+    for name, value in args.items():
+        words += ["--build-arg", f"{name}={value}"]
+    if passthrough:
+        words += host_passthrough()
+    run_logged([*words, str(context)], log=log, what=f"building {ref}")
+
+
+def push(ref: str, destination: str, *, options: Sequence[str], log: Path) -> None:
+    """Copy an image from the local store to a transport such as docker://registry/name:tag."""
+    require()
+    run_logged(["push", *options, ref, destination], log=log, what=f"pushing {destination}")
+
+
+def run_logged(words: Sequence[str], *, log: Path, what: str) -> None:
+    """Run buildah with its output in a file; raise with the end of it on failure."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(
+                command(*words),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=BUILD_SECONDS,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise BuildFailedError(f"{what} took longer than {BUILD_SECONDS} s; its log: {log}") from late
+    if done.returncode != 0:
+        raise BuildFailedError(f"{what} failed (exit status {done.returncode}); the end of {log}:\n{tail(log)}")
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a log file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])

@@ -1,0 +1,68 @@
+"""Lists the project's images and where their files come from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weft_e2e.cluster.paths import bin_dir
+from weft_e2e.images.errors import CannotBuildError
+
+PROMETHEUS_PROGRAM = "prometheus-v0.314.0"
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image: its Dockerfile lies in images/<folder>/, its repository is called `name`."""
+
+    name: str
+    folder: str
+    # Users run these from their own registry; the others only stand in for public images on the local cluster.
+    published: bool = False
+    # Names in the build context of files from outside the repository -> their names in the folder of built programs.
+    programs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dockerfile(self) -> str:
+        """Path of the Dockerfile from the repository root."""
+        return f"images/{self.folder}/Dockerfile"
+
+
+IMAGES: Mapping[str, Image] = {
+    image.name: image
+    for image in (
+        Image("weft-operator", "operator", published=True),
+        Image("weft-router", "router", published=True),
+        Image("weft-mock-engine", "mock-engine", published=True),
+        Image("weft-redis", "redis"),
+        Image("weft-prometheus", "prometheus", programs={"prometheus": PROMETHEUS_PROGRAM}),
+    )
+}
+
+
+def repository_root() -> Path:
+    """Return the checkout that this package runs from; images cannot be built from an installed wheel."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "images").is_dir():
+        raise CannotBuildError(
+            "images are built from a checkout of the repository: run this from its virtual environment"
+        )
+    return root
+
+
+def programs_of(image: Image) -> dict[str, Path]:
+    """Return context name -> file for the built programs that go into an image."""
+    files = {name: bin_dir() / program for name, program in image.programs.items()}
+    for path in files.values():
+        if not path.is_file():
+            raise CannotBuildError(f"{path.name} has not been built yet: run 'make setup'")
+    return files
+
+
+def chosen(names: list[str] | None) -> list[Image]:
+    """Return the named images, or all of them; refuse an unknown name."""
+    if not names:
+        return list(IMAGES.values())
+    for name in names:
+        if name not in IMAGES:
+            raise CannotBuildError(f"there is no image {name!r}; choose from {', '.join(IMAGES)}")
+    return [IMAGES[name] for name in names]

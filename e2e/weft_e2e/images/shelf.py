@@ -1,0 +1,142 @@
+"""Builds what changed, and ships images to a registry or a local cluster."""
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft_e2e.images import buildah
+from weft_e2e.images.base import base_ref, ensure_base, images_cache
+from weft_e2e.images.catalogue import Image, chosen, programs_of, repository_root
+from weft_e2e.images.content import context_files, copied_paths, digest, stage
+from weft_e2e.images.errors import CannotBuildError
+
+PYTHON_IMAGE_VARIABLE = "WEFT_PYTHON_IMAGE"
+NEEDS_PYTHON = re.compile(r"^ARG PYTHON_IMAGE\b", re.MULTILINE)
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides an image's content, and the name that follows from it."""
+
+    image: Image
+    dockerfile: str
+    files: Mapping[str, Path]
+    args: Mapping[str, str]
+    ref: str
+
+
+def recipe_of(image: Image, *, python_image: str) -> Recipe:
+    """Read an image's Dockerfile and files, and name the image by their content."""
+    root = repository_root()
+    dockerfile = (root / image.dockerfile).read_text()
+    files = context_files(root, copied_paths(dockerfile), outside=programs_of(image))
+    args = {"PYTHON_IMAGE": python_image} if NEEDS_PYTHON.search(dockerfile) else {}
+    tag = digest(files, dockerfile=dockerfile, args=args)
+    return Recipe(image=image, dockerfile=dockerfile, files=files, args=args, ref=f"localhost/{image.name}:{tag}")
+
+
+def refs(names: list[str] | None = None, *, python_image: str | None = None) -> dict[str, str]:
+    """Return image name -> full reference as a build would give it now, without building."""
+    base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE) or base_ref()
+    return {image.name: recipe_of(image, python_image=base).ref for image in chosen(names)}
+
+
+def build(
+    names: list[str] | None = None, *, python_image: str | None = None, report: Report = lambda _line: None
+) -> dict[str, str]:
+    """Build the images whose content changed; return image name -> full reference for all that were asked for.
+
+    One build runs at a time on a machine; a second caller waits and then finds the work done.
+    """
+    wanted = chosen(names)
+    base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE)
+    built: dict[str, str] = {}
+    with one_at_a_time():
+        for image in wanted:
+            recipe = recipe_of(image, python_image=base or base_ref())
+            if buildah.exists(recipe.ref):
+                report(f"{recipe.ref} is up to date")
+            else:
+                if base is None and recipe.args:
+                    report(f"base {base_ref()}")
+                    ensure_base()
+                report(f"building {recipe.ref}")
+                build_recipe(recipe)
+            built[image.name] = recipe.ref
+    return built
+
+
+def build_recipe(recipe: Recipe) -> None:
+    """Build one image from a context that holds exactly the files that its tag was computed over."""
+    with tempfile.TemporaryDirectory(dir=images_cache(), prefix="context-") as folder:
+        context = Path(folder)
+        stage({**recipe.files, recipe.image.dockerfile: repository_root() / recipe.image.dockerfile}, context)
+        log = images_cache() / f"logs/{recipe.image.name}.log"
+        buildah.build(recipe.ref, context=context, dockerfile=recipe.image.dockerfile, args=recipe.args, log=log)
+
+
+def push(
+    registry: str,
+    *,
+    tag: str | None = None,
+    options: Sequence[str] = (),
+    python_image: str | None = None,
+    report: Report = lambda _line: None,
+) -> dict[str, str]:
+    """Build the published images and push them as <registry>/<name>:<tag>; return name -> pushed reference.
+
+    Without a tag the chart's appVersion is used, which is what the chart asks for. Credentials are buildah's own
+    (`buildah login`). `options` go to `buildah push`, for instance --tls-verify=false.
+    """
+    prefix = registry.strip().rstrip("/")
+    if not prefix or "://" in prefix or " " in prefix:
+        raise CannotBuildError(f"registry {registry!r}: write it as registry.example.com/team, without a scheme")
+    wanted = tag or chart_app_version()
+    published = [image.name for image in chosen(None) if image.published]
+    pushed: dict[str, str] = {}
+    for name, ref in build(published, python_image=python_image, report=report).items():
+        target = f"{prefix}/{name}:{wanted}"
+        report(f"pushing {target}")
+        buildah.push(ref, f"docker://{target}", options=options, log=images_cache() / f"logs/push-{name}.log")
+        pushed[name] = target
+    return pushed
+
+
+def chart_app_version() -> str:
+    """Return the version of Weft that the chart installs by default."""
+    for line in (repository_root() / "charts/weft/Chart.yaml").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "appVersion":
+            return value.strip().strip("\"'")
+    raise CannotBuildError("charts/weft/Chart.yaml names no appVersion")
+
+
+def chart_values(images: Mapping[str, str]) -> list[str]:
+    """Return the Helm arguments that make the chart use these images instead of a registry's."""
+    values = {
+        "weft-operator": "operator.image",
+        "weft-router": "router.image",
+        "weft-mock-engine": "mockEngine.image",
+        "weft-redis": "redis.embedded.image",
+        "weft-prometheus": "prometheus.embedded.image",
+    }
+    arguments: list[str] = []
+    for name, key in values.items():
+        if name in images:
+            arguments += ["--set-string", f"{key}={images[name]}"]
+    return arguments
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Hold this machine's build lock."""
+    images_cache().mkdir(parents=True, exist_ok=True)
+    with (images_cache() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
