@@ -1,0 +1,121 @@
+"""Everything the table and the report say, in one value; nothing is in it that was not measured, planned or chosen."""
+
+from dataclasses import dataclass
+
+from weft_core.plan import Plan, PlannedGroup
+from weft_core.slo import Slo
+from weft_e2e.demo.measures import Distribution, Summary
+from weft_e2e.demo.metrics import KvFlow
+from weft_e2e.replay.records import ClientLoad, RoundRecord
+
+# Above these the client or the machine was itself a cause of the figures (see docs/demo.md).
+LAG_LIMIT_S = 0.02
+BUSY_SHARE_LIMIT = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the demo and how long it took, in seconds."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A finished demo: what was planned, sent, measured and left out."""
+
+    service: str
+    model: str
+    gpu: str
+    cluster: str
+    version: str
+    started_at: str
+    slo: Slo
+    plan: Plan
+    summary: Summary
+    records: tuple[RoundRecord, ...]
+    kv: KvFlow | None
+    load: ClientLoad
+    choices: tuple[str, ...]
+    simulated: tuple[str, ...]
+    steps: tuple[Step, ...]
+    problems: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+
+
+def group_words(group: PlannedGroup) -> str:
+    """Return a group as people say it: ``2 x TP4 prefill``."""
+    return f"{group.replicas} x TP{group.degree} {group.role}"
+
+
+def seconds_words(value: float) -> str:
+    """Return a time with three digits that matter and its unit."""
+    if value == float("inf"):
+        return "unbounded"
+    if value < 0.9995:
+        return f"{value * 1e3:.1f} ms" if value < 0.09995 else f"{value * 1e3:.0f} ms"
+    return f"{value:.2f} s" if value < 99.5 else f"{value:.0f} s"
+
+
+def limit_words(value: float) -> str:
+    """Return a threshold as a person would set it: ``2 s``, ``40 ms``."""
+    return f"{value * 1e3:g} ms" if value < 1 else f"{value:g} s"
+
+
+def bytes_words(value: float) -> str:
+    """Return an amount of bytes in decimal units."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def share_words(part: int, whole: int) -> str:
+    """Return a share with its counts."""
+    return f"{part}/{whole} = {100 * part / whole:.1f} %" if whole else "0/0"
+
+
+def slo_words(slo: Slo) -> str:
+    """Return what the SLO asks for."""
+    limits = f"TTFT within {limit_words(slo.ttft_s)}, inter-token gap within {limit_words(slo.itl_s)}"
+    return f"{limits}, for {100 * slo.attainment:g} %"
+
+
+def latency_rows(facts: Facts) -> tuple[tuple[str, Distribution | None, float | None, float | None], ...]:
+    """Return the rows of measured latency: name, measured, the plan's percentile and mean where it predicts them."""
+    predicted, measured = facts.plan.predicted, facts.summary
+    return (
+        ("TTFT, first rounds", measured.ttft_first, None, None),
+        ("TTFT, later rounds", measured.ttft_later, None, None),
+        ("TTFT, all rounds", measured.ttft_all, predicted.ttft_p95_s, predicted.ttft_mean_s),
+        ("Inter-token latency", measured.itl, predicted.itl_p95_s, predicted.itl_mean_s),
+    )
+
+
+def load_findings(load: ClientLoad) -> tuple[str, ...]:
+    """Say whether the client or the machine got in the way of the measurement."""
+    findings = []
+    if load.lag_p99_s > LAG_LIMIT_S:
+        findings.append(
+            f"the load client's event loop was late by {seconds_words(load.lag_p99_s)} at P99: "
+            "measured latencies include that delay"
+        )
+    if load.machine_busy_cores is not None and load.machine_busy_cores > BUSY_SHARE_LIMIT * load.machine_cores:
+        findings.append(
+            f"the machine was busy with {load.machine_busy_cores:.1f} of {load.machine_cores} cores: "
+            "latencies include waiting for a core"
+        )
+    return tuple(findings)
+
+
+def load_words(load: ClientLoad) -> str:
+    """Say how busy the client and the machine were."""
+    machine = (
+        f"machine {load.machine_busy_cores:.2f} of {load.machine_cores} cores busy"
+        if load.machine_busy_cores is not None
+        else "machine load unknown"
+    )
+    return (
+        f"load client {load.cpu_cores:.2f} cores, event loop late by {seconds_words(load.lag_p99_s)} (P99); {machine}"
+    )

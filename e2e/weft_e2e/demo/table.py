@@ -1,0 +1,94 @@
+"""Lay out the demo's figures as one table for a terminal. Pure."""
+
+from collections.abc import Sequence
+
+from weft_e2e.demo.facts import (
+    Facts,
+    bytes_words,
+    group_words,
+    latency_rows,
+    load_findings,
+    load_words,
+    seconds_words,
+    share_words,
+    slo_words,
+)
+from weft_e2e.demo.measures import Attained, Summary
+
+_NAME = 22
+_COLUMN = 11
+
+
+def render(facts: Facts) -> str:
+    """Return the whole table, without a trailing newline."""
+    plan, summary = facts.plan, facts.summary
+    groups = ", ".join(group_words(g) for g in plan.groups)
+    percent = f"P{facts.slo.percentile:g}"
+    lines = [
+        f"{facts.service}: {facts.model} on {facts.cluster}",
+        "",
+        _row("Plan", f"{groups}; {plan.gpus} GPUs; objective {plan.objective}; revision {plan.revision}"),
+        _row("", "the plan expects the SLO to be met" if plan.predicted.slo_met else "the plan expects a missed SLO"),
+        _row("Replay", _replayed(summary)),
+        "",
+        f"{'':<{_NAME}}" + "".join(f"{h:>{_COLUMN}}" for h in ("P50", "P95", "mean", f"plan {percent}", "plan mean")),
+    ]
+    for name, measured, planned, planned_mean in latency_rows(facts):
+        cells = ("-", "-", "-") if measured is None else (measured.p50, measured.p95, measured.mean)
+        lines.append(f"{name:<{_NAME}}" + "".join(_cell(c) for c in (*cells, planned, planned_mean)))
+    lines += ["", _row("SLO", slo_words(facts.slo))]
+    lines += [
+        _row("SLO attainment" if k == 0 else "", f"{share_words(a.met, a.total)} ({a.reading})")
+        for k, a in enumerate(_both_units(facts))
+    ]
+    routed = summary.rounds_ok
+    routes = ", ".join(f"{name} {share_words(count, routed)}" for name, count in sorted(summary.routes.items()))
+    lines.append(_row("Prefill route", routes or "-"))
+    if facts.kv is not None:
+        kv = facts.kv
+        lines += [
+            _row(
+                "KV moved",
+                f"prefill to decode {bytes_words(kv.prefill_to_decode_bytes)}, "
+                f"decode to prefill {bytes_words(kv.decode_to_prefill_bytes)} (simulated transfers)",
+            ),
+            _row(
+                "History tokens",
+                f"{kv.history_read_tokens:,.0f} read from the decode worker, "
+                f"{kv.history_recomputed_tokens:,.0f} recomputed",
+            ),
+        ]
+    else:
+        lines.append(_row("KV moved", "not measured"))
+    lines.append(_row("Measured by", load_words(facts.load)))
+    lines += _list("Note", load_findings(facts.load))
+    lines += _list("Chosen", facts.choices)
+    lines += _list("Simulated", facts.simulated)
+    lines += _list("PROBLEM", facts.problems)
+    return "\n".join(lines)
+
+
+def _replayed(summary: Summary) -> str:
+    words = (
+        f"{summary.sessions} sessions, {summary.rounds} rounds, up to {summary.most_at_once} at once, "
+        f"{summary.output_tokens:,} tokens in {summary.span_s:.0f} s"
+    )
+    failed = summary.rounds - summary.rounds_ok
+    return f"{words}; {failed} rounds FAILED" if failed else f"{words}; none failed"
+
+
+def _both_units(facts: Facts) -> list[Attained]:
+    return [a for a in facts.summary.attained if a.reading.itl == "mean"]
+
+
+def _cell(value: float | str | None) -> str:
+    text = value if isinstance(value, str) else "" if value is None else seconds_words(value)
+    return f"{text:>{_COLUMN}}"
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<{_NAME}}{text}".rstrip()
+
+
+def _list(name: str, items: Sequence[str]) -> list[str]:
+    return [_row(name if k == 0 else "", item) for k, item in enumerate(items)]
