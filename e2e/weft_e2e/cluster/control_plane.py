@@ -1,0 +1,162 @@
+"""What runs in the control plane's namespaces, and how it is told to. Pure."""
+
+from pathlib import Path
+
+from weft_e2e.cluster.config import (
+    API_PORT,
+    CLUSTER_DOMAIN,
+    CONTROL_PLANE,
+    CONTROL_PLANE_IP,
+    SERVICE_CIDR,
+    ClusterConfig,
+    node_ip,
+    pod_cidr,
+)
+from weft_e2e.cluster.paths import ClusterPaths
+from weft_e2e.cluster.specs import MemberSpec, Service, private_mounts
+
+API_INSIDE = f"https://{CONTROL_PLANE_IP}:{API_PORT}"
+# A node that has been silent for this long is NotReady; its kubelet renews its lease every 5 s (node.py).
+NODE_GRACE = "20s"
+ETCD = "http://127.0.0.1:2379"
+
+
+def network_setup(config: ClusterConfig) -> list[list[str]]:
+    """Commands that make the bridge of the cluster, and the ways to every node's pods."""
+    commands = [
+        ["ip", "link", "add", "br0", "type", "bridge"],
+        ["ip", "address", "add", f"{CONTROL_PLANE_IP}/24", "dev", "br0"],
+        ["ip", "link", "set", "br0", "up"],
+    ]
+    return commands + [["ip", "route", "add", pod_cidr(node), "via", node_ip(node)] for node in config.node_names]
+
+
+def api_gate(python: str, paths: ClusterPaths, user: str) -> list[str]:
+    """Command that succeeds once the API server is ready to serve, asked with `user`'s certificate."""
+    probe = Path(__file__).with_name("api_probe.py")
+    return [python, "-I", "-S", str(probe), f"{API_INSIDE}/readyz", str(paths.pki), user]
+
+
+def proxy_service(kubernetes: str, python: str, paths: ClusterPaths, node: str) -> Service:
+    """kube-proxy, which makes the Services' addresses work in the namespace it runs in."""
+    return Service(
+        "kube-proxy",
+        [
+            kubernetes,
+            "kube-proxy",
+            f"--kubeconfig={paths.root / 'proxy.kubeconfig'}",
+            f"--hostname-override={node}",
+            "--proxy-mode=iptables",
+            # The machine-wide connection-tracking settings are not this namespace's to change.
+            "--conntrack-max-per-core=0",
+            "--conntrack-min=0",
+            "--conntrack-tcp-timeout-established=0",
+            "--conntrack-tcp-timeout-close-wait=0",
+            "--iptables-localhost-nodeports=false",
+            "--healthz-bind-address=127.0.0.1:10256",
+            "--metrics-bind-address=127.0.0.1:10249",
+        ],
+        gate=api_gate(python, paths, "proxy"),
+    )
+
+
+def services(
+    config: ClusterConfig, paths: ClusterPaths, *, kubernetes: str, forward: str, python: str, listener: int
+) -> list[Service]:
+    """The control plane's programs; `listener` is the inherited socket on the machine's loopback."""
+    pki = paths.pki
+    disk = paths.member(CONTROL_PLANE)
+    ready = api_gate(python, paths, "admin")
+    return [
+        Service(
+            "etcd",
+            [
+                kubernetes,
+                "etcd",
+                "--name=weft",
+                f"--data-dir={disk / 'etcd'}",
+                f"--listen-client-urls={ETCD}",
+                f"--advertise-client-urls={ETCD}",
+                "--listen-peer-urls=http://127.0.0.1:2380",
+                "--unsafe-no-fsync",  # test equipment: a power cut of the machine loses it anyway
+                "--auto-compaction-retention=5m",
+                "--log-level=warn",
+            ],
+        ),
+        Service(
+            "kube-apiserver",
+            [
+                kubernetes,
+                "kube-apiserver",
+                f"--etcd-servers={ETCD}",
+                f"--secure-port={API_PORT}",
+                f"--advertise-address={CONTROL_PLANE_IP}",
+                f"--service-cluster-ip-range={SERVICE_CIDR}",
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
+                "--allow-privileged",
+                f"--client-ca-file={pki / 'ca.crt'}",
+                f"--tls-cert-file={pki / 'apiserver.crt'}",
+                f"--tls-private-key-file={pki / 'apiserver.key'}",
+                f"--kubelet-client-certificate={pki / 'apiserver-kubelet.crt'}",
+                f"--kubelet-client-key={pki / 'apiserver-kubelet.key'}",
+                "--kubelet-preferred-address-types=InternalIP",
+                f"--service-account-issuer=https://kubernetes.default.svc.{CLUSTER_DOMAIN}",
+                f"--service-account-key-file={pki / 'service-account.pub'}",
+                f"--service-account-signing-key-file={pki / 'service-account.key'}",
+                "--profiling=false",
+            ],
+        ),
+        Service("api-forward", [forward, str(listener), CONTROL_PLANE_IP, str(API_PORT)]),
+        # These two exit when the API server's own roles are not there yet.
+        Service(
+            "kube-controller-manager",
+            [
+                kubernetes,
+                "kube-controller-manager",
+                *_as("controller-manager", paths),
+                "--leader-elect=false",
+                "--use-service-account-credentials",
+                f"--service-account-private-key-file={pki / 'service-account.key'}",
+                f"--root-ca-file={pki / 'ca.crt'}",
+                f"--cluster-signing-cert-file={pki / 'ca.crt'}",
+                f"--cluster-signing-key-file={pki / 'ca.key'}",
+                f"--node-monitor-grace-period={NODE_GRACE}",
+                "--node-monitor-period=2s",
+                "--bind-address=127.0.0.1",
+                "--profiling=false",
+            ],
+            gate=ready,
+        ),
+        Service(
+            "kube-scheduler",
+            [
+                kubernetes,
+                "kube-scheduler",
+                *_as("scheduler", paths),
+                "--leader-elect=false",
+                "--bind-address=127.0.0.1",
+                "--profiling=false",
+            ],
+            gate=ready,
+        ),
+        # Here too, so that a Service is reached from the machine whichever node is off. It needs a node to
+        # speak for; the first one's object stays when its power goes.
+        proxy_service(kubernetes, python, paths, config.node_names[0]),
+    ]
+
+
+def spec(config: ClusterConfig, paths: ClusterPaths, *, cgroup_procs: list[str], programs: list[Service]) -> MemberSpec:
+    return MemberSpec(
+        hostname=CONTROL_PLANE,
+        record=str(paths.record(CONTROL_PLANE)),
+        log_dir=str(paths.member(CONTROL_PLANE) / "logs"),
+        cgroup_procs=cgroup_procs,
+        setup=private_mounts() + network_setup(config),
+        services=programs,
+    )
+
+
+def _as(user: str, paths: ClusterPaths) -> list[str]:
+    file = paths.root / f"{user}.kubeconfig"
+    return [f"--kubeconfig={file}", f"--authentication-kubeconfig={file}", f"--authorization-kubeconfig={file}"]

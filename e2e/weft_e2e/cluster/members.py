@@ -1,0 +1,143 @@
+"""Starts and ends the members of a cluster: the control plane and the nodes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from weft_e2e.cluster import cgroups, control_plane, node, state
+from weft_e2e.cluster.cgroups import Hierarchy
+from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig, node_index
+from weft_e2e.cluster.errors import StartError
+from weft_e2e.cluster.paths import ClusterPaths
+from weft_e2e.cluster.specs import MemberSpec
+from weft_e2e.cluster.toolchain import tool_path
+
+LAUNCH_SECONDS = 30.0
+
+
+class Launch:
+    """A member that has its namespaces and waits for `go`; when this object's owner dies before, it dies too."""
+
+    def __init__(self, process: "subprocess.Popen[str]", member: str, log: Path) -> None:
+        self._process = process
+        self._member = member
+        self._log = log
+        self.pid = self._read_pid()
+
+    def go(self) -> None:
+        """Let the member's services start."""
+        stdin = self._process.stdin
+        if stdin is None:
+            raise StartError(f"{self._member} was started without a line to its launcher")
+        try:
+            stdin.write("go\n")
+            stdin.close()
+        except BrokenPipeError:
+            raise StartError(f"{self._member} ended while it was set up:\n{_tail(self._log)}") from None
+
+    def _read_pid(self) -> int:
+        try:
+            # The first process forks the member's own first process, tells its number and ends.
+            self._process.wait(LAUNCH_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise StartError(f"{self._member} did not start within {LAUNCH_SECONDS:.0f} s; see {self._log}") from None
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line.strip().isdigit():
+            raise StartError(f"{self._member} did not start:\n{_tail(self._log)}")
+        return int(line)
+
+
+def start_control_plane(config: ClusterConfig, paths: ClusterPaths, listener: socket.socket) -> None:
+    """Start the control plane; `listener` is already bound to the machine's loopback, and is served from inside."""
+    programs = control_plane.services(
+        config,
+        paths,
+        kubernetes=str(tool_path("kubernetes")),
+        forward=str(tool_path("forward")),
+        python=sys.executable,
+        listener=listener.fileno(),
+    )
+    groups = cgroups.create(paths.cgroup, CONTROL_PLANE, cgroups.hierarchies())
+    spec = control_plane.spec(config, paths, cgroup_procs=_procs(groups), programs=programs)
+    _launch(paths, CONTROL_PLANE, spec, listener.fileno()).go()
+
+
+def start_node(config: ClusterConfig, paths: ClusterPaths, name: str, *, pause_image: str) -> None:
+    """Start a node and connect it to the control plane's bridge."""
+    node.write_disk(paths, name, pause_image=pause_image)
+    found: list[Hierarchy] = cgroups.hierarchies()
+    groups = cgroups.create(paths.cgroup, name, found)
+    commands = node.setup(paths, name, found, str(Path("/etc/resolv.conf").resolve()))
+    programs = node.services(config, paths, name, kubernetes=str(tool_path("kubernetes")), python=sys.executable)
+    spec = node.spec(paths, name, cgroup_procs=_procs(groups), commands=commands, programs=programs)
+    launch = _launch(paths, name, spec)
+    _wire(config, paths, name, launch.pid)
+    launch.go()
+
+
+def stop(paths: ClusterPaths, member: str) -> None:
+    """Cut a member's power: its processes end at once, and its control groups are removed."""
+    cgroups.destroy(paths.cgroup, member)
+    paths.record(member).unlink(missing_ok=True)
+
+
+def signal_reload(paths: ClusterPaths, member: str, spec: MemberSpec) -> None:
+    """Give a running member another list of services."""
+    (paths.member(member) / "init-spec.json").write_text(json.dumps(spec.to_dict(), indent=1))
+    os.kill(state.require_member_pid(paths, member), signal.SIGHUP)
+
+
+def _launch(paths: ClusterPaths, member: str, spec: MemberSpec, *inherited: int) -> Launch:
+    disk = paths.member(member)
+    (disk / "logs").mkdir(parents=True, exist_ok=True)
+    spec_file = disk / "init-spec.json"
+    spec_file.write_text(json.dumps(spec.to_dict(), indent=1))
+    log = paths.log(member, "init")
+    with log.open("a") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(spec_file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            pass_fds=inherited,
+            start_new_session=True,
+            cwd="/",
+            text=True,
+        )
+    return Launch(process, member, log)
+
+
+def _wire(config: ClusterConfig, paths: ClusterPaths, name: str, pid: int) -> None:
+    switch = state.require_member_pid(paths, CONTROL_PLANE)
+    port = f"port{node_index(name)}"
+    outside = [
+        ["link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)],
+        ["link", "set", port, "master", "br0", "up"],
+    ]
+    for where, commands in ((switch, outside), (pid, node.wiring(config, name))):
+        batch = "\n".join(" ".join(command) for command in commands)
+        done = subprocess.run(
+            ["nsenter", "-t", str(where), "-n", "ip", "-batch", "-"],
+            input=batch,
+            capture_output=True,
+            text=True,
+            timeout=LAUNCH_SECONDS,
+        )
+        if done.returncode != 0:
+            raise StartError(f"the network of {name} could not be set up: {done.stderr.strip()}")
+
+
+def _procs(groups: list[Path]) -> list[str]:
+    return [str(group / "cgroup.procs") for group in groups]
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return f"(no {log})"
