@@ -1,13 +1,12 @@
 """Lists the project's images and where their files come from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from weft_e2e.cluster.paths import bin_dir
+from weft_e2e.cluster.errors import SetupError
+from weft_e2e.cluster.toolchain import tool_path
 from weft_e2e.images.errors import CannotBuildError
-
-PROMETHEUS_PROGRAM = "prometheus-v0.314.0"
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,8 @@ class Image:
     folder: str
     # Users run these from their own registry; the others only stand in for public images on the local cluster.
     published: bool = False
-    # Names in the build context of files from outside the repository -> their names in the folder of built programs.
-    programs: Mapping[str, str] = field(default_factory=dict)
+    # Programs built by `make setup` that go into the build context under their names.
+    programs: tuple[str, ...] = ()
 
     @property
     def dockerfile(self) -> str:
@@ -34,7 +33,7 @@ IMAGES: Mapping[str, Image] = {
         Image("weft-router", "router", published=True),
         Image("weft-mock-engine", "mock-engine", published=True),
         Image("weft-redis", "redis"),
-        Image("weft-prometheus", "prometheus", programs={"prometheus": PROMETHEUS_PROGRAM}),
+        Image("weft-prometheus", "prometheus", programs=("prometheus",)),
     )
 }
 
@@ -51,11 +50,10 @@ def repository_root() -> Path:
 
 def programs_of(image: Image) -> dict[str, Path]:
     """Return context name -> file for the built programs that go into an image."""
-    files = {name: bin_dir() / program for name, program in image.programs.items()}
-    for path in files.values():
-        if not path.is_file():
-            raise CannotBuildError(f"{path.name} has not been built yet: run 'make setup'")
-    return files
+    try:
+        return {name: tool_path(name) for name in image.programs}
+    except SetupError as missing:
+        raise CannotBuildError(f"{image.name}: {missing}") from missing
 
 
 def chosen(names: list[str] | None) -> list[Image]:

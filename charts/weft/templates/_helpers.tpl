@@ -1,0 +1,124 @@
+{{/* Base name of every object: the release's name, with the chart's name once. */}}
+{{- define "weft.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Cluster-wide objects carry the namespace too, so that two releases of one name do not collide. */}}
+{{- define "weft.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "weft.fullname" .) -}}
+{{- end -}}
+
+{{/* Labels that select a component's pods. Call with (list . "operator"). */}}
+{{- define "weft.selectorLabels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: weft
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* All labels of a component's objects. Call with (list . "operator"). */}}
+{{- define "weft.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "weft.selectorLabels" . }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- end -}}
+
+{{/* Reference of one of Weft's own images. Call with (list . "weft-router" .Values.router.image "router.image"). */}}
+{{- define "weft.image" -}}
+{{- $root := index . 0 -}}
+{{- $full := index . 2 -}}
+{{- if $full -}}
+{{- $full -}}
+{{- else if $root.Values.image.registry -}}
+{{- printf "%s/%s:%s" $root.Values.image.registry (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) -}}
+{{- else -}}
+{{- fail (printf "image.registry is not set: push Weft's images with 'make images push REGISTRY=registry.example.com/team' and install with --set image.registry=registry.example.com/team (or name this image in full with %s)" (index . 3)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weft.redisUrl" -}}
+{{- if .Values.redis.embedded.enabled -}}
+{{- if .Values.redis.url -}}
+{{- fail "redis.url is set while redis.embedded.enabled is true: set redis.embedded.enabled=false to use your own Redis, or leave redis.url empty" -}}
+{{- end -}}
+{{- printf "redis://%s-redis.%s:6379/0" (include "weft.fullname" .) .Release.Namespace -}}
+{{- else -}}
+{{- required "redis.url is required when redis.embedded.enabled is false: set it to redis://host:6379/0 of your Redis" .Values.redis.url -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weft.prometheusUrl" -}}
+{{- if .Values.prometheus.embedded.enabled -}}
+{{- if .Values.prometheus.url -}}
+{{- fail "prometheus.url is set while prometheus.embedded.enabled is true: set prometheus.embedded.enabled=false to use your own Prometheus, or leave prometheus.url empty" -}}
+{{- end -}}
+{{- printf "http://%s-prometheus.%s:9090" (include "weft.fullname" .) .Release.Namespace -}}
+{{- else -}}
+{{- required "prometheus.url is required when prometheus.embedded.enabled is false: set it to http://host:9090 of your Prometheus" .Values.prometheus.url -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Port of the external Prometheus, for the network policy. */}}
+{{- define "weft.prometheusPort" -}}
+{{- $url := urlParse .Values.prometheus.url -}}
+{{- if regexMatch ":[0-9]+$" $url.host -}}
+{{- regexFind "[0-9]+$" $url.host -}}
+{{- else if eq $url.scheme "https" -}}
+443
+{{- else -}}
+80
+{{- end -}}
+{{- end -}}
+
+{{/* Pod Security "restricted". 65532 is the user of Weft's images; Redis and Prometheus run as any user. */}}
+{{- define "weft.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "weft.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* A lost node is left after 15 s instead of five minutes: sessions wait for these pods. Call with a list of tolerations. */}}
+{{- define "weft.tolerations" -}}
+- key: node.kubernetes.io/unreachable
+  operator: Exists
+  effect: NoExecute
+  tolerationSeconds: 15
+- key: node.kubernetes.io/not-ready
+  operator: Exists
+  effect: NoExecute
+  tolerationSeconds: 15
+{{- with . }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "weft.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
