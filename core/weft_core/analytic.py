@@ -132,7 +132,7 @@ def transfer_cost(
     """Return T_kv between two workers: the one with fewer GPUs has fewer links and sets the pace."""
     rate = gpu.kv_in_node if link == "intra-node" else gpu.kv_across_nodes
     per_token = model.kv_bytes_per_token / (min(source, destination) * rate * efficiency.kv_link)
-    return TransferCost(alpha=efficiency.kv_latency_s, per_token=per_token)
+    return TransferCost(alpha=efficiency.kv_latency_s, per_token=_figure(per_token))
 
 
 def _fits(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, min_kv_tokens: int) -> bool:
@@ -140,6 +140,7 @@ def _fits(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency,
 
 
 def _degree_costs(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency) -> DegreeCosts:
+    """Return the costs of one degree, each figure to nine digits: more would be noise in every stored profile."""
     compute = degree * gpu.flops * efficiency.compute
     attention = degree * gpu.flops * efficiency.attention
     memory = degree * gpu.memory_rate * efficiency.memory
@@ -152,23 +153,39 @@ def _degree_costs(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Eff
     decode = efficiency.decode_overhead_s + per_pass
     return DegreeCosts(
         prefill=(
-            PrefillPiece(alpha=prefill, per_token=flops_per_token + per_token, per_pair=flops_per_pair),
+            PrefillPiece(
+                alpha=_figure(prefill),
+                per_token=_figure(flops_per_token + per_token),
+                per_pair=_figure(flops_per_pair),
+            ),
             # A prompt of some dozens of tokens touches every expert, so all weights are read.
-            PrefillPiece(alpha=prefill + model.weight_bytes / memory, per_token=per_token, per_context_token=kv_read),
+            PrefillPiece(
+                alpha=_figure(prefill + model.weight_bytes / memory),
+                per_token=_figure(per_token),
+                per_context_token=_figure(kv_read),
+            ),
         ),
         decode=(
-            DecodePiece(alpha=decode, per_sequence=flops_per_token + per_token, per_context_token=flops_per_pair),
             DecodePiece(
-                alpha=decode + (model.weight_bytes - model.expert_bytes) / memory,
-                per_sequence=per_token,
-                per_context_token=kv_read,
-                experts_seconds=model.expert_bytes / memory,
+                alpha=_figure(decode),
+                per_sequence=_figure(flops_per_token + per_token),
+                per_context_token=_figure(flops_per_pair),
+            ),
+            DecodePiece(
+                alpha=_figure(decode + (model.weight_bytes - model.expert_bytes) / memory),
+                per_sequence=_figure(per_token),
+                per_context_token=_figure(kv_read),
+                experts_seconds=_figure(model.expert_bytes / memory),
                 expert_share=model.active_experts / model.experts if model.expert_bytes else 0.0,
             ),
         ),
         weight_bytes_per_gpu=-(-model.weight_bytes // degree),
         kv_capacity_tokens=kv_capacity_tokens(model, gpu, degree, efficiency),
     )
+
+
+def _figure(value: float) -> float:
+    return float(f"{value:.9g}")
 
 
 def smallest_degree(model: ModelDimensions, gpu: Gpu, *, efficiency: Efficiency, min_kv_tokens: int = 1) -> int | None:

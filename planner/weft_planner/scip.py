@@ -1,0 +1,54 @@
+"""Solve integer programs with SCIP; the only module that speaks to pyscipopt."""
+
+from pyscipopt import Model, quicksum
+
+from weft_planner.program import Program, Solved
+
+TOLERANCE = 1e-9
+"""Below the smallest tie-break weight (1e-6 for one GPU); SCIP's default of 1e-6 could not tell ties apart."""
+
+
+class SolverError(RuntimeError):
+    """Report that SCIP ended without an answer."""
+
+
+def solve(program: Program, *, time_limit_s: float) -> Solved | None:
+    """Return an optimal or, at the time limit, the best known solution; None when the program is infeasible.
+
+    Raises:
+        SolverError: the time limit passed without any solution, or SCIP failed.
+    """
+    model = Model("weft")
+    model.hideOutput()
+    model.setParam("limits/time", time_limit_s)
+    model.setParam("numerics/feastol", TOLERANCE)
+    model.setParam("parallel/maxnthreads", 1)
+    kinds = {"binary": "B", "continuous": "C"}
+    variables = [model.addVar(name=v.name, vtype=kinds[v.kind], lb=0.0) for v in program.variables]
+    for constraint in program.constraints:
+        if not constraint.terms:
+            if _broken_by_zero(constraint.lower, constraint.upper):
+                return None
+            continue
+        expression = quicksum(coefficient * variables[index] for index, coefficient in constraint.terms)
+        if constraint.lower is not None and constraint.lower == constraint.upper:
+            model.addCons(expression == constraint.lower, name=constraint.name)
+            continue
+        if constraint.lower is not None:
+            model.addCons(expression >= constraint.lower, name=f"{constraint.name} (lower)")
+        if constraint.upper is not None:
+            model.addCons(expression <= constraint.upper, name=f"{constraint.name} (upper)")
+    model.setObjective(quicksum(weight * variables[index] for index, weight in program.objective.items()), "minimize")
+    model.optimize()
+    status = model.getStatus()
+    if status == "infeasible":
+        return None
+    if model.getNSols() == 0:
+        raise SolverError(f"SCIP ended with status {status} and no solution within {time_limit_s:g} s")
+    best = model.getBestSol()
+    values = tuple(float(model.getSolVal(best, variable)) for variable in variables)
+    return Solved(values=values, objective=float(model.getSolObjVal(best)), optimal=status == "optimal")
+
+
+def _broken_by_zero(lower: float | None, upper: float | None) -> bool:
+    return (lower is not None and lower > 0) or (upper is not None and upper < 0)
