@@ -7,7 +7,7 @@ from weft_core.plan import Plan, PlannedGroup, Prediction
 from weft_core.slo import Slo
 from weft_e2e.demo.facts import Facts, Step
 from weft_e2e.demo.measures import summarise
-from weft_e2e.demo.metrics import KvFlow
+from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import ClientLoad, RoundRecord
 
 SLO = Slo(ttft_s=2.0, itl_s=0.04)

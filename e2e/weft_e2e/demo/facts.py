@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from weft_core.plan import Plan, PlannedGroup
 from weft_core.slo import Slo
 from weft_e2e.demo.measures import Distribution, Summary
-from weft_e2e.demo.metrics import KvFlow
+from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import ClientLoad, RoundRecord
 
 # Above these the client or the machine was itself a cause of the figures (see docs/demo.md).
@@ -80,6 +80,15 @@ def slo_words(slo: Slo) -> str:
     """Return what the SLO asks for."""
     limits = f"TTFT within {limit_words(slo.ttft_s)}, inter-token gap within {limit_words(slo.itl_s)}"
     return f"{limits}, for {100 * slo.attainment:g} %"
+
+
+def kv_words(kv: KvFlow) -> tuple[str, str]:
+    """Say how much KV moved each way, and what became of the history tokens."""
+    return (
+        f"prefill to decode {bytes_words(kv.prefill_to_decode_bytes)}, "
+        f"decode to prefill {bytes_words(kv.decode_to_prefill_bytes)} (simulated transfers)",
+        f"{kv.history_read_tokens:,.0f} read from decode workers, {kv.history_recomputed_tokens:,.0f} recomputed",
+    )
 
 
 def latency_rows(facts: Facts) -> tuple[tuple[str, Distribution | None, float | None, float | None], ...]:

@@ -10,6 +10,7 @@ from weft_e2e.demo.facts import (
     Facts,
     bytes_words,
     group_words,
+    kv_words,
     latency_rows,
     limit_words,
     load_findings,
@@ -93,9 +94,9 @@ def _cards(facts: Facts) -> str:
         (f"{100 * attained.share:.1f} %", f"of sessions met the SLO ({attained.met} of {attained.total})"),
     ]
     if summary.ttft_all is not None:
-        cards.append((seconds_words(summary.ttft_all.p95), f"TTFT P95; SLO {limit_words(facts.slo.ttft_s)}"))
+        cards.append((seconds_words(summary.ttft_all.p95), f"TTFT P95 (SLO {limit_words(facts.slo.ttft_s)})"))
     if summary.itl is not None:
-        cards.append((seconds_words(summary.itl.p95), f"ITL P95; SLO {limit_words(facts.slo.itl_s)}"))
+        cards.append((seconds_words(summary.itl.p95), f"ITL P95 (SLO {limit_words(facts.slo.itl_s)})"))
     if summary.rounds_ok:
         remote = summary.routes.get("remote", 0)
         cards.append((f"{100 * remote / summary.rounds_ok:.0f} %", f"of prefills remote ({remote} rounds)"))
@@ -176,7 +177,10 @@ def _routes(facts: Facts) -> str:
             "Each round's time to first token against the tokens it added, by route",
         )
     ]
+    moved = ""
     if facts.kv is not None:
+        way, history = kv_words(facts.kv)
+        moved = f"<p>KV moved: {escape(way)}. History tokens of later rounds: {escape(history)}.</p>"
         panels.append(
             _panel(
                 "KV cache on the wire", plots.kv_bars(facts.kv), "KV bytes moved each way, history read or recomputed"
@@ -186,7 +190,7 @@ def _routes(facts: Facts) -> str:
         panels.append('<div class="panel"><h3>KV cache on the wire</h3><p>Not measured.</p></div>')
     return (
         f"<h2>Where prefill ran, and what moved</h2><p>Routes: {escape(routes)}. Reasons given by the router: "
-        f'{escape(reasons)}.</p><div class="two">{"".join(panels)}</div>'
+        f'{escape(reasons)}.</p>{moved}<div class="two">{"".join(panels)}</div>'
     )
 
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from weft_core.plan import Plan
 from weft_core.slo import Slo
 from weft_e2e.demo.measures import sessions_of
-from weft_e2e.demo.metrics import KvFlow
+from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import RoundRecord
 
 INK, QUIET, RULE = "#1f2933", "#66727f", "#dfe4ea"
@@ -71,7 +71,7 @@ def ttft_curve(records: Sequence[RoundRecord], *, slo: Slo, plan: Plan) -> Figur
     for phase, colour in (("first", FIRST), ("later", LATER)):
         values = [r.ttft_s for r in records if r.phase == phase and r.ttft_s is not None]
         _curve(axes, values, colour=colour, label=f"{phase} rounds ({len(values)})")
-    _marks(axes, slo_at=slo.ttft_s, plan_at=plan.predicted.ttft_p95_s, percentile=slo.percentile)
+    _marks(figure, axes, slo_at=slo.ttft_s, plan_at=plan.predicted.ttft_p95_s, percentile=slo.percentile)
     axes.set_xlabel("time to first token, s (log scale)")
     _log_seconds(axes)
     return figure
@@ -85,7 +85,7 @@ def itl_curve(records: Sequence[RoundRecord], *, slo: Slo, plan: Plan) -> Figure
     round_means = [1e3 * sum(r.gaps_s) / len(r.gaps_s) for r in records if r.gaps_s]
     _curve(axes, gaps, colour=QUIET, label=f"every gap ({len(gaps):,})")
     _curve(axes, round_means, colour=LATER, label=f"mean of each round ({len(round_means)})")
-    _marks(axes, slo_at=slo.itl_s * 1e3, plan_at=plan.predicted.itl_p95_s * 1e3, percentile=slo.percentile)
+    _marks(figure, axes, slo_at=slo.itl_s * 1e3, plan_at=plan.predicted.itl_p95_s * 1e3, percentile=slo.percentile)
     axes.set_xlabel("inter-token latency, ms")
     axes.set_xlim(0, max(1.5 * slo.itl_s * 1e3, 1.05 * max(round_means, default=1.0)))
     return figure
@@ -170,7 +170,8 @@ def ttft_by_tokens(records: Sequence[RoundRecord], *, slo: Slo) -> Figure:
     _plain_log(axes.yaxis)
     axes.set_xlabel("tokens the round added")
     axes.set_ylabel("time to first token, s")
-    axes.legend(loc="lower right")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right")
     return figure
 
 
@@ -192,7 +193,7 @@ def _curve(axes: Axes, values: Sequence[float], *, colour: str, label: str) -> N
     axes.step(xs, ys, where="post", color=colour, linewidth=1.8, label=label)
 
 
-def _marks(axes: Axes, *, slo_at: float, plan_at: float, percentile: float) -> None:
+def _marks(figure: Figure, axes: Axes, *, slo_at: float, plan_at: float, percentile: float) -> None:
     axes.axvline(slo_at, color=FAILED, linestyle="--", linewidth=1.2)
     handles, _labels = axes.get_legend_handles_labels()
     handles.append(Line2D([], [], color=FAILED, linestyle="--", linewidth=1.2, label="SLO"))
@@ -204,7 +205,7 @@ def _marks(axes: Axes, *, slo_at: float, plan_at: float, percentile: float) -> N
         handles.append(Line2D([], [], color=INK, marker="D", markersize=5, linestyle="none", label=label))
     axes.set_ylim(0, 101)
     axes.set_ylabel("share within, %")
-    axes.legend(handles=handles, loc="upper left", frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
 
 
 def _log_seconds(axes: Axes) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from weft_e2e.demo.facts import (
     Facts,
-    bytes_words,
     group_words,
+    kv_words,
     latency_rows,
     load_findings,
     load_words,
@@ -45,19 +45,8 @@ def render(facts: Facts) -> str:
     routes = ", ".join(f"{name} {share_words(count, routed)}" for name, count in sorted(summary.routes.items()))
     lines.append(_row("Prefill route", routes or "-"))
     if facts.kv is not None:
-        kv = facts.kv
-        lines += [
-            _row(
-                "KV moved",
-                f"prefill to decode {bytes_words(kv.prefill_to_decode_bytes)}, "
-                f"decode to prefill {bytes_words(kv.decode_to_prefill_bytes)} (simulated transfers)",
-            ),
-            _row(
-                "History tokens",
-                f"{kv.history_read_tokens:,.0f} read from the decode worker, "
-                f"{kv.history_recomputed_tokens:,.0f} recomputed",
-            ),
-        ]
+        moved, history = kv_words(facts.kv)
+        lines += [_row("KV moved", moved), _row("History tokens", history)]
     else:
         lines.append(_row("KV moved", "not measured"))
     lines.append(_row("Measured by", load_words(facts.load)))

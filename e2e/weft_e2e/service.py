@@ -1,0 +1,117 @@
+"""A DisaggInferenceService on a cluster, as a user sees it: its conditions, plan, pods and metrics."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from weft_core.plan import Plan, plan_from_json
+from weft_e2e import kube
+from weft_e2e.kube import Condition, Kube, Object
+from weft_e2e.replay.client import Target
+from weft_e2e.waiting import until
+
+KIND = "disagginferenceservices.weft.dev"
+HTTP_PORT = 80
+ROUTER_PORT = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service by namespace and name; every method asks the API server anew."""
+
+    kube: Kube
+    namespace: str
+    name: str
+
+    @property
+    def selector(self) -> str:
+        """Return the label selector of everything the service owns."""
+        return f"weft.dev/service={self.name}"
+
+    def object(self) -> Object:
+        """Return the service's object.
+
+        Raises:
+            LookupError: there is none of that name.
+        """
+        found = kube.get(self.kube, KIND, self.name, namespace=self.namespace)
+        if found is None:
+            raise LookupError(f"there is no service {self.namespace}/{self.name}")
+        return found
+
+    def conditions(self) -> dict[str, Condition]:
+        """Return the conditions that speak of the newest spec; older ones are left out."""
+        return current_conditions(self.object())
+
+    def plan(self) -> Plan:
+        """Return the plan in the status."""
+        return plan_from_json(self.object()["status"]["plan"])
+
+    def pods(self, component: str = "") -> list[Object]:
+        """Return the service's pods, of one component (coordinator, prefill, decode) or of all."""
+        selector = self.selector + (f",app.kubernetes.io/component={component}" if component else "")
+        return kube.items(self.kube, "pods", namespace=self.namespace, selector=selector)
+
+    def worker_uids(self) -> dict[str, str]:
+        """Return pod name to UID of the prefill and decode pods."""
+        return {
+            p["metadata"]["name"]: p["metadata"]["uid"]
+            for p in self.pods()
+            if p["metadata"]["labels"].get("app.kubernetes.io/component") in ("prefill", "decode")
+        }
+
+    def wait_ready(self, *, timeout_s: float) -> Object:
+        """Return the object once Ready speaks of its newest spec and is True."""
+        seen: list[Object] = []
+
+        def probe() -> Object | None:
+            seen[:] = [self.object()]
+            ready = current_conditions(seen[0]).get("Ready")
+            return seen[0] if ready is not None and ready.true else None
+
+        return until(
+            probe,
+            what=f"Ready=True of {self.namespace}/{self.name}",
+            timeout_s=timeout_s,
+            last=lambda: condition_words(seen[0]) if seen else "",
+        )
+
+    def metrics_pages(self) -> dict[str, str]:
+        """Return the metrics pages of every running router, and of every engine through its sidecar."""
+        paths = {}
+        for pod in self.pods():
+            if pod["status"].get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
+                continue
+            name = pod["metadata"]["name"]
+            at = f"/api/v1/namespaces/{self.namespace}/pods/{name}:{ROUTER_PORT}/proxy"
+            paths[name] = f"{at}/metrics"
+            if pod["metadata"]["labels"].get("app.kubernetes.io/component") in ("prefill", "decode"):
+                paths[f"{name}/engine"] = f"{at}/engine/metrics"
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            texts = pool.map(lambda path: self.kube.kubectl("get", "--raw", path, timeout=20).stdout, paths.values())
+            return dict(zip(paths, texts, strict=True))
+
+    @contextmanager
+    def reachable(self, *, run: str = "") -> Iterator[Target]:
+        """Yield where to send requests for as long as the block runs; ``run`` keeps session names apart."""
+        model = self.object()["spec"]["model"]["name"]
+        with self.kube.host_forward(self.namespace, self.name, HTTP_PORT) as url:
+            yield Target(url=url, model=model, run=run)
+
+
+def current_conditions(obj: Mapping[str, Any]) -> dict[str, Condition]:
+    """Return the conditions that speak of the newest spec."""
+    generation = obj["metadata"].get("generation")
+    observed = (obj.get("status") or {}).get("observedGeneration")
+    if observed != generation:
+        return {}
+    return {n: c for n, c in kube.conditions(obj).items() if c.generation in (None, generation)}
+
+
+def condition_words(obj: Mapping[str, Any]) -> str:
+    """Say an object's conditions on one line."""
+    found = kube.conditions(obj)
+    words = [f"{n}={c.status} ({c.reason}: {c.message})" for n, c in sorted(found.items())]
+    return "; ".join(words) or "no conditions yet"
