@@ -22,9 +22,9 @@ def copied_paths(dockerfile: str) -> tuple[str, ...]:
     paths: dict[str, None] = {}
     for number, line in enumerate(dockerfile.splitlines(), start=1):
         words = line.split()
-        if not words or words[0] not in {"COPY", "ADD"}:
+        if not words or words[0].upper() not in {"COPY", "ADD"}:
             continue
-        if words[1].startswith("--from="):
+        if words[1:] and words[1].startswith("--from="):
             continue
         sources = words[1:-1]
         if (

@@ -1,0 +1,64 @@
+"""Every Dockerfile can be followed by content tags, and ends in an image without root, shell or installer."""
+
+import re
+
+import pytest
+
+from weft_e2e.images.catalogue import IMAGES, Image, repository_root
+from weft_e2e.images.content import copied_paths
+
+PUBLISHED = [image for image in IMAGES.values() if image.published]
+
+
+def dockerfile_of(image: Image) -> str:
+    return (repository_root() / image.dockerfile).read_text()
+
+
+def final_stage(dockerfile: str) -> str:
+    return dockerfile[dockerfile.rindex("\nFROM ") + 1 :]
+
+
+def named(image: Image) -> str:
+    return image.name
+
+
+def test_every_folder_with_a_dockerfile_is_in_the_catalogue() -> None:
+    folders = {path.parent.name for path in (repository_root() / "images").glob("*/Dockerfile")}
+    # The base is built by a recipe of its own.
+    assert folders - {"python"} == {image.folder for image in IMAGES.values()}
+
+
+@pytest.mark.parametrize("image", IMAGES.values(), ids=named)
+def test_copied_paths_exist(image: Image) -> None:
+    for path in copied_paths(dockerfile_of(image)):
+        assert path in image.programs or (repository_root() / path).exists(), path
+
+
+@pytest.mark.parametrize("image", IMAGES.values(), ids=named)
+def test_final_image_starts_from_scratch_and_runs_as_nobody(image: Image) -> None:
+    final = final_stage(dockerfile_of(image))
+    assert final.startswith("FROM scratch\n")
+    assert "\nUSER 65532:65532\n" in final
+    assert re.search(r'^ENTRYPOINT \["/', final, re.MULTILINE)
+    assert "RUN" not in final
+
+
+@pytest.mark.parametrize("image", PUBLISHED, ids=named)
+def test_dependencies_are_pinned_by_hash_and_weft_comes_without_any(image: Image) -> None:
+    installs = re.findall(r"pip\S* .*?install .*", dockerfile_of(image))
+    assert len(installs) == 3
+    assert all("--require-hashes" in line or ("--no-deps" in line and "--no-index" in line) for line in installs)
+
+
+@pytest.mark.parametrize("image", PUBLISHED, ids=named)
+def test_a_user_builds_on_the_official_python_by_default(image: Image) -> None:
+    assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+-slim-\w+$", dockerfile_of(image), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["weft-router", "weft-mock-engine"])
+def test_workers_do_not_change_with_the_planner_or_the_operator(name: str) -> None:
+    paths = copied_paths(dockerfile_of(IMAGES[name]))
+    assert [path for path in paths if path.startswith(("planner", "operator"))] == [
+        "planner/weft_planner/__init__.py",
+        "planner/weft_planner/cli",
+    ]

@@ -1,0 +1,140 @@
+"""Unchanged means not rebuilt; what is pushed is what the chart asks for."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from weft_e2e import images
+from weft_e2e.images import CannotBuildError, buildah, shelf
+from weft_e2e.images.catalogue import IMAGES, repository_root
+from weft_e2e.images.cli import main
+
+
+class FakeStore:
+    """Stands in for buildah: remembers what was built and pushed."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+        self.built: list[str] = []
+        self.contexts: dict[str, set[str]] = {}
+        self.pushed: list[tuple[str, str, tuple[str, ...]]] = []
+
+    def exists(self, ref: str) -> bool:
+        return ref in self.held
+
+    def build(self, ref: str, *, context: Path, dockerfile: str, args: dict[str, str], log: Path) -> None:
+        assert log.name == f"{ref.partition('/')[2].partition(':')[0]}.log"
+        assert (context / dockerfile).is_file()
+        assert args == {"PYTHON_IMAGE": "base:1"}
+        self.contexts[ref] = {str(path.relative_to(context)) for path in context.rglob("*") if path.is_file()}
+        self.built.append(ref)
+        self.held.add(ref)
+
+    def push(self, ref: str, destination: str, *, options: tuple[str, ...], log: Path) -> None:
+        assert log.name.startswith("push-")
+        self.pushed.append((ref, destination, tuple(options)))
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeStore:
+    fake = FakeStore()
+    for verb in ("exists", "build", "push"):
+        monkeypatch.setattr(buildah, verb, getattr(fake, verb))
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("WEFT_PYTHON_IMAGE", "base:1")
+    return fake
+
+
+def test_an_unchanged_image_is_not_built_again(store: FakeStore) -> None:
+    first = images.build(["weft-router", "weft-mock-engine"])
+    assert sorted(store.built) == sorted(first.values())
+    assert images.build(["weft-router", "weft-mock-engine"]) == first
+    assert len(store.built) == 2
+    assert images.refs(["weft-router", "weft-mock-engine"]) == first
+
+
+def test_context_holds_the_hashed_files_and_the_dockerfile_only(store: FakeStore) -> None:
+    ref = images.build(["weft-router"])["weft-router"]
+    recipe = shelf.recipe_of(IMAGES["weft-router"], python_image="base:1")
+    assert store.contexts[ref] == {*recipe.files, "images/router/Dockerfile"}
+    assert not any("weft_operator" in name or "_tests" in name for name in store.contexts[ref])
+
+
+def test_another_base_gives_another_tag(store: FakeStore) -> None:
+    assert images.refs(["weft-router"], python_image="base:2") != images.refs(["weft-router"])
+
+
+def test_an_unknown_image_is_refused_with_the_choice(store: FakeStore) -> None:
+    with pytest.raises(CannotBuildError, match=r"no image 'weft-rooter'; choose from weft-operator, weft-router"):
+        images.build(["weft-rooter"])
+    assert store.built == []
+
+
+def test_push_builds_and_names_images_as_the_chart_does(store: FakeStore) -> None:
+    chart = yaml.safe_load((repository_root() / "charts/weft/Chart.yaml").read_text())
+    pushed = images.push("registry.example.com/team/", options=["--tls-verify=false"])
+    version = chart["appVersion"]
+    assert pushed == {
+        name: f"registry.example.com/team/{name}:{version}"
+        for name in ("weft-operator", "weft-router", "weft-mock-engine")
+    }
+    assert [destination for _, destination, _ in store.pushed] == [f"docker://{ref}" for ref in pushed.values()]
+    assert {ref for ref, _, _ in store.pushed} == set(store.built)
+    assert all(options == ("--tls-verify=false",) for _, _, options in store.pushed)
+
+
+def test_push_takes_a_tag_of_your_own(store: FakeStore) -> None:
+    assert images.push("localhost:5000", tag="v1")["weft-router"] == "localhost:5000/weft-router:v1"
+
+
+@pytest.mark.parametrize("registry", ["", "  ", "https://registry.example.com", "two words"])
+def test_a_registry_that_is_none_is_refused_before_anything_is_built(store: FakeStore, registry: str) -> None:
+    with pytest.raises(CannotBuildError, match=r"write it as registry\.example\.com/team"):
+        images.push(registry)
+    assert store.built == []
+
+
+def test_chart_values_name_values_that_the_chart_has() -> None:
+    values = yaml.safe_load((repository_root() / "charts/weft/values.yaml").read_text())
+    refs = {name: f"localhost/{name}:abc" for name in IMAGES}
+    arguments = images.chart_values(refs)
+    assert arguments[::2] == ["--set-string"] * len(IMAGES)
+    for argument in arguments[1::2]:
+        path, _, ref = argument.partition("=")
+        node = values
+        for key in path.split("."):
+            node = node[key]
+        assert isinstance(node, str)
+        assert ref in refs.values()
+    assert images.chart_values({"weft-router": "r:1"}) == ["--set-string", "router.image=r:1"]
+
+
+def test_list_prints_names_as_json_without_building(store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json", "weft-router"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == images.refs(["weft-router"])
+    assert main(["list", "weft-router"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("not built")
+    assert store.built == []
+
+
+def test_an_error_is_one_line_and_exit_status_1(store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "nothing"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: there is no image 'nothing'")
+
+
+def test_a_missing_program_says_how_to_get_it(store: FakeStore) -> None:
+    with pytest.raises(CannotBuildError, match=r"weft-prometheus: prometheus-\S+ is not built yet"):
+        images.refs(["weft-prometheus"])
+
+
+def test_without_root_or_buildah_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    with pytest.raises(CannotBuildError, match="apt-get install buildah"):
+        buildah.require()
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(CannotBuildError, match="needs root"):
+        buildah.require()
