@@ -1,0 +1,153 @@
+"""Rights and networks: nothing more than is used."""
+
+from typing import Any
+
+import pytest
+
+from weft_chart_tests.rendering import Manifest, Render
+from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, every_variant
+
+WATCHED = 'operator.watchNamespaces:=["team-a","team-b"]'
+SERVICE_PODS = {"matchExpressions": [{"key": "weft.dev/service", "operator": "Exists"}]}
+
+
+def rights(role: Manifest) -> set[tuple[str, str, str]]:
+    """Return (group, resource, verb) of a role."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@every_variant
+def test_roles_have_no_wildcard_and_every_role_is_bound_once(render: Render, values: tuple[str, ...]) -> None:
+    rendered = render(*values)
+    roles = rendered.of_kind("ClusterRole") + rendered.of_kind("Role")
+    bindings = rendered.of_kind("ClusterRoleBinding") + rendered.of_kind("RoleBinding")
+    for role in roles:
+        assert not any("*" in part for right in rights(role) for part in right)
+
+    def place(item: Manifest, kind: str, name: str) -> tuple[str, str, str]:
+        return (kind, item["metadata"].get("namespace", ""), name)
+
+    bound = sorted(place(item, item["roleRef"]["kind"], item["roleRef"]["name"]) for item in bindings)
+    assert bound == sorted(place(role, role["kind"], role["metadata"]["name"]) for role in roles)
+    for binding in bindings:
+        (subject,) = binding["subjects"]
+        assert rendered.get("ServiceAccount", subject["name"], namespace=subject["namespace"])
+
+
+def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
+    granted = rights(render().get("ClusterRole", "weft-system-weft-operator"))
+    expected: dict[tuple[str, str], str] = {
+        ("weft.dev", "disagginferenceservices"): "get list watch",
+        ("weft.dev", "disagginferenceservices/status"): "patch",
+        ("weft.dev", "costprofiles"): "get list watch",
+        ("apps", "statefulsets"): "get list watch create patch delete",
+        ("apps", "deployments"): "get list watch create patch",
+        ("", "pods"): "list watch",
+        ("", "services"): "get list create patch",
+        ("", "serviceaccounts"): "get list create patch",
+        ("", "configmaps"): "get list create patch delete",
+        ("", "secrets"): "get create patch",
+        ("", "events"): "create",
+        ("", "nodes"): "list",
+        ("policy", "poddisruptionbudgets"): "get list create patch",
+    }
+    assert granted == {(*target, verb) for target, verbs in expected.items() for verb in verbs.split()}
+
+
+def test_watched_namespaces_take_the_rights_elsewhere_away(render: Render) -> None:
+    rendered = render(WATCHED)
+    everywhere = rights(render().get("ClusterRole", "weft-system-weft-operator"))
+    assert rights(rendered.get("ClusterRole", "weft-system-weft-operator")) == {("", "nodes", "list")}
+    for namespace in ("team-a", "team-b"):
+        role = rendered.get("Role", "weft-system-weft-operator", namespace=namespace)
+        assert rights(role) == everywhere - {("", "nodes", "list")}
+    assert [item["metadata"]["name"] for item in rendered.of_kind("ClusterRole")] == ["weft-system-weft-operator"]
+
+
+def test_prometheus_reads_pods_and_nothing_else(render: Render) -> None:
+    reading = {("", "pods", verb) for verb in ("get", "list", "watch")}
+    assert rights(render().get("ClusterRole", "weft-system-weft-prometheus")) == reading
+    for namespace in ("team-a", "team-b", "weft-system"):
+        role = render(WATCHED).get("Role", "weft-system-weft-prometheus", namespace=namespace)
+        assert rights(role) == reading
+
+
+def policy(render: Render, name: str, *values: str) -> dict[str, Any]:
+    spec: dict[str, Any] = render(*values).get("NetworkPolicy", name)["spec"]
+    return spec
+
+
+def ports(rule: Manifest) -> list[int]:
+    return sorted({port["port"] for port in rule["ports"]})
+
+
+def test_every_pod_of_the_chart_has_a_closed_network(render: Render) -> None:
+    rendered = render()
+    policies = [item["spec"] for item in rendered.of_kind("NetworkPolicy")]
+    for item in rendered.of_kind("Deployment"):
+        labels = item["spec"]["template"]["metadata"]["labels"].items()
+        covering = [spec for spec in policies if spec["podSelector"]["matchLabels"].items() <= labels]
+        assert len(covering) == 1, item["metadata"]["name"]
+        assert covering[0]["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_redis_answers_pods_of_services_and_dials_nobody(render: Render) -> None:
+    spec = policy(render, "weft-redis")
+    assert spec["egress"] == []
+    (rule,) = spec["ingress"]
+    assert ports(rule) == [6379]
+    assert rule["from"][0] == {"namespaceSelector": {}, "podSelector": SERVICE_PODS}
+    assert len(rule["from"]) == 2
+
+
+def test_prometheus_dials_metrics_ports_of_services_only(render: Render) -> None:
+    spec = policy(render, "weft-prometheus")
+    assert [ports(rule) for rule in spec["egress"]] == [[53], [443, 6443], [8080], [8081]]
+    assert spec["egress"][2]["to"] == [{"namespaceSelector": {}, "podSelector": SERVICE_PODS}]
+    assert ports(spec["ingress"][0]) == [9090]
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://prometheus.example.com:9091", 9091),
+        ("http://prometheus.example.com", 80),
+        ("https://prometheus.example.com/path", 443),
+        ("http://prometheus.example.com:8/path:9", 8),
+    ],
+)
+def test_operator_dials_dns_the_api_server_and_prometheus(render: Render, url: str, port: int) -> None:
+    inside = policy(render, "weft-operator")
+    assert [ports(rule) for rule in inside["egress"]] == [[53], [443, 6443], [9090]]
+    assert "to" in inside["egress"][2]
+    outside = policy(render, "weft-operator", EXTERNAL_PROMETHEUS[0], f"prometheus.url={url}")
+    assert ports(outside["egress"][2]) == [port]
+    other_ports = policy(render, "weft-operator", "networkPolicy.apiServerPorts:=[16443]")
+    assert ports(other_ports["egress"][1]) == [16443]
+
+
+def test_the_charts_test_pod_may_reach_what_it_tests(render: Render) -> None:
+    labels = render().get("Pod", "weft-test")["metadata"]["labels"]
+    for name in ("weft-operator", "weft-redis", "weft-prometheus"):
+        peers = policy(render, name)["ingress"][0]["from"]
+        admitted = [
+            peer
+            for peer in peers
+            if "namespaceSelector" not in peer
+            and all(labels.get(need["key"]) in need["values"] for need in peer["podSelector"]["matchExpressions"])
+        ]
+        assert len(admitted) == 1, name
+
+
+def test_policies_can_be_turned_off_and_follow_what_is_embedded(render: Render) -> None:
+    assert render("networkPolicy.enabled=false").of_kind("NetworkPolicy") == []
+    names = [
+        item["metadata"]["name"] for item in render(*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS).of_kind("NetworkPolicy")
+    ]
+    assert names == ["weft-operator"]

@@ -1,0 +1,182 @@
+"""What values do, and which are refused with a message that names the value and the fix."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from weft_chart_tests.rendering import CHART, REGISTRY, Manifest, Render
+from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, FULL_NAMES
+
+
+def operator_container(render: Render, *values: str, registry: bool = True) -> Manifest:
+    deployment = render(*values, registry=registry).get("Deployment", "weft-operator")
+    container: Manifest = deployment["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def environment(container: Manifest) -> dict[str, str | None]:
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def test_images_come_from_the_registry_with_the_charts_version(render: Render) -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    container = operator_container(render)
+    assert container["image"] == f"registry.example.com/team/weft-operator:{version}"
+    assert environment(container)["WEFT_ROUTER_IMAGE"] == f"registry.example.com/team/weft-router:{version}"
+    assert environment(container)["WEFT_MOCK_IMAGE"] == f"registry.example.com/team/weft-mock-engine:{version}"
+
+
+def test_chart_and_distribution_have_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    assert chart["appVersion"] == chart["version"] == project["version"]
+
+
+def test_a_tag_replaces_the_version_and_a_full_name_replaces_both(render: Render) -> None:
+    container = operator_container(render, "image.tag=v9", "router.image=other.example.com/r@sha256:" + "a" * 64)
+    assert container["image"] == "registry.example.com/team/weft-operator:v9"
+    assert environment(container)["WEFT_ROUTER_IMAGE"] == "other.example.com/r@sha256:" + "a" * 64
+
+
+def test_full_names_need_no_registry(render: Render) -> None:
+    container = operator_container(render, *FULL_NAMES, registry=False)
+    assert container["image"] == "localhost/o:1"
+
+
+def test_operator_is_told_where_everything_is(render: Render) -> None:
+    container = operator_container(render)
+    told = environment(container)
+    assert container["args"] == ["operator"]
+    assert told["WEFT_REDIS_URL"] == "redis://weft-redis.weft-system:6379/0"
+    assert told["WEFT_PROMETHEUS_URL"] == "http://weft-prometheus.weft-system:9090"
+    assert told["WEFT_WATCH_NAMESPACES"] == ""
+    assert told["WEFT_PLANNER_DEADLINE_SECONDS"] == "30"
+    assert {"POD_NAME", "POD_NAMESPACE"} <= set(told)
+
+
+def test_watched_namespaces_and_deadline_reach_the_operator(render: Render) -> None:
+    container = operator_container(
+        render, 'operator.watchNamespaces:=["team-a","team-b"]', "operator.plannerDeadlineSeconds=90"
+    )
+    assert environment(container)["WEFT_WATCH_NAMESPACES"] == "team-a,team-b"
+    assert environment(container)["WEFT_PLANNER_DEADLINE_SECONDS"] == "90"
+
+
+def test_external_stores_replace_the_embedded_ones(render: Render) -> None:
+    rendered = render(*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS)
+    assert {item["metadata"]["name"] for item in rendered.of_kind("Deployment")} == {"weft-operator"}
+    assert "weft-redis" not in rendered.text
+    assert "weft-prometheus" not in rendered.text
+    told = environment(operator_container(render, *EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS))
+    assert told["WEFT_REDIS_URL"] == "redis://redis.example.com:6379/0"
+    assert told["WEFT_PROMETHEUS_URL"] == "http://prometheus.example.com:9090"
+
+
+def test_redis_keeps_its_data_on_a_claim_when_asked(render: Render) -> None:
+    spec = render().get("Deployment", "weft-redis")["spec"]["template"]["spec"]
+    assert "emptyDir" in spec["volumes"][0]
+    assert render().of_kind("PersistentVolumeClaim") == []
+    rendered = render("redis.embedded.persistence.enabled=true", "redis.embedded.persistence.storageClass=fast")
+    claim = rendered.get("PersistentVolumeClaim", "weft-redis")["spec"]
+    assert claim["storageClassName"] == "fast"
+    spec = rendered.get("Deployment", "weft-redis")["spec"]["template"]["spec"]
+    assert spec["volumes"] == [{"name": "data", "persistentVolumeClaim": {"claimName": "weft-redis"}}]
+
+
+def test_redis_is_durable_and_never_evicts(render: Render) -> None:
+    container = render().get("Deployment", "weft-redis")["spec"]["template"]["spec"]["containers"][0]
+    options = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
+    assert options["--appendonly"] == "yes"
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert options["--dir"] == container["volumeMounts"][0]["mountPath"] == "/data"
+
+
+def prometheus_config(render: Render, *values: str) -> dict[str, Any]:
+    text = render(*values).get("ConfigMap", "weft-prometheus")["data"]["prometheus.yml"]
+    config: dict[str, Any] = yaml.safe_load(text)
+    return config
+
+
+def test_prometheus_scrapes_routers_engines_and_the_operator(render: Render) -> None:
+    jobs = {job["job_name"]: job for job in prometheus_config(render)["scrape_configs"]}
+    assert set(jobs) == {"weft-router", "weft-engine", "weft-operator"}
+    assert jobs["weft-engine"]["metrics_path"] == "/engine/metrics"
+    assert jobs["weft-operator"]["static_configs"][0]["targets"] == ["weft-operator.weft-system:8081"]
+    assert "namespaces" not in jobs["weft-router"]["kubernetes_sd_configs"][0]
+
+
+def test_prometheus_looks_only_where_the_operator_works(render: Render) -> None:
+    config = prometheus_config(render, 'operator.watchNamespaces:=["team-a","team-b"]')
+    for job in config["scrape_configs"][:2]:
+        assert job["kubernetes_sd_configs"][0]["namespaces"]["names"] == ["team-a", "team-b", "weft-system"]
+
+
+def test_a_changed_prometheus_configuration_starts_a_new_pod(render: Render) -> None:
+    def checksum(*values: str) -> str:
+        template = render(*values).get("Deployment", "weft-prometheus")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["weft.dev/config-checksum"])
+
+    assert checksum() != checksum("prometheus.embedded.scrapeInterval=15s")
+    assert checksum() == checksum("prometheus.embedded.retention=2h")
+
+
+def test_prometheus_volume_is_larger_than_what_it_keeps(render: Render) -> None:
+    spec = render("prometheus.embedded.retentionSizeMB=2000").get("Deployment", "weft-prometheus")["spec"]["template"]
+    assert "--storage.tsdb.retention.size=2000MB" in spec["spec"]["containers"][0]["args"]
+    assert spec["spec"]["volumes"][1]["emptyDir"]["sizeLimit"] == "2500M"
+
+
+def test_pod_monitors_cover_operator_and_services(render: Render) -> None:
+    rendered = render("podMonitor.enabled=true", "podMonitor.labels.release=kube-prometheus")
+    services = rendered.get("PodMonitor", "weft-services")
+    assert services["metadata"]["labels"]["release"] == "kube-prometheus"
+    assert services["spec"]["namespaceSelector"] == {"any": True}
+    assert [entry["path"] for entry in services["spec"]["podMetricsEndpoints"]] == ["/metrics", "/engine/metrics"]
+    assert rendered.get("PodMonitor", "weft-operator")
+    assert render().of_kind("PodMonitor") == []
+    watched = render("podMonitor.enabled=true", 'operator.watchNamespaces:=["team-a"]').get(
+        "PodMonitor", "weft-services"
+    )
+    assert watched["spec"]["namespaceSelector"] == {"matchNames": ["team-a"]}
+
+
+def test_a_release_of_another_name_has_names_of_its_own(render: Render) -> None:
+    assert render("fullnameOverride=loom").get("Deployment", "loom-operator")
+    assert render("nameOverride=loom").get("Deployment", "weft-loom-operator")
+
+
+REFUSED: list[tuple[tuple[str, ...], str]] = [
+    ((), "image.registry is not set: push Weft's images with 'make images push REGISTRY="),
+    (("operator.image=localhost/o:1", "router.image=localhost/r:1"), "name this image in full with mockEngine.image"),
+    ((REGISTRY, "redis.embedded.enabled=false"), "redis.url is required when redis.embedded.enabled is false"),
+    ((REGISTRY, EXTERNAL_REDIS[1]), "redis.url is set while redis.embedded.enabled is true"),
+    ((REGISTRY, "prometheus.embedded.enabled=false"), "prometheus.url is required when prometheus.embedded.enabled is"),
+    ((REGISTRY, EXTERNAL_PROMETHEUS[1]), "prometheus.url is set while prometheus.embedded.enabled is true"),
+    ((REGISTRY, "redis.url=http://redis"), "at '/redis/url'"),
+    ((REGISTRY, "prometheus.url=redis://x"), "at '/prometheus/url'"),
+    ((REGISTRY, "image.registery=x"), "additional properties 'registery' not allowed"),
+    ((REGISTRY, "operater.image=x:1"), "additional properties 'operater' not allowed"),
+    ((REGISTRY, "redis.embedded.persistance.enabled=true"), "additional properties 'persistance' not allowed"),
+    ((REGISTRY, "operator.image=localhost/no-tag"), "at '/operator/image'"),
+    ((REGISTRY, "image.pullPolicy=Sometimes"), "at '/image/pullPolicy'"),
+    (("image.registry=https://registry.example.com",), "at '/image/registry'"),
+    ((REGISTRY, "operator.watchNamespaces=team-a"), "at '/operator/watchNamespaces': got string, want array"),
+    ((REGISTRY, 'operator.watchNamespaces:=["Team_A"]'), "at '/operator/watchNamespaces/0'"),
+    ((REGISTRY, 'operator.watchNamespaces:=["a","a"]'), "at '/operator/watchNamespaces'"),
+    ((REGISTRY, "operator.plannerDeadlineSeconds=0"), "at '/operator/plannerDeadlineSeconds'"),
+    ((REGISTRY, "operator.resources.limits.memory=lots"), "at '/operator/resources/limits/memory'"),
+    ((REGISTRY, "redis.embedded.maxMemory=256Mi"), "at '/redis/embedded/maxMemory'"),
+    ((REGISTRY, "prometheus.embedded.retention=forever"), "at '/prometheus/embedded/retention'"),
+    ((REGISTRY, "prometheus.embedded.retentionSizeMB=1"), "at '/prometheus/embedded/retentionSizeMB'"),
+    ((REGISTRY, "networkPolicy.apiServerPorts:=[]"), "at '/networkPolicy/apiServerPorts'"),
+    ((REGISTRY, "crds.install=maybe"), "at '/crds/install'"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
+def test_bad_values_are_refused_by_name(refusal: Callable[..., str], values: tuple[str, ...], message: str) -> None:
+    assert message in " ".join(refusal(*values).split())
