@@ -1,0 +1,219 @@
+"""The sidecar of a decode worker: decides where each prefill runs, then lets its engine answer."""
+
+import hashlib
+import hmac
+import logging
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from aiohttp import web
+
+from weft_core.policies.snapshot import Decision, DecodeWorkerView, PrefillTask
+from weft_core.slo import Slo
+from weft_router.answering import Answering
+from weft_router.auth import NO_KEYS_TENANT
+from weft_router.body import parse, sanitise
+from weft_router.config import Settings
+from weft_router.errors import ApiError, InvalidRequestError, LegFailedError, UnavailableError
+from weft_router.inference import PATHS, check
+from weft_router.metrics import Metrics
+from weft_router.remote import EngineAnsweredError, RemotePrefill, engine_error
+from weft_router.round import Prefilled, Round
+from weft_router.routing import Policy
+from weft_router.server import FACTS, REQUEST_ID, models, read_body
+from weft_router.sessions import Sessions
+from weft_router.sidecar import Sidecar
+from weft_router.state import Store, WorkerRecord
+from weft_router.transcript import of_request
+from weft_router.window import Window
+
+log = logging.getLogger(__name__)
+
+SESSION_HEADER = "X-Weft-Session"
+TENANT_HEADER = "X-Weft-Tenant"
+
+
+class DecodeSidecar:
+    """The duty of role ``decode``."""
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+        config = settings.config
+        self._settings = settings
+        self._config = config
+        self._metrics = metrics
+        self._sidecar = Sidecar(settings, store, metrics, describe=self._describe)
+        self._sessions = Sessions(ttl_s=config.routing.session_ttl_seconds)
+        self._itl = Window(config.routing.stats_window_seconds)
+        slo = Slo(ttft_s=config.slo.ttft, itl_s=config.slo.itl)
+        self._policy = Policy(config.routing, profile=settings.profile, slo=slo, salt=settings.worker)
+        self._remote = RemotePrefill(
+            config, token=settings.token, http=self._sidecar.peers, registry=self._sidecar.registry, metrics=metrics
+        )
+        self._answering = Answering(
+            settings, engine=self._sidecar.engine, queue=self._sidecar.queue, sessions=self._sessions,
+            itl=self._itl, metrics=metrics,
+        )  # fmt: skip
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the endpoints of a decode worker."""
+        inference = [web.post(path, partial(self._infer, path)) for path in PATHS]
+        return [*inference, web.get("/v1/models", self._models), *self._sidecar.routes()]
+
+    def ready(self) -> str | None:
+        """Return None when rounds can be served."""
+        return self._sidecar.ready()
+
+    async def start(self) -> None:
+        """Start the sidecar's background work."""
+        await self._sidecar.start(watch_peers=True)
+
+    async def stop(self) -> None:
+        """Stop it."""
+        await self._sidecar.stop()
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        self._sidecar.drain()
+
+    def observe(self) -> None:
+        """Bring gauges up to date."""
+        self._sessions.expire()
+        registry = self._sidecar.registry
+        self._metrics.sessions.set(len(self._sessions))
+        self._metrics.queue_length.set(len(self._sidecar.queue))
+        self._metrics.state_up.set(registry.store_up)
+        ready = len(registry.ready("prefill"))
+        self._metrics.workers.labels("prefill", "ready").set(ready)
+        self._metrics.workers.labels("prefill", "not-ready").set(len(registry.known("prefill")) - ready)
+
+    def _describe(self, record: WorkerRecord) -> WorkerRecord:
+        return replace(
+            record,
+            windowed_itl=self._itl.mean(monotonic()),
+            batch=self._answering.batch,
+            sessions=len(self._sessions),
+            chars_per_token=self._answering.ratio.ratio,
+        )
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return models(self._settings)
+
+    async def _infer(self, path: str, request: web.Request) -> web.StreamResponse:
+        sidecar = self._sidecar
+        if sidecar.draining:
+            raise UnavailableError("this decode worker is draining", retryable=True)
+        if not sidecar.engine.healthy:
+            raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
+        rnd = await self._open(path, request)
+        prefilled: Prefilled | None = None
+        decision = self._decide(rnd)
+        rnd.reason = decision.reason
+        try:
+            if decision.remote is not None:
+                prefilled = await self._remote.run(rnd, decision.remote)
+                if prefilled is None:
+                    rnd.reason = "prefill-failed"
+            elif rnd.outlook.handle is not None:
+                self._metrics.kv_handles.labels("superseded").inc()
+            return await self._answer(request, rnd, prefilled)
+        except EngineAnsweredError as answered:
+            raise engine_error(answered) from answered
+        finally:
+            request[FACTS].update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
+            self._metrics.decisions.labels(self._policy.name, rnd.route, rnd.reason).inc()
+
+    async def _open(self, path: str, request: web.Request) -> Round:
+        """Read and check the request once more: what goes to the engine is what was checked here."""
+        limits = self._config.limits
+        started = monotonic()
+        raw = await read_body(request, limit=2 * limits.max_body_bytes, seconds=self._config.timeouts.body)
+        body = parse(raw)
+        if sanitise(body):
+            self._metrics.dropped_fields.inc()
+        inference = check(path, body, model=self._config.model, limits=limits)
+        session = request.headers.get(SESSION_HEADER, "")
+        if not session:
+            raise InvalidRequestError(f"{SESSION_HEADER}: the coordinator names the session", param=SESSION_HEADER)
+        request_id = request.headers.get(REQUEST_ID, "")
+        tenant = request.headers.get(TENANT_HEADER, NO_KEYS_TENANT)
+        transcript = of_request(inference)
+        outlook = self._sessions.begin(session, inference, transcript, self._answering.ratio)
+        if outlook.lost is not None:
+            self._metrics.kv_handles.labels(outlook.lost).inc()
+        if outlook.gap_s is not None:
+            self._metrics.round_gap.observe(outlook.gap_s)
+        request[FACTS].update(request_id=request_id, session=session)
+        export = self._config.engine.bidirectional and inference.transferable
+        return Round(
+            id=request_id,
+            session=session,
+            inference=inference,
+            transcript=transcript,
+            outlook=outlook,
+            started=started,
+            salt=self._salt(tenant),
+            want_ids=export,
+            export=export,
+        )
+
+    def _decide(self, rnd: Round) -> Decision:
+        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
+        task = rnd.outlook.task
+        if not rnd.inference.transferable:
+            return Decision(remote=None, reason="not-transferable")
+        if rnd.outlook.handle is None and task.history > 0:
+            if task.history >= task.increment:
+                return Decision(remote=None, reason="history-unreadable")
+            task = PrefillTask(0, task.history + task.increment)
+        view = self._remote.dispatched.view
+        prefill = [
+            view(r) for r in self._sidecar.registry.ready("prefill") if r.degree in self._settings.profile.degrees
+        ]
+        return self._policy.route(task, decode=self._view(), prefill=prefill)
+
+    def _view(self) -> DecodeWorkerView:
+        record = self._sidecar.record(0)
+        return DecodeWorkerView(
+            worker=record.worker,
+            degree=record.degree,
+            queue=self._sidecar.queue.tasks(),
+            windowed_itl=record.windowed_itl,
+            kv_used=record.kv_used,
+            kv_capacity=record.capacity,
+            sessions=record.sessions,
+            batch=record.batch,
+        )
+
+    async def _answer(self, request: web.Request, rnd: Round, prefilled: Prefilled | None) -> web.StreamResponse:
+        """Let the engine answer; KV it cannot fetch is computed here, once. A dead engine is the coordinator's case."""
+        if prefilled is not None:
+            try:
+                return await self._answering.run(request, rnd, prefilled)
+            except LegFailedError as error:
+                self._metrics.kv_handles.labels("orphaned").inc()
+                log.warning("decode_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
+                if error.reason in ("connect", "disconnected"):
+                    raise _lost(error) from error
+                rnd.reason = "kv-load-failed"
+        try:
+            return await self._answering.run(request, rnd, None)
+        except LegFailedError as error:
+            log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
+            raise _lost(error) from error
+
+    def _salt(self, tenant: str) -> str | None:
+        if tenant == NO_KEYS_TENANT:
+            return None
+        return hmac.new(self._settings.token, tenant.encode(), hashlib.sha256).hexdigest()
+
+
+def _lost(error: LegFailedError) -> ApiError:
+    status = 504 if error.reason == "timeout" else 502
+    return ApiError(
+        f"the decode engine failed ({error.reason})",
+        status=status,
+        kind="server_error",
+        code="engine_failed",
+        retryable=True,
+    )

@@ -1,0 +1,107 @@
+"""Watch the engine of this pod: is it healthy, how full is its KV cache, how many sequences run."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+HEALTH_TIMEOUT_S = 2.0
+UNHEALTHY_AFTER = 2
+"""One refused health call may be a full accept queue; two in a row are not."""
+
+_SAMPLE = re.compile(rb"^(vllm:[a-z_]+)(?:\{([^}]*)\})? ([0-9.eE+-]+)", re.MULTILINE)
+_LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What the engine says of itself; capacity is None when it does not tell."""
+
+    kv_usage: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    capacity_tokens: int | None = None
+
+
+class Engine:
+    """One engine behind a loopback URL."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, *, on_change: Callable[[], None]) -> None:
+        self.http = http
+        self.url = url
+        self._on_change = on_change
+        self.healthy = False
+        self.load = EngineLoad()
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            await self.poll()
+            await asyncio.sleep(POLL_S)
+
+    async def poll(self) -> None:
+        """Ask for health and load once."""
+        ok = await self.alive()
+        self._failures = 0 if ok else self._failures + 1
+        healthy = ok or (self.healthy and self._failures < UNHEALTHY_AFTER)
+        if healthy != self.healthy:
+            self.healthy = healthy
+            log.log(logging.INFO if healthy else logging.ERROR, "engine_healthy" if healthy else "engine_unhealthy")
+            self._on_change()
+        if ok:
+            metrics = await self.metrics()
+            if metrics is not None:
+                self.load = read_load(metrics)
+
+    async def alive(self) -> bool:
+        """Ask the engine's health endpoint."""
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S), self.http.get(self.url + "/health") as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    async def metrics(self) -> bytes | None:
+        """Return the engine's metrics page, None when it does not answer."""
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S), self.http.get(self.url + "/metrics") as response:
+                return await response.read() if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+
+    def lost(self) -> None:
+        """Take the engine for dead until it answers: a request just failed to reach it."""
+        self._failures = UNHEALTHY_AFTER
+        if self.healthy:
+            self.healthy = False
+            log.error("engine_unreachable")
+            self._on_change()
+
+
+def read_load(page: bytes) -> EngineLoad:
+    """Read vLLM's own gauges; several engine processes of one server are summed, their cache use averaged."""
+    usage: list[float] = []
+    counts = {b"vllm:num_requests_running": 0.0, b"vllm:num_requests_waiting": 0.0}
+    capacity: int | None = None
+    for name, labels, value in _SAMPLE.findall(page):
+        if name == b"vllm:kv_cache_usage_perc":
+            usage.append(float(value))
+        elif name in counts:
+            counts[name] += float(value)
+        elif name == b"vllm:cache_config_info":
+            found = {key: int(number) for key, number in _LABEL.findall(labels)}
+            if len(found) == 2:
+                capacity = (capacity or 0) + found[b"num_gpu_blocks"] * found[b"block_size"]
+    return EngineLoad(
+        kv_usage=sum(usage) / len(usage) if usage else 0.0,
+        running=int(counts[b"vllm:num_requests_running"]),
+        waiting=int(counts[b"vllm:num_requests_waiting"]),
+        capacity_tokens=capacity,
+    )

@@ -1,0 +1,116 @@
+"""Errors that become answers: OpenAI's error form towards clients, retry hints between the router's own hops.
+
+ApiError                an answer to give as it is
+ ├─ InvalidRequestError      400: the client's body is at fault; names the field
+ ├─ UnauthorizedError        401: no API key, or an unknown one
+ ├─ NotFoundError            404: unknown path or model
+ ├─ TooLargeError            413: the body exceeds its limit
+ └─ UnavailableError         503: nothing can serve this now; says when to come back
+LegFailedError               an upstream leg broke before its first byte; another worker may serve the request
+StreamBrokenError            an upstream leg broke after bytes were forwarded; only an error event can follow
+"""
+
+import orjson
+
+
+class ApiError(Exception):
+    """An answer in OpenAI's error form; ``retryable`` tells the hop before that no engine output was lost."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        retryable: bool = False,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """Return the JSON body OpenAI clients expect."""
+        return orjson.dumps(
+            {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        )
+
+    def event(self) -> bytes:
+        """Return the server-sent event that ends a broken stream."""
+        return b"data: " + self.body() + b"\n\n"
+
+
+class InvalidRequestError(ApiError):
+    """Refuse a request whose body is at fault; ``param`` names the field."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, status=400, param=param, code=code)
+
+
+class UnauthorizedError(ApiError):
+    """Refuse a request without a known API key."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=401, code="invalid_api_key")
+
+
+class NotFoundError(ApiError):
+    """Refuse an unknown path or model."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, status=404, param=param, code=code)
+
+
+class TooLargeError(ApiError):
+    """Refuse a body above its limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the request body exceeds {limit} bytes; send less", status=413, code="request_too_large")
+
+
+class UnavailableError(ApiError):
+    """Say that nothing can serve the request now, and when to try again."""
+
+    def __init__(self, message: str, *, retry_after_s: int = 1, retryable: bool = False) -> None:
+        super().__init__(
+            message,
+            status=503,
+            kind="service_unavailable",
+            code="unavailable",
+            retryable=retryable,
+            retry_after_s=retry_after_s,
+        )
+
+
+class LegFailedError(Exception):
+    """An upstream leg broke before a byte of its answer was used; ``reason`` is a short word for metrics and logs."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class StreamBrokenError(Exception):
+    """An upstream leg broke after bytes of its answer were forwarded."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def stream_error(reason: str) -> ApiError:
+    """Return the error that ends a stream whose worker was lost after the first token."""
+    return ApiError(
+        f"the stream ended early ({reason}); the reply is incomplete, send the request again",
+        status=502,
+        kind="server_error",
+        code="stream_interrupted",
+    )

@@ -1,0 +1,83 @@
+"""Put one router process together: check the HTTP parser, choose the role's duty, run it on uvloop until SIGTERM."""
+
+import asyncio
+import logging
+import signal
+
+import uvloop
+from aiohttp import http_parser
+
+from weft_router.config import Settings
+from weft_router.coordinator import Coordinator
+from weft_router.decode import DecodeSidecar
+from weft_router.metrics import Metrics
+from weft_router.prefill import PrefillSidecar
+from weft_router.redis_store import RedisStore
+from weft_router.server import Duty, Server
+from weft_router.server import run as serve
+from weft_router.state import MemoryStore, Store
+
+log = logging.getLogger(__name__)
+
+
+class SlowParserError(RuntimeError):
+    """Report that aiohttp runs on its pure-Python HTTP parser, which has had request smuggling flaws."""
+
+
+def require_c_parser() -> None:
+    """Refuse to serve with aiohttp's pure-Python parser.
+
+    Raises:
+        SlowParserError: the compiled parser is missing.
+    """
+    if (
+        http_parser.HttpRequestParser is http_parser.HttpRequestParserPy
+        or http_parser.HttpResponseParser is http_parser.HttpResponseParserPy
+    ):
+        raise SlowParserError(
+            "aiohttp has no compiled HTTP parser here; install its binary wheel and unset AIOHTTP_NO_EXTENSIONS"
+        )
+
+
+def open_store(settings: Settings) -> Store:
+    """Return the shared store the settings name; ``memory://`` serves one process by itself."""
+    if settings.redis_url.startswith("memory://"):
+        return MemoryStore()
+    return RedisStore(settings.redis_url, namespace=settings.config.namespace, service=settings.config.service)
+
+
+def build(settings: Settings, store: Store) -> tuple[Server, Duty]:
+    """Return the server and duty of the settings' role."""
+    metrics = Metrics()
+    duty: Duty
+    if settings.role == "coordinator":
+        duty = Coordinator(settings, store, metrics)
+    elif settings.role == "decode":
+        duty = DecodeSidecar(settings, store, metrics)
+    else:
+        duty = PrefillSidecar(settings, store, metrics)
+    return Server(settings, metrics, duty), duty
+
+
+async def _main(settings: Settings) -> None:
+    store = open_store(settings)
+    server, duty = build(settings, store)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await serve(server, duty, settings, stop)
+    finally:
+        await store.close()
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status."""
+    try:
+        require_c_parser()
+        uvloop.run(_main(settings))
+    except (SlowParserError, OSError) as error:
+        log.critical("cannot_run", extra={"error": str(error)})
+        return 1
+    return 0
