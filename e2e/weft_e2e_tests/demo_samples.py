@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from weft_core.plan import Plan, PlannedGroup, Prediction
 from weft_core.slo import Slo
+from weft_e2e.demo.engines import EnginePace
 from weft_e2e.demo.facts import Facts, Step
 from weft_e2e.demo.measures import summarise
 from weft_e2e.metrics import KvFlow
@@ -94,6 +95,7 @@ def facts(records: tuple[RoundRecord, ...] | None = None, **changes: object) -> 
         records=records,
         kv=KvFlow(41.2e9, 23.9e9, 143_200, 0),
         load=LOAD,
+        pace=EnginePace(lost_s=0.0, worst_step_s=0.004),
         choices=("31 of 44 sessions of gaia_whowhen", "pauses between rounds were scaled by 0.2"),
         simulated=(
             "GPUs: the nodes claim 8 each, none is there",

@@ -100,7 +100,7 @@ def test_the_means_are_those_of_the_sessions_sent() -> None:
         "firstPrompt": {"mean": 200},
         "increment": {"mean": 20},
         "decode": {"mean": 20},
-        "gap": {"mean": 2.0},
+        "gap": {"mean": "2000ms"},
     }
 
 

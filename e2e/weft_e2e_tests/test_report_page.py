@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from weft_e2e.demo import page, table
+from weft_e2e.demo.engines import EnginePace
 from weft_e2e.demo.facts import bytes_words, limit_words, load_findings, seconds_words, share_words
 from weft_e2e.demo.measures import summarise
 from weft_e2e_tests.demo_samples import LOAD, PLAN, SLO, a_round, facts, many_rounds
@@ -128,14 +129,15 @@ def test_a_plan_without_steady_state_is_said_to_be_unbounded() -> None:
     assert "it expects the SLO to be missed" in page.render(made)
 
 
-def test_a_busy_client_or_machine_is_named_as_a_cause() -> None:
+def test_a_busy_client_or_machine_or_late_engines_are_named_as_a_cause() -> None:
     busy = replace(LOAD, lag_p99_s=0.05, machine_busy_cores=1.95)
 
-    findings = load_findings(busy)
+    late = EnginePace(lost_s=1.5, worst_step_s=0.2)
+    findings = load_findings(busy, late)
 
-    assert len(findings) == 2
-    assert load_findings(LOAD) == ()
-    assert all(f in table.render(facts(load=busy)) for f in findings)
+    assert len(findings) == 3
+    assert load_findings(LOAD, None) == ()
+    assert all(f in table.render(facts(load=busy, pace=late)) for f in findings)
 
 
 @pytest.mark.parametrize(

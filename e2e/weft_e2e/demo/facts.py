@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from weft_core.plan import Plan, PlannedGroup
 from weft_core.slo import Slo
+from weft_e2e.demo.engines import EnginePace
 from weft_e2e.demo.measures import Distribution, Summary
 from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import ClientLoad, RoundRecord
@@ -11,6 +12,8 @@ from weft_e2e.replay.records import ClientLoad, RoundRecord
 # Above these the client or the machine was itself a cause of the figures (see docs/demo.md).
 LAG_LIMIT_S = 0.02
 BUSY_SHARE_LIMIT = 0.85
+# A mock engine that gave up this much time ran slower than the profile it stands for.
+LOST_LIMIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Facts:
     records: tuple[RoundRecord, ...]
     kv: KvFlow | None
     load: ClientLoad
+    pace: EnginePace | None
     choices: tuple[str, ...]
     simulated: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -84,9 +88,9 @@ def slo_words(slo: Slo) -> str:
 
 def kv_words(kv: KvFlow) -> tuple[str, str]:
     """Say how much KV moved each way, and what became of the history tokens."""
+    there, back = bytes_words(kv.prefill_to_decode_bytes), bytes_words(kv.decode_to_prefill_bytes)
     return (
-        f"prefill to decode {bytes_words(kv.prefill_to_decode_bytes)}, "
-        f"decode to prefill {bytes_words(kv.decode_to_prefill_bytes)} (simulated transfers)",
+        f"prefill to decode {there}, decode to prefill {back} (simulated transfers)",
         f"{kv.history_read_tokens:,.0f} read from decode workers, {kv.history_recomputed_tokens:,.0f} recomputed",
     )
 
@@ -102,8 +106,8 @@ def latency_rows(facts: Facts) -> tuple[tuple[str, Distribution | None, float | 
     )
 
 
-def load_findings(load: ClientLoad) -> tuple[str, ...]:
-    """Say whether the client or the machine got in the way of the measurement."""
+def load_findings(load: ClientLoad, pace: EnginePace | None) -> tuple[str, ...]:
+    """Say whether the client, the machine or late mock engines got in the way of the measurement."""
     findings = []
     if load.lag_p99_s > LAG_LIMIT_S:
         findings.append(
@@ -115,16 +119,22 @@ def load_findings(load: ClientLoad) -> tuple[str, ...]:
             f"the machine was busy with {load.machine_busy_cores:.1f} of {load.machine_cores} cores: "
             "latencies include waiting for a core"
         )
+    if pace is not None and pace.lost_s > LOST_LIMIT_S:
+        findings.append(
+            f"the mock engines fell behind their profile by {seconds_words(pace.lost_s)} in all for want of CPU: "
+            "latencies include that"
+        )
     return tuple(findings)
 
 
-def load_words(load: ClientLoad) -> str:
-    """Say how busy the client and the machine were."""
-    machine = (
-        f"machine {load.machine_busy_cores:.2f} of {load.machine_cores} cores busy"
-        if load.machine_busy_cores is not None
-        else "machine load unknown"
-    )
-    return (
-        f"load client {load.cpu_cores:.2f} cores, event loop late by {seconds_words(load.lag_p99_s)} (P99); {machine}"
-    )
+def load_words(load: ClientLoad, pace: EnginePace | None) -> tuple[str, ...]:
+    """Say how busy client and machine were, and how well the mock engines kept their pace."""
+    words = [f"load client {load.cpu_cores:.2f} cores, event loop late by {seconds_words(load.lag_p99_s)} (P99)"]
+    if load.machine_busy_cores is not None:
+        words.append(f"client's machine {load.machine_busy_cores:.2f} of {load.machine_cores} cores busy")
+    if pace is not None:
+        words.append(
+            f"mock engines behind their profile by {seconds_words(pace.lost_s)} in all, "
+            f"latest step {seconds_words(pace.worst_step_s)} late"
+        )
+    return tuple(words)

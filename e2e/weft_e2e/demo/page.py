@@ -236,11 +236,12 @@ def _attainment(facts: Facts) -> str:
 
 def _conditions(facts: Facts) -> str:
     steps = "".join(f"<tr><td>{escape(s.name)}</td><td>{seconds_words(s.seconds)}</td></tr>" for s in facts.steps)
-    measured = [load_words(facts.load), *(load_findings(facts.load) or ("neither limited the measurement",))]
+    findings = load_findings(facts.load, facts.pace) or ("none of this limited the measurement",)
+    measured = (*load_words(facts.load, facts.pace), *findings)
     return (
         '<h2>How this was measured</h2><div class="two"><div class="panel plain"><h3>Sessions replayed</h3>'
         f"{_list(facts.choices)}</div>"
-        f'<div class="panel plain"><h3>Load client and machine</h3>{_list(measured)}'
+        f'<div class="panel plain"><h3>Client, machine and mock engines</h3>{_list(measured)}'
         f'<h3 style="margin-top:16px">Steps</h3><table>{steps}</table></div></div>'
     )
 

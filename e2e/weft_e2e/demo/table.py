@@ -49,8 +49,8 @@ def render(facts: Facts) -> str:
         lines += [_row("KV moved", moved), _row("History tokens", history)]
     else:
         lines.append(_row("KV moved", "not measured"))
-    lines.append(_row("Measured by", load_words(facts.load)))
-    lines += _list("Note", load_findings(facts.load))
+    lines += _list("Measured by", load_words(facts.load, facts.pace))
+    lines += _list("Note", load_findings(facts.load, facts.pace))
     lines += _list("Chosen", facts.choices)
     lines += _list("Simulated", facts.simulated)
     lines += _list("PROBLEM", facts.problems)

@@ -194,7 +194,7 @@ class WorkloadMeans:
             "firstPrompt": {"mean": round(self.first_prompt)},
             "increment": {"mean": round(self.increment)},
             "decode": {"mean": round(self.decode)},
-            "gap": {"mean": round(self.gap, 2)},
+            "gap": {"mean": f"{round(self.gap * 1000)}ms"},
         }
 
 

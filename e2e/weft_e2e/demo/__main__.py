@@ -1,0 +1,7 @@
+"""`python -m weft_e2e.demo`."""
+
+import sys
+
+from weft_e2e.demo.cli import main
+
+sys.exit(main())

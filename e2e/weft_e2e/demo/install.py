@@ -1,0 +1,124 @@
+"""Put a cluster, the images and Weft in place, and take them away again."""
+
+from weft_e2e import cluster, images
+from weft_e2e.cluster import ClusterConfig, toolchain
+from weft_e2e.cluster.context import require_named_context
+from weft_e2e.cluster.packages import missing_commands
+from weft_e2e.demo.settings import CHART, CLUSTER, MARK, NAMESPACE, RELEASE, SYSTEM_NAMESPACE, Settings, repository_root
+from weft_e2e.demo.steps import DemoFailed, Say, Steps
+from weft_e2e.kube import Kube, NamedContext
+from weft_e2e.service import KIND
+
+CRDS = ("disagginferenceservices.weft.dev", "costprofiles.weft.dev")
+
+
+def check_setup(settings: Settings) -> None:
+    """Refuse to begin what cannot be finished: tools, images for a foreign cluster, chart and example.
+
+    Raises:
+        DemoFailed: something is missing; the message says what to do.
+    """
+    try:
+        repository_root()
+    except FileNotFoundError as error:
+        raise DemoFailed(str(error)) from None
+    if settings.context is not None:
+        require_named_context(settings.context, named=settings.context)
+        if not settings.image_arguments():
+            raise DemoFailed(
+                "your cluster cannot pull images built here: push them with `make images push REGISTRY=…` and run the "
+                "demo with REGISTRY=… (and TAG=…), or name them with --set operator.image=… and the like"
+            )
+        return
+    lacking = [*missing_commands(), *toolchain.missing()]
+    if lacking:
+        raise DemoFailed(f"not installed or built yet: {', '.join(lacking)}; run `make setup` first")
+
+
+def bring_up(settings: Settings, steps: Steps) -> tuple[Kube, str]:
+    """Return a running cluster with Weft installed, and the words for it."""
+    if settings.context is not None:
+        kube: Kube = NamedContext(settings.context)
+        _install(kube, steps, settings.image_arguments())
+        return kube, f"context '{settings.context}'"
+    config = ClusterConfig(name=CLUSTER)
+    with steps.step(
+        f"Start the local cluster '{CLUSTER}': {config.nodes} nodes with {config.gpus} simulated GPUs each"
+    ):
+        local = cluster.up(config)
+    with steps.step("Build the images that changed, and load them") as detail:
+        built = images.build(report=detail)
+        local.load(list(built.values()), detail)
+    _install(local, steps, [*images.chart_values(built), *settings.image_arguments()])
+    return local, f"the local cluster '{CLUSTER}' ({config.nodes} nodes)"
+
+
+def _install(kube: Kube, steps: Steps, arguments: list[str]) -> None:
+    with steps.step("Install Weft with Helm") as detail:
+        if _foreign_release(kube):
+            detail(f"release {RELEASE} in {SYSTEM_NAMESPACE} is not the demo's: it is used as it is")
+            return
+        ensure_namespace(kube, SYSTEM_NAMESPACE)
+        install_chart(kube, arguments)
+
+
+def install_chart(kube: Kube, arguments: list[str]) -> None:
+    """Install or upgrade the chart and wait until its own pods are ready."""
+    chart = str(repository_root() / CHART)
+    kube.helm(
+        "upgrade",
+        "--install",
+        RELEASE,
+        chart,
+        "--namespace",
+        SYSTEM_NAMESPACE,
+        "--wait",
+        "--timeout",
+        "180s",
+        *arguments,
+        timeout=200,
+    )
+
+
+def ensure_namespace(kube: Kube, name: str) -> None:
+    """Make a namespace and mark it as the demo's; one that exists is left as it is."""
+    if not kube.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name").stdout.strip():
+        kube.kubectl("create", "namespace", name)
+        kube.kubectl("label", "namespace", name, f"{MARK}=true")
+
+
+def _ours(kube: Kube, namespace: str) -> bool:
+    found = kube.kubectl("get", "namespace", "-l", f"{MARK}=true", "-o", "name").stdout.split()
+    return f"namespace/{namespace}" in found
+
+
+def _foreign_release(kube: Kube) -> bool:
+    listed = kube.helm("list", "--namespace", SYSTEM_NAMESPACE, "--filter", f"^{RELEASE}$", "--short").stdout.strip()
+    return bool(listed) and not _ours(kube, SYSTEM_NAMESPACE)
+
+
+def take_down(context: str | None, say: Say) -> None:
+    """Remove everything the demo made; on the user's own cluster, only what carries the demo's mark."""
+    if context is None:
+        there = cluster.down(CLUSTER)
+        say(f"the local cluster '{CLUSTER}' {'and all in it are gone' if there else 'was not there'}")
+        return
+    require_named_context(context, named=context)
+    kube = NamedContext(context)
+    if _ours(kube, NAMESPACE):
+        kube.kubectl("delete", KIND, "--all", "-n", NAMESPACE, "--ignore-not-found", timeout=150)
+        kube.kubectl("delete", "namespace", NAMESPACE, timeout=150)
+        say(f"namespace {NAMESPACE} is gone")
+    if not _ours(kube, SYSTEM_NAMESPACE):
+        say(f"release {RELEASE} in {SYSTEM_NAMESPACE} is not the demo's: it stays")
+        return
+    others = kube.kubectl("get", KIND, "-A", "-o", "name", check=False).stdout.split()
+    if others:
+        raise DemoFailed(
+            f"{len(others)} services still use Weft: delete them first, or keep it (nothing was uninstalled)"
+        )
+    kube.helm("uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--wait", "--ignore-not-found")
+    for crd in CRDS:
+        kube.kubectl("delete", "crd", crd, "--ignore-not-found")
+    kube.kubectl("delete", "namespace", SYSTEM_NAMESPACE, timeout=150)
+    say(f"release {RELEASE}, its definitions and namespace {SYSTEM_NAMESPACE} are gone")

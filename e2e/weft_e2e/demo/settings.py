@@ -1,0 +1,54 @@
+"""What the demo runs and where: names, files, and the words of its command line."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weft_e2e.replay.selection import Limits
+
+CLUSTER = "demo"
+RELEASE = "weft"
+SYSTEM_NAMESPACE = "weft-system"
+NAMESPACE = "weft-demo"
+EXAMPLE = "docs/examples/llama-3.1-70b.yaml"
+CHART = "charts/weft"
+# Marks the namespaces that the demo made itself, so that `down` removes those and no others.
+MARK = "weft.dev/demo"
+READY_S = 180.0
+REPLAY_DEADLINE_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run of the demo; ``context`` names the user's own cluster, None means the local one."""
+
+    context: str | None = None
+    trace: str = "gaia_whowhen"
+    limits: Limits = field(default_factory=Limits)
+    out: Path = Path("out/demo")
+    helm_set: tuple[str, ...] = ()
+    registry: str | None = None
+    tag: str | None = None
+
+    def image_arguments(self) -> list[str]:
+        """Return Helm's arguments for images in a registry."""
+        arguments = []
+        if self.registry:
+            arguments += ["--set-string", f"image.registry={self.registry}"]
+        if self.tag:
+            arguments += ["--set-string", f"image.tag={self.tag}"]
+        for pair in self.helm_set:
+            arguments += ["--set", pair]
+        return arguments
+
+
+def repository_root() -> Path:
+    """Return the checkout that holds chart and examples.
+
+    Raises:
+        FileNotFoundError: the package was installed without its checkout.
+    """
+    root = Path(__file__).resolve().parents[3]
+    for needed in (CHART, EXAMPLE):
+        if not (root / needed).exists():
+            raise FileNotFoundError(f"{needed} is not beside the package: run the demo from a checkout of Weft")
+    return root

@@ -1,0 +1,283 @@
+"""Run a whole service as processes on loopback: Redis, mock engines with their sidecars, and a coordinator.
+
+The same programs as in the pods, without Kubernetes: for component tests and for trying things out. Everything
+ends with the block that started it.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from weft_core.cost import CostProfile
+from weft_core.profile_json import profile_to_json
+from weft_e2e.replay.client import Target
+from weft_e2e.waiting import until
+
+Role = Literal["prefill", "decode"]
+HOST = "127.0.0.1"
+TOKEN = "loopback-stack-internal-token"  # noqa: S105 - guards nothing but this machine's loopback
+# A worker may take one or two slow seconds of imports each on a busy machine.
+START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StackWorker:
+    """One worker to run: name, role and tensor-parallel degree."""
+
+    name: str
+    role: Role
+    degree: int
+
+
+@dataclass(frozen=True, slots=True)
+class StackConfig:
+    """What to run; times in seconds. ``time_scale`` below 1 makes the mock engines faster than their profile."""
+
+    profile: CostProfile
+    workers: tuple[StackWorker, ...]
+    policy: str = "ampd"
+    ttft_s: float = 2.0
+    itl_s: float = 0.04
+    time_scale: float = 1.0
+    max_model_len: int = 32768
+    kv_lease_s: float = 30.0
+    handle_ttl_s: float = 120.0
+    bidirectional: bool = True
+
+
+@dataclass(slots=True)
+class _Process:
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    log: Path
+    running: subprocess.Popen[bytes]
+
+
+@dataclass(slots=True)
+class Stack:
+    """A running stack; ``target`` is where clients send requests."""
+
+    config: StackConfig
+    target: Target
+    folder: Path
+    redis_port: int
+    engine_ports: dict[str, int] = field(default_factory=dict)
+    router_ports: dict[str, int] = field(default_factory=dict)
+    processes: dict[str, _Process] = field(default_factory=dict)
+
+    def metrics_pages(self) -> dict[str, str]:
+        """Return the metrics pages of all routers and engines that answer."""
+        pages = {}
+        for name, port in self.router_ports.items():
+            if (text := _get(port, "/metrics")) is not None:
+                pages[name] = text
+        for name, port in self.engine_ports.items():
+            if (text := _get(port, "/metrics")) is not None:
+                pages[f"{name}/engine"] = text
+        return pages
+
+    def ledger(self, worker: str) -> dict[str, object]:
+        """Return what a worker's engine counted."""
+        text = _get(self.engine_ports[worker], "/mock/ledger")
+        if text is None:
+            raise LookupError(f"the engine of {worker} does not answer")
+        ledger: dict[str, object] = json.loads(text)
+        return ledger
+
+    def fault(self, worker: str, faults: Mapping[str, object]) -> None:
+        """Tell a worker's engine to misbehave; an empty mapping ends it."""
+        request = urllib.request.Request(
+            f"http://{HOST}:{self.engine_ports[worker]}/mock/faults",
+            data=json.dumps(faults).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=5):  # noqa: S310 - loopback
+            pass
+
+    def kill(self, name: str) -> None:
+        """Kill a process at once: ``redis``, ``coordinator``, ``<worker>/engine`` or ``<worker>/router``."""
+        process = self.processes[name].running
+        process.kill()
+        process.wait(10)
+
+    def restart(self, name: str) -> None:
+        """Start a killed process again and wait until it answers."""
+        old = self.processes[name]
+        self._start(name, old.argv, env=old.env)
+        if name == "redis":
+            self.wait_redis()
+        else:
+            self.wait(name)
+
+    def wait(self, name: str) -> None:
+        """Wait until a process is ready to serve."""
+        worker, _, part = name.partition("/")
+        port = self.engine_ports[worker] if part == "engine" else self.router_ports[worker]
+        path = "/health" if part == "engine" else "/readyz"
+        process = self.processes[name]
+        until(
+            lambda: _get(port, path) is not None or self._require_alive(process),
+            what=f"{name} to be ready",
+            timeout_s=START_S,
+            every_s=0.1,
+            last=lambda: _tail(process.log),
+        )
+
+    def wait_redis(self) -> None:
+        """Wait until Redis answers."""
+        until(lambda: _ping(self.redis_port), what="Redis", timeout_s=10, every_s=0.05)
+
+    def _require_alive(self, process: _Process) -> bool:
+        if process.running.poll() is not None:
+            raise RuntimeError(f"{process.name} ended with {process.running.returncode}: {_tail(process.log)}")
+        return False
+
+    def _start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
+        log = self.folder / f"{name.replace('/', '-')}.log"
+        with log.open("ab") as out:
+            running = subprocess.Popen(argv, stdout=out, stderr=out, env={**os.environ, **env}, cwd=self.folder)
+        self.processes[name] = _Process(name=name, argv=argv, env=env, log=log, running=running)
+
+    def _stop(self) -> None:
+        for process in reversed(list(self.processes.values())):
+            if process.running.poll() is None:
+                process.running.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 5.0
+        for process in self.processes.values():
+            try:
+                process.running.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.running.kill()
+                process.running.wait(10)
+
+
+@contextmanager
+def running(config: StackConfig, folder: Path) -> Iterator[Stack]:
+    """Start everything, yield once the coordinator is ready, and end everything."""
+    ports = _free_ports(2 + 3 * len(config.workers))
+    redis_port, coordinator_port = ports[0], ports[1]
+    stack = Stack(
+        config=config,
+        target=Target(url=f"http://{HOST}:{coordinator_port}", model=config.profile.model),
+        folder=folder,
+        redis_port=redis_port,
+    )
+    with ExitStack() as ends:
+        ends.callback(stack._stop)
+        _launch(stack, coordinator_port, ports[2:])
+        yield stack
+
+
+def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
+    config, folder = stack.config, stack.folder
+    (folder / "token").write_text(TOKEN)
+    (folder / "profile.json").write_text(json.dumps(profile_to_json(config.profile)))
+    (folder / "router.json").write_text(json.dumps(router_config(config)))
+    redis = ["redis-server", "--port", str(stack.redis_port), "--bind", HOST, "--save", "", "--appendonly", "yes"]
+    stack._start("redis", [*redis, "--dir", str(folder)], env={})
+    stack.wait_redis()
+    for k, worker in enumerate(config.workers):
+        engine, side, router = ports[3 * k : 3 * k + 3]
+        stack.engine_ports[worker.name], stack.router_ports[worker.name] = engine, router
+        stack._start(f"{worker.name}/engine", _engine(config, worker, engine, side), env={})
+        env = _router_env(stack) | {
+            "WEFT_WORKER": worker.name,
+            "WEFT_DEGREE": str(worker.degree),
+            "WEFT_POOL": "loopback",
+            "NODE_NAME": "loopback",
+        }
+        argv = [*_router(worker.role, router), "--engine-url", f"http://{HOST}:{engine}"]
+        stack._start(f"{worker.name}/router", [*argv, "--advertise", f"http://{HOST}:{router}"], env=env)
+    stack.router_ports["coordinator"] = coordinator_port
+    stack._start("coordinator", _router("coordinator", coordinator_port), env=_router_env(stack))
+    for worker in config.workers:
+        stack.wait(f"{worker.name}/engine")
+        stack.wait(f"{worker.name}/router")
+    stack.wait("coordinator")
+
+
+def router_config(config: StackConfig) -> dict[str, object]:
+    """Return router.json as the operator would render it."""
+    return {
+        "service": "stack",
+        "namespace": "loopback",
+        "model": {"name": config.profile.model, "maxModelLen": config.max_model_len},
+        "engine": {
+            "type": "mock",
+            "bidirectional": config.bidirectional,
+            "leaseSeconds": config.kv_lease_s,
+            "handleTtlSeconds": config.handle_ttl_s,
+        },
+        "slo": {"ttft": config.ttft_s, "itl": config.itl_s},
+        "routing": {"policy": config.policy},
+        "profile": profile_to_json(config.profile),
+        "planRevision": "stack",
+    }
+
+
+def _engine(config: StackConfig, worker: StackWorker, port: int, side_port: int) -> list[str]:
+    argv = [*_weft("mock-engine"), "--model", config.profile.model, "--profile", "profile.json"]
+    argv += ["--degree", str(worker.degree), "--role", worker.role, "--listen", f"{HOST}:{port}"]
+    argv += ["--side-channel-host", HOST, "--side-channel-port", str(side_port), "--engine-id", worker.name]
+    argv += ["--time-scale", str(config.time_scale), "--max-model-len", str(config.max_model_len)]
+    argv += ["--kv-lease-seconds", str(config.kv_lease_s), "--handle-ttl-seconds", str(config.handle_ttl_s)]
+    return [*argv, "--bidirectional"] if config.bidirectional else argv
+
+
+def _router(role: str, port: int) -> list[str]:
+    return [*_weft("router"), "--role", role, "--config", "router.json", "--listen", f"{HOST}:{port}"]
+
+
+def _router_env(stack: Stack) -> dict[str, str]:
+    return {
+        "WEFT_REDIS_URL": f"redis://{HOST}:{stack.redis_port}/0",
+        "WEFT_TOKEN_FILE": str(stack.folder / "token"),
+        "WEFT_REVISION": "stack",
+        "POD_IP": HOST,
+    }
+
+
+def _weft(verb: str) -> list[str]:
+    return [sys.executable, "-m", "weft_planner", verb]
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind((HOST, 0))
+        return [int(s.getsockname()[1]) for s in sockets]
+
+
+def _get(port: int, path: str) -> str | None:
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=5) as reply:
+            text: str = reply.read().decode()
+            return text
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+def _ping(port: int) -> bool:
+    try:
+        with socket.create_connection((HOST, port), timeout=1) as link:
+            link.sendall(b"PING\r\n")
+            return link.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-1500:] if log.exists() else ""
