@@ -7,6 +7,7 @@ from the machine's own package mirror takes its place; the final images only tak
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from weft_e2e.cluster.paths import cache_root
@@ -34,11 +35,12 @@ def base_ref() -> str:
     )
 
 
-def ensure_base() -> str:
+def ensure_base(report: Callable[[str], None]) -> str:
     """Build the base image unless the local store has it; return its name."""
     ref = base_ref()
     if buildah.exists(ref):
         return ref
+    report(f"building {ref} from Debian packages")
     tag = ref.rpartition(":")[2]
     archive = images_cache() / f"python-{SUITE}-{tag}.tar"
     if not archive.is_file():

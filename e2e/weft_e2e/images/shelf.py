@@ -64,8 +64,7 @@ def build(
                 report(f"{recipe.ref} is up to date")
             else:
                 if base is None and recipe.args:
-                    report(f"base {base_ref()}")
-                    ensure_base()
+                    ensure_base(report)
                 report(f"building {recipe.ref}")
                 build_recipe(recipe)
             built[image.name] = recipe.ref
