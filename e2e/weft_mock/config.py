@@ -1,0 +1,86 @@
+"""Describe one mock engine: what its command line says, checked."""
+
+import math
+from dataclasses import dataclass
+
+from weft_core.cost import CostProfile
+from weft_mock.kv_params import Role
+
+
+class ConfigError(ValueError):
+    """Report an option that cannot be; the message names the flag and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine; times in seconds of wall time except those of the profile, which are multiplied by ``time_scale``."""
+
+    model: str
+    profile: CostProfile
+    degree: int
+    engine_id: str
+    role: Role = "both"
+    served_names: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    side_channel_host: str = "127.0.0.1"
+    side_channel_port: int = 5600
+    time_scale: float = 1.0
+    kv_capacity: int = 0
+    block_size: int = 16
+    chunk: int | None = None
+    max_model_len: int = 0
+    max_sequences: int = 256
+    plugin: bool = True
+    bidirectional: bool = False
+    lease_seconds: float = 30.0
+    ttl_seconds: float = 120.0
+    recompute_threshold: int = 0
+    node: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the model names clients may use; the first is the one in replies."""
+        return self.served_names or (self.model,)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Return the size of the KV cache in whole blocks, in tokens."""
+        tokens = self.kv_capacity or self.profile.kv_capacity(self.degree)
+        return tokens // self.block_size * self.block_size
+
+    @property
+    def context_limit(self) -> int:
+        """Return the longest prompt with answer; without the flag 32,768 or what the KV cache holds."""
+        return self.max_model_len or min(32768, self.capacity_tokens)
+
+    def __post_init__(self) -> None:
+        """Refuse what vLLM refuses at start.
+
+        Raises:
+            ConfigError: an option is out of range, or one sequence could never fit the KV cache.
+        """
+        for flag, value in (
+            ("--time-scale", self.time_scale),
+            ("--kv-lease-seconds", self.lease_seconds),
+            ("--handle-ttl-seconds", self.ttl_seconds),
+        ):
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{flag}: {value} is not a number above 0")
+        for flag, number, least in (
+            ("--block-size", self.block_size, 1),
+            ("--chunk", self.chunk if self.chunk is not None else 1, 1),
+            ("--max-num-seqs", self.max_sequences, 1),
+            ("--kv-capacity", self.kv_capacity, 0),
+            ("--max-model-len", self.max_model_len, 0),
+            ("--kv-recompute-threshold", self.recompute_threshold, 0),
+        ):
+            if number < least:
+                raise ConfigError(f"{flag}: {number} is below {least}")
+        if self.capacity_tokens < self.block_size:
+            raise ConfigError(f"--kv-capacity: less than one block of {self.block_size} tokens; raise it")
+        if self.max_model_len > self.capacity_tokens:
+            raise ConfigError(
+                f"--max-model-len: {self.max_model_len} tokens do not fit the KV cache of {self.capacity_tokens}; "
+                "lower it or raise --kv-capacity"
+            )

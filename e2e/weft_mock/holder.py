@@ -1,0 +1,104 @@
+"""Serve the blocks pinned here to other engines: the holder's end of the side channel."""
+
+import asyncio
+from collections.abc import Mapping
+
+import orjson
+from aiohttp import web
+
+from weft_mock.engine import Engine, compatibility
+from weft_mock.pins import ReadRefusedError
+
+
+def side_channel_app(engine: Engine) -> web.Application:
+    """Return the application other engines talk to; it is as open as NIXL's side channel."""
+    app = web.Application(client_max_size=16 * 2**20)
+    holder = _Holder(engine)
+    app.router.add_get("/kv/handshake", holder.handshake)
+    app.router.add_post("/kv/read", holder.read)
+    app.router.add_post("/kv/done", holder.done)
+    app.router.add_post("/kv/heartbeat", holder.heartbeat)
+    return app
+
+
+class _Holder:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._compatibility = compatibility(engine.config)
+
+    async def handshake(self, _request: web.Request) -> web.Response:
+        config = self._engine.config
+        return _json(
+            {
+                "engine_id": config.engine_id,
+                "degree": config.degree,
+                "node": config.node,
+                "compatibility": self._compatibility,
+                "clock": asyncio.get_running_loop().time(),
+            }
+        )
+
+    async def read(self, request: web.Request) -> web.Response:
+        engine = self._engine
+        ask = await _body(request)
+        if ask is None:
+            return _refusal("malformed", "the body is no JSON object", status=400)
+        block_ids, skip, tokens = ask.get("block_ids"), ask.get("skip_blocks"), ask.get("tokens")
+        if not isinstance(block_ids, list) or not isinstance(skip, int) or not isinstance(tokens, int):
+            return _refusal("malformed", "block_ids, skip_blocks and tokens are needed", status=400)
+        try:
+            if engine.faults.fail_transfers:
+                raise ReadRefusedError("fault", "transfers fail because a fault says so")
+            if ask.get("engine_id") != engine.config.engine_id:
+                raise ReadRefusedError("wrong_engine", f"this is engine {engine.config.engine_id}")
+            now = asyncio.get_running_loop().time()
+            pin = engine.pins.read(str(ask.get("request_id")), block_ids=block_ids, now=now)
+        except ReadRefusedError as error:
+            engine.ledger.refused_handles[error.reason] += 1
+            engine.wake()
+            return _refusal(error.reason, str(error), status=409)
+        size = engine.config.block_size
+        tokens = max(0, min(tokens, len(pin.ids)))
+        full = tokens // size
+        back = pin.holder == "decode" or engine.config.role == "decode"
+        moved = max(0, tokens - skip * size) * engine.config.profile.kv_bytes_per_token
+        engine.ledger.kv_bytes["decode_to_prefill" if back else "prefill_to_decode", "sent"] += moved
+        return _json({"states": pin.states()[max(0, skip) : full], "tail_ids": list(pin.ids[full * size : tokens])})
+
+    async def done(self, request: web.Request) -> web.Response:
+        engine = self._engine
+        ask = await _body(request)
+        pin = None
+        if ask is not None and ask.get("engine_id") == engine.config.engine_id:
+            pin = engine.pins.release(str(ask.get("request_id")))
+        if pin is None:
+            engine.ledger.refused_handles["nothing_to_release"] += 1
+            return _refusal("unknown_request", "nothing is pinned for this request", status=404)
+        engine.ledger.handles["read" if pin.reading else "released_unread"] += 1
+        engine.wake()
+        return _json({"freed": len(pin.blocks)})
+
+    async def heartbeat(self, request: web.Request) -> web.Response:
+        engine = self._engine
+        ask = await _body(request)
+        now = asyncio.get_running_loop().time()
+        if ask is None or not engine.pins.renew(str(ask.get("request_id")), now=now):
+            return _refusal("unknown_request", "nothing is pinned for this request", status=404)
+        return _json({})
+
+
+async def _body(request: web.Request) -> Mapping[str, object] | None:
+    try:
+        body = orjson.loads(await request.read())
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _json(body: Mapping[str, object]) -> web.Response:
+    return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+
+def _refusal(reason: str, message: str, *, status: int) -> web.Response:
+    body = orjson.dumps({"reason": reason, "message": message})
+    return web.Response(status=status, body=body, content_type="application/json")

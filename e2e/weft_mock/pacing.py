@@ -1,0 +1,64 @@
+"""Turn a cost profile into the durations of an engine's steps, in seconds of wall time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast, get_args
+
+from weft_core.cost import CostProfile, CostProfileError, Link
+
+
+@dataclass(slots=True)
+class Pacing:
+    """Durations of one engine: the profile's figures for its degree times ``time_scale``, times a fault's slowdown."""
+
+    profile: CostProfile
+    degree: int
+    time_scale: float = 1.0
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a degree the profile does not have, at start and not at the first request."""
+        self.profile.kv_capacity(self.degree)
+
+    @property
+    def _factor(self) -> float:
+        return self.time_scale * self.slowdown
+
+    def decode(self, *, batch: int, context: int) -> float:
+        """Return the time of one decode step."""
+        return self.profile.t_dec(batch=batch, context=context, degree=self.degree) * self._factor
+
+    def prefill(self, *, history: int, increment: int) -> float:
+        """Return the time of one exclusive prefill."""
+        return self.profile.t_pre(history=history, increment=increment, degree=self.degree) * self._factor
+
+    def mixed(self, *, batch: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return the time of a step that decodes a batch and prefills chunks of (history, increment) beside it.
+
+        The first work in a step pays the step's fixed cost; every further chunk adds its marginal time only,
+        because weights are read once per step.
+        """
+        seconds = self.profile.t_dec(batch=batch, context=context, degree=self.degree) if batch else 0.0
+        for index, (history, increment) in enumerate(chunks):
+            whole = self.profile.t_pre(history=history, increment=increment, degree=self.degree)
+            fixed = self.profile.t_pre(history=history, increment=0, degree=self.degree) if batch or index else 0.0
+            seconds += whole - fixed
+        return seconds * self._factor
+
+    def transfer(self, tokens: int, *, source_degree: int, same_node: bool) -> float:
+        """Return the time of reading KV from an engine of another degree.
+
+        Where one kind of link is not profiled the other stands in for it.
+
+        Raises:
+            CostProfileError: the profile has no transfer between these degrees.
+        """
+        wanted: Link = "intra-node" if same_node else "inter-node"
+        links = sorted(cast(tuple[Link, ...], get_args(Link)), key=lambda link: link != wanted)
+        for link in links:
+            if (source_degree, self.degree, link) in self.profile.transfers:
+                seconds = self.profile.t_kv(tokens, source=source_degree, destination=self.degree, link=link)
+                return seconds * self._factor
+        raise CostProfileError(
+            f"transfers: the profile has none from degree {source_degree} to degree {self.degree}; add it"
+        )

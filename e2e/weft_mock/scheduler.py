@@ -1,0 +1,260 @@
+"""Decide what the engine does next: pure bookkeeping without clock, sockets or tasks.
+
+Continuous batching as vLLM has it: first come, first served admission that waits when the KV pool
+is full; a decode step serves every running sequence; when the pool runs dry the youngest sequence
+gives its blocks back and starts over. Without ``chunk`` a prefill runs alone and decoding pauses
+(prefill first); with it, up to ``chunk`` prompt tokens ride along with each decode step.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weft_mock.blocks import BlockPool
+from weft_mock.kv_params import RemoteBlocks
+from weft_mock.ledger import Ledger
+from weft_mock.model import START, fold
+from weft_mock.pacing import Pacing
+from weft_mock.pins import PinTable
+from weft_mock.sequence import Emission, Finish, Sequence
+from weft_mock.tokenizer import END_OF_TURN
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of the engine: how long it takes, who decodes, and how many tokens are prefilled for whom."""
+
+    seconds: float
+    decodes: list[Sequence] = field(default_factory=list)
+    prefills: list[tuple[Sequence, int]] = field(default_factory=list)
+
+
+class Admission(NamedTuple):
+    """Sequences that must read remote KV before they run, and handles that turned out not to be needed."""
+
+    fetch: list[Sequence]
+    release: list[RemoteBlocks]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What the engine was started with; a remote history of up to ``recompute_threshold`` tokens is not read."""
+
+    max_sequences: int
+    chunk: int | None = None
+    recompute_threshold: int = 0
+
+
+class Scheduler:
+    """Own the queues, the blocks and the pins of one engine."""
+
+    def __init__(
+        self,
+        *,
+        pool: BlockPool,
+        pins: PinTable,
+        pacing: Pacing,
+        ledger: Ledger,
+        limits: SchedulerLimits,
+        describe: Callable[[str, Sequence], RemoteBlocks],
+    ) -> None:
+        """Start empty; ``describe`` turns a finished sequence into the handle of its pinned blocks."""
+        self.pool = pool
+        self.pins = pins
+        self.pacing = pacing
+        self.ledger = ledger
+        self.limits = limits
+        self.waiting: deque[Sequence] = deque()
+        self.fetching: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._describe = describe
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self.waiting.append(sequence)
+
+    def admit(self, now: float) -> Admission:
+        """Give blocks to waiting sequences in order while they fit."""
+        admission = Admission([], [])
+        while self.waiting and len(self.running) + len(self.fetching) < self.limits.max_sequences:
+            sequence = self.waiting[0]
+            size = self.pool.block_size
+            # At least the last token is computed here: its step yields the next one.
+            reusable = min((len(sequence.tokens) - 1) // size, len(sequence.states))
+            hits = self.pool.cached_prefix([sequence.key(i) for i in range(reusable)])
+            fresh = self.pool.blocks_for(len(sequence.tokens)) - len(hits)
+            if fresh + self.pool.idle(hits) > self.pool.free:
+                break
+            self.waiting.popleft()
+            self.pool.share(hits)
+            sequence.blocks = hits + self.pool.allocate(fresh)
+            sequence.computed = len(hits) * size
+            if sequence.words is None:
+                sequence.record.cached = sequence.computed
+            first_time = sequence.admitted is None
+            if first_time:
+                sequence.admitted = now
+            if first_time and self._reads(sequence):
+                self.fetching.append(sequence)
+                admission.fetch.append(sequence)
+            else:
+                self.running.append(sequence)
+                if first_time and sequence.source is not None:
+                    admission.release.append(sequence.source)
+        return admission
+
+    def _reads(self, sequence: Sequence) -> bool:
+        """Return whether remote KV is read: always for an import, else when more than the threshold is missing."""
+        source = sequence.source
+        known = min(source.tokens, sequence.prompt_length) if source else 0
+        sequence.record.history = max(known, sequence.computed)
+        if source is None:
+            return False
+        return sequence.importing or known - sequence.computed > self.limits.recompute_threshold
+
+    def fetched(self, sequence: Sequence, tokens: int) -> None:
+        """Take a sequence whose first ``tokens`` tokens now have their KV here, verified against its own prompt."""
+        self.fetching.remove(sequence)
+        record = sequence.record
+        have = min(tokens, sequence.prompt_length - 1)
+        if have > sequence.computed:
+            record.read = have - sequence.computed
+            self._seal(sequence, sequence.computed, have)
+            sequence.computed = have
+        self.running.append(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence that failed or was cancelled and free its blocks; a second call does nothing."""
+        if not sequence.live:
+            return
+        sequence.live = False
+        for queue in (self.running, self.fetching):
+            if sequence in queue:
+                queue.remove(sequence)
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+
+    def plan(self) -> Step | None:
+        """Return the next step, or None when nobody can be served."""
+        starting = [s for s in self.running if s.missing > 1]
+        if starting and self.limits.chunk is None:
+            first = starting[0]
+            seconds = self.pacing.prefill(history=first.computed, increment=first.missing)
+            return Step(seconds, prefills=[(first, first.missing)])
+        decodes = self._decodable()
+        budget = self.limits.chunk or 0
+        prefills: list[tuple[Sequence, int]] = []
+        for sequence in starting:
+            if budget < 1:
+                break
+            if not sequence.blocks:
+                continue
+            part = min(budget, sequence.missing)
+            prefills.append((sequence, part))
+            budget -= part
+        if not decodes and not prefills:
+            return None
+        context = sum(len(s.tokens) for s in decodes)
+        if prefills:
+            chunks = [(s.computed, part) for s, part in prefills]
+            seconds = self.pacing.mixed(batch=len(decodes), context=context, chunks=chunks)
+        else:
+            seconds = self.pacing.decode(batch=len(decodes), context=context)
+        return Step(seconds, decodes, prefills)
+
+    def _decodable(self) -> list[Sequence]:
+        """Return the sequences that can decode, each with a block for the token; preempt when there is none."""
+        size = self.pool.block_size
+        decodes: list[Sequence] = []
+        for sequence in list(self.running):
+            # A sequence preempted by one before it has no blocks any more.
+            if sequence.missing != 1 or not sequence.blocks:
+                continue
+            if len(sequence.blocks) * size < len(sequence.tokens):
+                while not self.pool.free and self.running[-1] is not sequence:
+                    self._preempt(self.running[-1])
+                if not self.pool.free:
+                    self._preempt(sequence)
+                    continue
+                sequence.blocks += self.pool.allocate(1)
+            decodes.append(sequence)
+        return decodes
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = 0
+        if sequence.words is None:
+            record = sequence.record
+            record.cached = record.read = record.computed = record.history_recomputed = 0
+        self.waiting.appendleft(sequence)
+        self.ledger.preemptions += 1
+
+    def finish(self, step: Step, now: float) -> list[Emission]:
+        """Apply a step that has run: grow the KV, emit tokens, end sequences and pin what others will read."""
+        emitted: list[Emission] = []
+        for sequence, part in step.prefills:
+            if sequence.live:
+                self._advance(sequence, part)
+                if sequence.missing == 0:
+                    emitted.append(self._emit(sequence, now))
+        for sequence in step.decodes:
+            if sequence.live:
+                self._advance(sequence, 1)
+                emitted.append(self._emit(sequence, now))
+        return emitted
+
+    def _advance(self, sequence: Sequence, count: int) -> None:
+        before, after = sequence.computed, sequence.computed + count
+        record = sequence.record
+        of_prompt = max(0, min(after, sequence.prompt_length) - before)
+        if sequence.words is None:
+            record.computed += of_prompt
+            record.history_recomputed += max(0, min(after, record.history, sequence.prompt_length - 1) - before)
+        else:
+            # Only a sequence that was preempted computes again what it had; the token just generated is not part of it.
+            self.ledger.recomputed_after_preemption_tokens += max(0, count - 1)
+        self._seal(sequence, before, after)
+        sequence.computed = after
+
+    def _seal(self, sequence: Sequence, before: int, after: int) -> None:
+        size = self.pool.block_size
+        for index in range(before // size, after // size):
+            if index == len(sequence.states):
+                held = sequence.states[-1] if sequence.states else START
+                sequence.states.append(fold(held, sequence.tokens[index * size : (index + 1) * size]))
+            block = sequence.blocks[index]
+            self.pool.seal(block, key=sequence.key(index), state=sequence.states[index])
+
+    def _emit(self, sequence: Sequence, now: float) -> Emission:
+        token = sequence.next_token(self.pool.block_size)
+        record, limits = sequence.record, sequence.limits
+        record.generated += 1
+        reason: Finish | None = None
+        if (token == END_OF_TURN and not limits.ignore_eos) or (
+            token in limits.stop_token_ids and record.generated >= limits.min_tokens
+        ):
+            reason = "stop"
+        elif record.generated >= limits.max_tokens:
+            reason = "length"
+        if reason is not None:
+            self._end(sequence, now)
+        return Emission(sequence, token, reason)
+
+    def _end(self, sequence: Sequence, now: float) -> None:
+        sequence.live = False
+        self.running.remove(sequence)
+        if sequence.keep is None:
+            self.pool.release(sequence.blocks)
+            return
+        held = self.pool.blocks_for(sequence.computed)
+        self.pool.release(sequence.blocks[held:])
+        kept = sequence.blocks[:held]
+        ids = sequence.tokens[: sequence.computed]
+        self.pins.add(sequence.request_id, holder=sequence.keep, blocks=kept, ids=ids, now=now)
+        sequence.handle = self._describe(sequence.request_id, sequence)
+        self.ledger.handles["given"] += 1
