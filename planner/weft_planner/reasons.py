@@ -44,6 +44,11 @@ def reason_for(request: Request, ranked: Sequence[Layout], *, sample: Sample, no
             f"{sample.dropped:.0%} of the rounds would exceed maxModelLen {request.model.max_model_len} and were left "
             "out: their sessions end early."
         )
+    if sample.short_past:
+        sentences.append(
+            f"More sessions are alive at once than are simulated: only those of the last {sample.past:.0f} s are, so "
+            "KV memory may be scarcer than predicted."
+        )
     sentences += [f"Note: {note}." for note in dict.fromkeys(notes)]
     return " ".join(sentences)
 

@@ -22,17 +22,18 @@ ROUNDS_IN_WINDOW = 8000
 """Some 340 rounds lie beyond the P95 after the warm-up, enough to know it within a few percent in about 10 ms."""
 WARM_UP = 0.15
 """Share of the window that only settles queues: sessions begin in steady state, queues do not."""
-PAST_LIFETIMES = 6
-"""Sessions older than six mean lifetimes are too rare (under one in a thousand) to matter at time 0."""
-LARGEST_SAMPLE = 2_000_000
-"""Rounds drawn at most, about 100 MB; more sessions than that at once are cut to the latest ones."""
+PAST_LIFETIMES = 4
+"""Sessions older than four mean lifetimes are too rare (0.3 percent of all) to matter at time 0."""
+LARGEST_SAMPLE = 400_000
+"""Rounds drawn before time 0 at most, a second's work per ten layouts; beyond, only the latest sessions are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Sessions flattened into rows, one row per round, a session's rows in a run; times in seconds, lengths in tokens.
 
-    ``window`` is the observed time from 0 on; ``dropped`` the share of rounds that would outgrow the context limit.
+    ``window`` is the observed time from 0 on; ``dropped`` the share of rounds that would outgrow the context limit;
+    ``past`` how long before time 0 arrivals begin, ``short_past`` that this is less than sessions may live.
     """
 
     rate: float
@@ -46,6 +47,8 @@ class Sample:
     gap: Floats
     reserve: Floats
     dropped: float
+    past: float
+    short_past: bool
 
     @property
     def rows(self) -> int:
@@ -80,7 +83,8 @@ def draw(workload: Workload, *, max_model_len: int, round_seconds: float, seed: 
     rate = workload.arrival_rate
     window = ROUNDS_IN_WINDOW / (rate * workload.rounds)
     lifetime = workload.rounds * (round_seconds + workload.gap)
-    past = min(PAST_LIFETIMES * lifetime, LARGEST_SAMPLE / (rate * workload.rounds))
+    wanted = PAST_LIFETIMES * lifetime
+    past = min(wanted, LARGEST_SAMPLE / (rate * workload.rounds))
     sessions = max(1, int(rng.poisson(rate * (past + window))))
     arrival = np.sort(rng.uniform(-past, window, sessions))
     extra = _lognormal(rng, workload.rounds - 1, sessions)
@@ -96,39 +100,22 @@ def draw(workload: Workload, *, max_model_len: int, round_seconds: float, seed: 
     tokens[first_row] = np.clip(tokens[first_row], 1, np.maximum(1, max_model_len - prompt[first_row]))
     context = _running_total(prompt + tokens, first_row, session)
     kept = context <= max_model_len
-    return _sample(
-        rate, window, arrival, session, prompt, tokens, gap, context=context, kept=kept, dropped=1 - float(kept.mean())
-    )
-
-
-def _sample(
-    rate: float,
-    window: float,
-    arrival: Floats,
-    session: Ints,
-    prompt: Floats,
-    tokens: Floats,
-    gap: Floats,
-    *,
-    context: Floats,
-    kept: NDArray[np.bool_],
-    dropped: float,
-) -> Sample:
-    session, prompt, tokens, gap, context = session[kept], prompt[kept], tokens[kept], gap[kept], context[kept]
-    first_row = np.searchsorted(session, np.arange(len(arrival)))  # the first round of a session is always kept
-    last_row = np.append(first_row[1:], len(session)) - 1
+    first_row = np.searchsorted(session[kept], np.arange(sessions))  # the first round of a session is always kept
+    last_row = np.append(first_row[1:], int(kept.sum())) - 1
     return Sample(
         rate=rate,
         window=window,
         arrival=arrival,
         first_row=first_row,
-        session=session,
-        history=context - prompt - tokens,
-        increment=prompt,
-        tokens=tokens,
-        gap=gap,
-        reserve=context[last_row],
-        dropped=dropped,
+        session=session[kept],
+        history=(context - prompt - tokens)[kept],
+        increment=prompt[kept],
+        tokens=tokens[kept],
+        gap=gap[kept],
+        reserve=context[kept][last_row],
+        dropped=1 - float(kept.mean()),
+        past=past,
+        short_past=past < wanted,
     )
 
 

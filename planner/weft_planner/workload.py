@@ -190,11 +190,14 @@ def request_of(body: object) -> Request:
         raise RequestError(_one_line(error)) from error
 
 
+_PLAIN = {"extra_forbidden": "unknown field, remove it", "missing": "is missing, add it"}
+
+
 def _one_line(error: ValidationError) -> str:
     faults = []
     for fault in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in fault["loc"]) or "request"
-        what = fault["msg"].removeprefix("Value error, ")
+        what = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
         given = fault["input"]
         shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) and fault["loc"] else ""
         faults.append(f"{where}: {what}{shown}")

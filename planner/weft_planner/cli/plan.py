@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             body["objective"] = args.objective or request.objective
             request = request_of(body)
     except (RequestError, OSError, UnicodeDecodeError) as error:
-        print(f"{args.file}: {error}", file=sys.stderr)
+        print(f"{'stdin' if args.file == '-' else args.file}: {error}", file=sys.stderr)
         return 2
     result = answer(request)
     if args.output == "json":

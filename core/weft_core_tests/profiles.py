@@ -1,0 +1,97 @@
+"""Cost profiles and workers that tests share."""
+
+from hypothesis import strategies as st
+
+from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, Link, PrefillPiece, TransferCost
+from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask, PrefillWorkerView
+
+
+def simple_profile() -> CostProfile:
+    """One second per 1,000 new tokens at degree 1, half at degree 2; KV moves at 10,000 tokens a second after 0.1 s."""
+    return CostProfile(
+        model="m",
+        gpu="g",
+        engine="e",
+        kv_bytes_per_token=1000,
+        degrees={
+            n: DegreeCosts(
+                prefill=(PrefillPiece(alpha=0.0, per_token=0.001 / n),),
+                decode=(DecodePiece(alpha=0.01 / n, per_sequence=0.001),),
+                weight_bytes_per_gpu=10**9,
+                kv_capacity_tokens=100_000 * n,
+            )
+            for n in (1, 2)
+        },
+        transfers={(s, d, link): TransferCost(0.1, 0.0001) for s in (1, 2) for d in (1, 2) for link in LINKS},
+    )
+
+
+def prefill_worker(
+    name: str, *, degree: int = 1, queue: tuple[PrefillTask, ...] = (), ttft: float | None = None
+) -> PrefillWorkerView:
+    """Return a prefill worker."""
+    return PrefillWorkerView(worker=name, degree=degree, queue=queue, windowed_ttft=ttft)
+
+
+def decode_worker(
+    name: str = "d",
+    *,
+    degree: int = 1,
+    queue: tuple[PrefillTask, ...] = (),
+    itl: float | None = None,
+    used: int = 0,
+    capacity: int = 1000,
+    sessions: int = 0,
+) -> DecodeWorkerView:
+    """Return a decode worker."""
+    return DecodeWorkerView(
+        worker=name,
+        degree=degree,
+        queue=queue,
+        windowed_itl=itl,
+        kv_used=used,
+        kv_capacity=capacity,
+        sessions=sessions,
+        batch=sessions,
+    )
+
+
+figures = st.floats(min_value=0, max_value=1e3, allow_nan=False, allow_infinity=False)
+counts = st.integers(min_value=1, max_value=10**12)
+texts = st.text(min_size=1, max_size=10)
+prefill_pieces = st.builds(PrefillPiece, alpha=figures, per_token=figures, per_pair=figures, per_context_token=figures)
+
+
+@st.composite
+def decode_pieces(draw: st.DrawFn) -> DecodePiece:
+    """Draw a decode piece, of a dense model or a mixture of experts."""
+    experts = draw(st.floats(min_value=0, max_value=1))
+    share = draw(st.floats(min_value=0.01, max_value=1)) if experts > 0 else 0.0
+    return DecodePiece(draw(figures), draw(figures), draw(figures), experts_seconds=experts, expert_share=share)
+
+
+degree_costs = st.builds(
+    DegreeCosts,
+    prefill=st.lists(prefill_pieces, min_size=1, max_size=3).map(tuple),
+    decode=st.lists(decode_pieces(), min_size=1, max_size=3).map(tuple),
+    weight_bytes_per_gpu=counts,
+    kv_capacity_tokens=counts,
+)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> CostProfile:
+    """Draw a cost profile of any shape that is allowed."""
+    degrees = draw(st.dictionaries(st.sampled_from([1, 2, 4, 8]), degree_costs, min_size=1))
+    links: list[Link] = draw(st.lists(st.sampled_from(LINKS), min_size=1, unique=True))
+    return CostProfile(
+        model=draw(texts),
+        gpu=draw(texts),
+        engine=draw(texts),
+        kv_bytes_per_token=draw(counts),
+        degrees=degrees,
+        transfers={
+            (s, d, link): TransferCost(draw(figures), draw(figures)) for s in degrees for d in degrees for link in links
+        },
+        provenance=draw(st.dictionaries(texts, texts, max_size=3)),
+    )

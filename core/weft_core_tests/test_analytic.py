@@ -1,0 +1,115 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.analytic import Efficiency, ModelDoesNotFit, derive_profile, smallest_degree
+from weft_core.cost import CostProfileError
+from weft_core.gpus import GPUS
+from weft_core.models import MODELS
+
+H20 = GPUS["nvidia-h20"]
+LLAMA_70B = MODELS["meta-llama/Llama-3.1-70B-Instruct"]
+DEGREES = (1, 2, 4, 8)
+
+# Worked by hand from the formulas in analytic.py on 8 x H20: T_pre of 512 new tokens and one step of 16 sequences
+# that hold 2,048 tokens each, in ms; KV capacity in thousands of tokens.
+BY_HAND = [
+    ("Qwen/Qwen3-32B", 2, 201, 20.3, 394),
+    ("Qwen/Qwen3-32B", 4, 112, 14.7, 1038),
+    ("Qwen/Qwen3-32B", 8, 67, 12.2, 2326),
+    ("meta-llama/Llama-3.1-70B-Instruct", 2, 419, 33.8, 84.5),
+    ("meta-llama/Llama-3.1-70B-Instruct", 4, 223, 21.8, 600),
+    ("meta-llama/Llama-3.1-70B-Instruct", 8, 125, 16.3, 1630),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 2, 90, 23.1, 575),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 4, 54, 15.3, 1863),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 8, 36, 11.6, 4439),
+]
+
+
+@pytest.mark.parametrize(("name", "degree", "prefill_ms", "decode_ms", "thousand_tokens"), BY_HAND)
+def test_figures_worked_by_hand(
+    name: str, degree: int, prefill_ms: float, decode_ms: float, thousand_tokens: float
+) -> None:
+    profile = derive_profile(MODELS[name], H20, degrees=DEGREES)
+    assert profile.t_pre(history=0, increment=512, degree=degree) * 1e3 == pytest.approx(prefill_ms, rel=0.01)
+    assert profile.t_dec(batch=16, context=16 * 2048, degree=degree) * 1e3 == pytest.approx(decode_ms, rel=0.01)
+    assert profile.kv_capacity(degree) / 1e3 == pytest.approx(thousand_tokens, rel=0.01)
+
+
+def test_a_degree_without_room_for_the_weights_is_left_out() -> None:
+    assert sorted(derive_profile(LLAMA_70B, H20, degrees=DEGREES).degrees) == [2, 4, 8]
+
+
+def test_a_model_that_fits_nowhere_says_what_is_needed_and_what_would_do() -> None:
+    with pytest.raises(
+        ModelDoesNotFit, match=r"needs 145\.1 GB at degree 2 .*offer 86\.4 GB.*degree 4 would do"
+    ) as fault:
+        derive_profile(LLAMA_70B, GPUS["nvidia-l40s"], degrees=(1, 2))
+    assert fault.value.needed_gb == pytest.approx(145.1, abs=0.1)
+    assert fault.value.available_gb == pytest.approx(86.4)
+    assert fault.value.smallest_degree == 4
+
+
+def test_the_degree_it_names_does_fit() -> None:
+    for model in MODELS.values():
+        for gpu in GPUS.values():
+            least = smallest_degree(model, gpu, efficiency=Efficiency())
+            if least is not None:
+                assert least in derive_profile(model, gpu, degrees=(least,)).degrees
+                if least > 1 and model.splits(least // 2):
+                    with pytest.raises(ModelDoesNotFit):
+                        derive_profile(model, gpu, degrees=(least // 2,))
+
+
+def test_heads_that_do_not_split_are_refused_with_a_degree_that_does() -> None:
+    with pytest.raises(ModelDoesNotFit, match="28 heads and 4 KV heads, which do not split over 8 GPUs; degree 1"):
+        derive_profile(MODELS["Qwen/Qwen2.5-7B-Instruct"], H20, degrees=(8,))
+
+
+def test_kv_is_stored_twice_when_gpus_outnumber_kv_heads() -> None:
+    model = MODELS["Qwen/Qwen3-30B-A3B"]
+    profile = derive_profile(model, H20, degrees=(4, 8))
+    free = {n: n * 96e9 * 0.9 - n * 2e9 - model.weight_bytes for n in (4, 8)}
+    assert profile.kv_capacity(4) == pytest.approx(free[4] / model.kv_bytes_per_token, abs=1)
+    assert profile.kv_capacity(8) == pytest.approx(free[8] / (2 * model.kv_bytes_per_token), abs=1)
+
+
+def test_no_degrees_is_an_error() -> None:
+    with pytest.raises(CostProfileError, match="degrees"):
+        derive_profile(LLAMA_70B, H20, degrees=())
+
+
+def test_transfers_take_the_pace_of_the_smaller_worker_and_the_slower_link() -> None:
+    profile = derive_profile(LLAMA_70B, H20, degrees=(2, 8))
+    across = profile.t_kv(1000, source=2, destination=8)
+    assert across == pytest.approx(0.005 + 1000 * 327680 / (2 * 25e9 * 0.7), rel=1e-6)
+    assert across == profile.t_kv(1000, source=8, destination=2)
+    assert profile.t_kv(1000, source=2, destination=8, link="intra-node") < across
+
+
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.sampled_from(sorted(GPUS)),
+    st.integers(0, 100_000),
+    st.integers(1, 100_000),
+    st.integers(1, 256),
+)
+def test_more_gpus_never_prefill_slower_when_the_work_is_large(
+    model: str, gpu: str, history: int, increment: int, batch: int
+) -> None:
+    no_latency = replace(Efficiency(), all_reduce_latency_s=0.0, all_reduce_link=1.0)
+    fast_link = replace(GPUS[gpu], scale_up=1e15)
+    try:
+        profile = derive_profile(MODELS[model], fast_link, degrees=DEGREES, efficiency=no_latency)
+    except ModelDoesNotFit:
+        return
+    degrees = sorted(profile.degrees)
+    for small, large in pairwise(degrees):
+        slower = profile.t_pre(history=history, increment=increment, degree=small)
+        assert profile.t_pre(history=history, increment=increment, degree=large) <= slower * (1 + 1e-6)
+        slower = profile.t_dec(batch=batch, context=batch * 1000, degree=small)
+        assert profile.t_dec(batch=batch, context=batch * 1000, degree=large) <= slower * (1 + 1e-6)
+        assert profile.kv_capacity(large) >= profile.kv_capacity(small)

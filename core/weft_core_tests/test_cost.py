@@ -1,0 +1,47 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.cost import CostProfile, CostProfileError, DecodePiece
+from weft_core_tests.profiles import profiles, simple_profile
+
+lengths = st.integers(min_value=0, max_value=100_000)
+
+
+@given(profiles(), lengths, lengths, lengths)
+def test_prefill_never_gets_faster_with_more_tokens(
+    profile: CostProfile, history: int, increment: int, more: int
+) -> None:
+    for degree in profile.degrees:
+        base = profile.t_pre(history=history, increment=increment, degree=degree)
+        assert profile.t_pre(history=history + more, increment=increment, degree=degree) >= base
+        assert profile.t_pre(history=history, increment=increment + more, degree=degree) >= base
+
+
+@given(profiles(), st.integers(1, 500), lengths, st.integers(0, 500))
+def test_a_decode_step_never_gets_faster_with_a_larger_batch(
+    profile: CostProfile, batch: int, context: int, more: int
+) -> None:
+    for degree in profile.degrees:
+        base = profile.t_dec(batch=batch, context=context, degree=degree)
+        assert profile.t_dec(batch=batch + more, context=context + more, degree=degree) >= base * (1 - 1e-12)
+
+
+def test_a_batch_reads_only_the_experts_its_tokens_chose() -> None:
+    piece = DecodePiece(alpha=0.0, experts_seconds=0.008, expert_share=0.25)
+    assert piece.seconds(1, 0) == pytest.approx(0.002)
+    assert piece.seconds(2, 0) == pytest.approx(0.008 * (1 - 0.75**2))
+    assert piece.seconds(64, 0) == pytest.approx(0.008, rel=1e-6)
+
+
+def test_nothing_to_move_takes_no_time() -> None:
+    assert simple_profile().t_kv(0, source=1, destination=2) == 0
+    assert simple_profile().t_kv(1000, source=1, destination=2) == pytest.approx(0.2)
+
+
+def test_a_missing_degree_and_a_missing_transfer_are_named() -> None:
+    profile = simple_profile()
+    with pytest.raises(CostProfileError, match=r"degrees: .* no degree 8 \(it has 1, 2\)"):
+        profile.t_pre(history=0, increment=1, degree=8)
+    with pytest.raises(CostProfileError, match=r"transfers: .* from degree 1 to degree 8"):
+        profile.t_kv(5, source=1, destination=8)

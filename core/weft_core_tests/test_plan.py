@@ -1,0 +1,98 @@
+import copy
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.plan import (
+    OBJECTIVES,
+    ROLES,
+    Alternative,
+    Plan,
+    PlanError,
+    PlannedGroup,
+    Prediction,
+    plan_from_json,
+    plan_revision,
+    plan_to_json,
+)
+
+seconds = st.one_of(st.just(math.inf), st.floats(0, 1e6, allow_nan=False))
+names = st.text(min_size=1, max_size=8)
+groups = st.lists(
+    st.builds(
+        PlannedGroup,
+        role=st.sampled_from(ROLES),
+        degree=st.integers(1, 64),
+        replicas=st.integers(1, 64),
+        pool=names,
+    ),
+    min_size=1,
+    max_size=3,
+).map(tuple)
+
+
+@st.composite
+def predictions(draw: st.DrawFn, of: tuple[PlannedGroup, ...]) -> Prediction:
+    return Prediction(
+        draw(seconds), draw(seconds), draw(seconds), draw(seconds), sum(g.gpus for g in of), draw(st.booleans())
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    chosen = draw(groups)
+    others = draw(st.lists(groups, max_size=3))
+    return Plan(
+        groups=chosen,
+        predicted=draw(predictions(chosen)),
+        objective=draw(st.sampled_from(OBJECTIVES)),
+        inputs_hash=draw(names),
+        revision=draw(names),
+        reason=draw(st.text(max_size=20)),
+        slo_reading=draw(st.text(max_size=20)),
+        alternatives=tuple(Alternative(other, draw(predictions(other)), draw(seconds)) for other in others),
+    )
+
+
+@given(plans())
+def test_writing_and_reading_gives_the_same_plan(plan: Plan) -> None:
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan), allow_nan=False))) == plan
+
+
+def _plan_json() -> dict[str, object]:
+    group = PlannedGroup("prefill", 4, 2, "h20")
+    return plan_to_json(Plan((group,), Prediction(1, 0.1, 1, 0.1, 8, True), "latency", "ab", "cd"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("groups", [], "groups: at least one"),
+        ("groups", [{"role": "both", "degree": 1, "replicas": 1, "pool": "p"}], r"groups\[0\].role: 'both'"),
+        ("groups", [{"role": "decode", "degree": 0, "replicas": 1, "pool": "p"}], r"groups\[0\].degree: a whole"),
+        ("objective", "fun", "objective: 'fun'"),
+        ("predicted", None, "predicted: must be an object"),
+        ("predicted", {"sloMet": "yes"}, "predicted.sloMet"),
+        ("predicted", {"sloMet": True, "ttftP95": -1}, "predicted.ttftP95"),
+        ("revision", None, "revision: a non-empty text"),
+        ("alternatives", {}, "alternatives: a list"),
+    ],
+)
+def test_a_bad_field_is_named(key: str, value: object, named: str) -> None:
+    body = copy.deepcopy(_plan_json())
+    body[key] = value
+    with pytest.raises(PlanError, match=named):
+        plan_from_json(body)
+
+
+def test_the_revision_changes_with_what_runs_and_with_nothing_else() -> None:
+    two = (PlannedGroup("prefill", 4, 2, "a"), PlannedGroup("decode", 8, 1, "a"))
+    revision = plan_revision(two, profile={"x": 1}, engine_inputs={"model": "m"})
+    assert len(revision) == 10
+    assert revision == plan_revision(tuple(reversed(two)), profile={"x": 1}, engine_inputs={"model": "m"})
+    assert revision != plan_revision(two[:1], profile={"x": 1}, engine_inputs={"model": "m"})
+    assert revision != plan_revision(two, profile={"x": 2}, engine_inputs={"model": "m"})
+    assert revision != plan_revision(two, profile={"x": 1}, engine_inputs={"model": "n"})

@@ -1,0 +1,72 @@
+import copy
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from weft_core.cost import CostProfile, CostProfileError
+from weft_core.profile_json import profile_from_json, profile_to_json
+from weft_core_tests.profiles import profiles, simple_profile
+
+
+@given(profiles())
+def test_writing_and_reading_gives_the_same_profile(profile: CostProfile) -> None:
+    text = json.dumps(profile_to_json(profile), allow_nan=False)
+    assert profile_from_json(json.loads(text)) == profile
+
+
+def _set(path: list[str | int], value: object) -> Callable[[Any], None]:
+    def change(body: Any) -> None:
+        for key in path[:-1]:
+            body = body[key]
+        body[path[-1]] = value
+
+    return change
+
+
+def _drop(path: list[str | int]) -> Callable[[Any], None]:
+    def change(body: Any) -> None:
+        for key in path[:-1]:
+            body = body[key]
+        del body[path[-1]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_set(["degrees", 0, "prefill", 0, "alpha"], math.nan), r"degrees\[0\]\.prefill\[0\]\.alpha: nan"),
+        (_set(["degrees", 1, "decode", 0, "perSequence"], -1e-3), r"degrees\[1\]\.decode\[0\]\.perSequence: -0\.001"),
+        (_set(["degrees", 0, "prefill", 0, "perToken"], math.inf), r"degrees\[0\]\.prefill\[0\]\.perToken: inf"),
+        (_set(["degrees", 0, "prefill", 0, "perPair"], "fast"), r"perPair: a number is needed, got 'fast'"),
+        (_set(["degrees", 0, "kvCapacityTokens"], 0.5), r"degrees\[0\]\.kvCapacityTokens: 0\.5 is not a whole number"),
+        (_set(["degrees", 0, "weightBytesPerGpu"], True), r"degrees\[0\]\.weightBytesPerGpu: a number is needed"),
+        (_set(["degrees", 1, "degree"], 1), r"degrees\[1\]\.degree: degree 1 appears twice"),
+        (_set(["degrees"], []), r"degrees: at least one row is needed"),
+        (_set(["degrees", 0, "decode"], []), r"degrees\[0\]\.decode: at least one row is needed"),
+        (_set(["transfers"], {}), r"transfers: at least one row is needed"),
+        (_set(["transfers", 0, "link"], "air"), r"transfers\[0\]\.link: 'air' is not a link"),
+        (_set(["transfers", 0], 7), r"transfers\[0\]: must be an object"),
+        (_set(["model"], ""), r"model: a non-empty text"),
+        (_set(["provenance"], [1]), r"provenance: must be an object"),
+        (
+            _set(
+                ["degrees", 0, "decode", 0], {"alpha": 0, "perSequence": 0, "perContextToken": 0, "expertsSeconds": 1}
+            ),
+            r"degrees\[0\]\.decode\[0\]\.expertShare: a number is needed, got None",
+        ),
+        (_drop(["degrees", 0, "decode", 0, "perContextToken"]), r"decode\[0\]\.perContextToken: a number is needed"),
+        (_drop(["transfers", 2, "perToken"]), r"transfers\[2\]\.perToken: a number is needed, got None"),
+        (_drop(["gpu"]), r"gpu: a non-empty text"),
+        (_drop(["kvBytesPerToken"]), r"kvBytesPerToken: a number is needed"),
+    ],
+)
+def test_a_bad_figure_is_refused_by_its_field(change: Callable[[Any], None], named: str) -> None:
+    body = copy.deepcopy(profile_to_json(simple_profile()))
+    change(body)
+    with pytest.raises(CostProfileError, match=named):
+        profile_from_json(body)
