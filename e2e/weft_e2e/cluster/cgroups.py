@@ -13,6 +13,8 @@ from pathlib import Path
 
 from weft_e2e.cluster.errors import ClusterError, Refused
 
+COLLECT_SECONDS = 2.0
+
 
 @dataclass(frozen=True)
 class Hierarchy:
@@ -112,7 +114,9 @@ def destroy(cluster: str, member: str = "", *, limit_s: float = 30.0) -> None:
     """Kill every process in the groups, wait until they are gone, and remove the groups."""
     deadline = time.monotonic() + limit_s
     groups = find(cluster, member)
+    ended: set[int] = set()
     while remaining := processes(groups):
+        ended |= remaining
         for pid in remaining:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -123,6 +127,10 @@ def destroy(cluster: str, member: str = "", *, limit_s: float = 30.0) -> None:
         time.sleep(0.02)
     for top in groups:
         _remove(top, deadline)
+    # They have left their groups; the machine's first process collects them in a moment, if it collects any.
+    collected = time.monotonic() + COLLECT_SECONDS
+    while any(Path(f"/proc/{pid}").exists() for pid in ended) and time.monotonic() < collected:
+        time.sleep(0.01)
 
 
 def _remove(top: Path, deadline: float) -> None:

@@ -76,6 +76,9 @@ def _reporting(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.N
             return 1
         except KeyboardInterrupt:
             return 130
+        except BrokenPipeError:  # the reader (`| head`) has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
     return wrapped
 

@@ -53,12 +53,12 @@ class ClusterConfig:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, object]) -> "ClusterConfig":
+    def from_dict(cls, values: object) -> "ClusterConfig":
         """Build from a state file; raise ValueError when it has other fields (another version wrote it)."""
         known = {field.name for field in fields(cls)}
-        if values.keys() != known:
-            raise ValueError(f"unexpected fields: {sorted(values.keys() ^ known)}")
-        return cls(**values)  # type: ignore[arg-type]
+        if not isinstance(values, dict) or values.keys() != known:
+            raise ValueError(f"expected the fields {sorted(known)}, got {values!r}")
+        return cls(**values)
 
     def differences(self, other: "ClusterConfig") -> list[str]:
         """Return the fields in which `other` asks for something else, as "gpus (8, asked 4)"."""

@@ -18,6 +18,8 @@ from weft_e2e.cluster.specs import MemberSpec, Service, private_mounts
 API_INSIDE = f"https://{CONTROL_PLANE_IP}:{API_PORT}"
 # A node that has been silent for this long is NotReady; its kubelet renews its lease every 5 s (node.py).
 NODE_GRACE = "20s"
+# With the default of 20 requests a second the controllers need 5 s only to make their own accounts.
+QUOTA = ("--kube-api-qps=200", "--kube-api-burst=400")
 ETCD = "http://127.0.0.1:2379"
 
 
@@ -27,6 +29,8 @@ def network_setup(config: ClusterConfig) -> list[list[str]]:
         ["ip", "link", "add", "br0", "type", "bridge"],
         ["ip", "address", "add", f"{CONTROL_PLANE_IP}/24", "dev", "br0"],
         ["ip", "link", "set", "br0", "up"],
+        # A packet needs a way out before kube-proxy's rules can give it another destination.
+        ["ip", "route", "add", SERVICE_CIDR, "dev", "br0"],
     ]
     return commands + [["ip", "route", "add", pod_cidr(node), "via", node_ip(node)] for node in config.node_names]
 
@@ -116,6 +120,7 @@ def services(
                 "kube-controller-manager",
                 *_as("controller-manager", paths),
                 "--leader-elect=false",
+                *QUOTA,
                 "--use-service-account-credentials",
                 f"--service-account-private-key-file={pki / 'service-account.key'}",
                 f"--root-ca-file={pki / 'ca.crt'}",
@@ -135,6 +140,7 @@ def services(
                 "kube-scheduler",
                 *_as("scheduler", paths),
                 "--leader-elect=false",
+                *QUOTA,
                 "--bind-address=127.0.0.1",
                 "--profiling=false",
             ],

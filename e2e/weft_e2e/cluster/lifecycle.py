@@ -4,7 +4,6 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from weft_e2e.cluster import certs, cgroups, coredns, images, kubectl, members, preflight, readiness, state
@@ -31,7 +30,12 @@ def up(config: ClusterConfig, progress: Progress = silent) -> ClusterState:
     paths = ClusterPaths.of(config.name)
     with state.locked(paths):
         known = state.read(paths)
-        if known is not None and state.member_pid(paths, CONTROL_PLANE) is not None:
+        if state.member_pid(paths, CONTROL_PLANE) is not None:
+            if known is None:
+                raise Refused(
+                    f"cluster {config.name!r} runs, but its state in {paths.state} cannot be read (an interrupted "
+                    f"start, or another version of Weft): run `weft cluster down --name {config.name}` first"
+                )
             return _complete(known, config, paths, progress)
         if paths.root.exists() or cgroups.find(paths.cgroup):
             progress(f"removing what is left of an earlier cluster {config.name!r}")
@@ -64,9 +68,11 @@ def power_on(name: str, node: str, progress: Progress = silent) -> None:
     paths = ClusterPaths.of(name)
     with state.locked(paths):
         known = _node_of(paths, node)
+        begin = 0.0
         if state.member_pid(paths, node) is None:
+            begin = time.time()
             _switch_on(known, paths, [node], progress)
-        readiness.await_nodes(known.config, paths, (node,))
+        readiness.await_nodes(known.config, paths, (node,), since=begin)
 
 
 def node_pids(paths: ClusterPaths, config: ClusterConfig) -> dict[str, int]:
@@ -101,14 +107,14 @@ def _start_everything(
     for node in config.node_names:
         members.start_node(config, paths, node, pause_image=pause.name)
     state.write(paths, created)
-    with ThreadPoolExecutor(max_workers=1) as background:
-        imported = background.submit(_import, paths, config, [pause, dns])
-        readiness.await_api(paths)
-        progress(f"API server ready after {time.monotonic() - begin:.1f} s")
-        kubectl.apply(paths.kubeconfig, coredns.objects(dns.name, config.nodes))
-        readiness.await_nodes(config, paths, config.node_names)
-        progress(f"{config.nodes} nodes Ready after {time.monotonic() - begin:.1f} s")
-        imported.result()
+    readiness.await_api(paths)
+    progress(f"API server ready after {time.monotonic() - begin:.1f} s")
+    readiness.await_nodes(config, paths, config.node_names)
+    progress(f"{config.nodes} nodes Ready after {time.monotonic() - begin:.1f} s")
+    # Not earlier: until here the starting API server and kubelets need every core there is.
+    _import(paths, config, [pause, dns])
+    # Not before its image is there: the kubelet tries a missing one again only after 10 s.
+    kubectl.apply(paths.kubeconfig, coredns.objects(dns.name, config.nodes))
     readiness.await_dns(paths)
     progress(f"DNS ready after {time.monotonic() - begin:.1f} s")
 
@@ -120,9 +126,11 @@ def _complete(known: ClusterState, config: ClusterConfig, paths: ClusterPaths, p
             f"Take it down first (`weft cluster down --name {config.name}`), or choose another --name"
         )
     off = [node for node in config.node_names if state.member_pid(paths, node) is None]
+    begin = time.time()
     if off:
         known = _switch_on(known, paths, off, progress)
     readiness.await_api(paths)
+    readiness.await_nodes(known.config, paths, off, since=begin)
     readiness.await_nodes(known.config, paths, config.node_names)
     if off:
         readiness.await_dns(paths)

@@ -22,34 +22,55 @@ LAUNCH_SECONDS = 30.0
 class Launch:
     """A member that has its namespaces and waits for `go`; when this object's owner dies before, it dies too."""
 
-    def __init__(self, process: "subprocess.Popen[str]", member: str, log: Path) -> None:
-        self._process = process
+    def __init__(self, member: str, spec_file: Path, log: Path, inherited: tuple[int, ...]) -> None:
         self._member = member
         self._log = log
-        self.pid = self._read_pid()
+        reading, writing = os.pipe()
+        self._line = os.fdopen(writing, "w")
+        try:
+            self.pid = self._start(spec_file, reading, inherited)
+        except BaseException:
+            self._line.close()
+            raise
+        finally:
+            os.close(reading)
 
     def go(self) -> None:
         """Let the member's services start."""
-        stdin = self._process.stdin
-        if stdin is None:
-            raise StartError(f"{self._member} was started without a line to its launcher")
         try:
-            stdin.write("go\n")
-            stdin.close()
+            self._line.write("go\n")
+            self._line.close()
         except BrokenPipeError:
             raise StartError(f"{self._member} ended while it was set up:\n{_tail(self._log)}") from None
 
-    def _read_pid(self) -> int:
-        try:
-            # The first process forks the member's own first process, tells its number and ends.
-            self._process.wait(LAUNCH_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise StartError(f"{self._member} did not start within {LAUNCH_SECONDS:.0f} s; see {self._log}") from None
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        if not line.strip().isdigit():
+    def abandon(self) -> None:
+        """End the member: it sees that nobody will say `go`."""
+        self._line.close()
+
+    def _start(self, spec_file: Path, line: int, inherited: tuple[int, ...]) -> int:
+        """Start init.py; it forks the member's first process, tells its number and ends."""
+        argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(spec_file)]
+        with self._log.open("a") as log:
+            process = subprocess.Popen(
+                argv,
+                stdin=line,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=inherited,
+                start_new_session=True,
+                cwd="/",
+                text=True,
+            )
+        with process:
+            try:
+                process.wait(LAUNCH_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise StartError(f"{self._member}: no start within {LAUNCH_SECONDS:.0f} s; see {self._log}") from None
+            told = process.stdout.readline().strip() if process.stdout else ""
+        if not told.isdigit():
             raise StartError(f"{self._member} did not start:\n{_tail(self._log)}")
-        return int(line)
+        return int(told)
 
 
 def start_control_plane(config: ClusterConfig, paths: ClusterPaths, listener: socket.socket) -> None:
@@ -76,7 +97,11 @@ def start_node(config: ClusterConfig, paths: ClusterPaths, name: str, *, pause_i
     programs = node.services(config, paths, name, kubernetes=str(tool_path("kubernetes")), python=sys.executable)
     spec = node.spec(paths, name, cgroup_procs=_procs(groups), commands=commands, programs=programs)
     launch = _launch(paths, name, spec)
-    _wire(config, paths, name, launch.pid)
+    try:
+        _wire(config, paths, name, launch.pid)
+    except BaseException:
+        launch.abandon()
+        raise
     launch.go()
 
 
@@ -97,19 +122,7 @@ def _launch(paths: ClusterPaths, member: str, spec: MemberSpec, *inherited: int)
     (disk / "logs").mkdir(parents=True, exist_ok=True)
     spec_file = disk / "init-spec.json"
     spec_file.write_text(json.dumps(spec.to_dict(), indent=1))
-    log = paths.log(member, "init")
-    with log.open("a") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(spec_file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            pass_fds=inherited,
-            start_new_session=True,
-            cwd="/",
-            text=True,
-        )
-    return Launch(process, member, log)
+    return Launch(member, spec_file, paths.log(member, "init"), inherited)
 
 
 def _wire(config: ClusterConfig, paths: ClusterPaths, name: str, pid: int) -> None:

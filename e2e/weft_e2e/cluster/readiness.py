@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from weft_e2e.cluster import images, kubectl, state
 from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig
@@ -27,8 +28,11 @@ def await_api(paths: ClusterPaths) -> None:
     _await(paths, "the API server", API_SECONDS, ready, (CONTROL_PLANE,))
 
 
-def await_nodes(config: ClusterConfig, paths: ClusterPaths, nodes: Sequence[str]) -> None:
-    """Wait until the nodes are Ready, renewed since their start, and show their simulated devices."""
+def await_nodes(config: ClusterConfig, paths: ClusterPaths, nodes: Sequence[str], *, since: float = 0.0) -> None:
+    """Wait until the nodes' kubelets have said, after `since` (seconds since the epoch), that they are Ready.
+
+    After a short power cut the API server still shows the old words of a kubelet that is not up yet.
+    """
 
     def ready() -> str:
         argv = kubectl.kubectl_argv("get", "nodes", "-o", "json")
@@ -39,21 +43,29 @@ def await_nodes(config: ClusterConfig, paths: ClusterPaths, nodes: Sequence[str]
             }
         except CommandError as error:
             return str(error)
-        waiting = [node for node in nodes if node not in items or not node_is_complete(items[node], config)]
+        waiting = [node for node in nodes if node not in items or not node_is_complete(items[node], config, since)]
         return f"waiting for {', '.join(waiting)}" if waiting else ""
 
     _await(paths, "the nodes", NODE_SECONDS, ready, nodes)
 
 
-def node_is_complete(node: dict[str, object], config: ClusterConfig) -> bool:
-    """Return whether a Node object is Ready and allocatable shows the devices asked for."""
+def node_is_complete(node: dict[str, object], config: ClusterConfig, since: float = 0.0) -> bool:
+    """Return whether a Node object says, after `since`, that it is Ready and has the devices asked for."""
     status = node.get("status")
     if not isinstance(status, dict):
         return False
-    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in status.get("conditions", []))
+    ready = any(
+        entry["type"] == "Ready" and entry["status"] == "True" and _heard(entry) >= int(since)
+        for entry in status.get("conditions", [])
+    )
     allocatable = status.get("allocatable", {})
     wanted = {"nvidia.com/gpu": config.gpus, "rdma/ib": config.rdma}
     return ready and all(allocatable.get(name, "0") == str(count) for name, count in wanted.items())
+
+
+def _heard(condition: dict[str, object]) -> float:
+    """Return when the kubelet last said this, in whole seconds since the epoch."""
+    return datetime.fromisoformat(str(condition["lastHeartbeatTime"])).timestamp()
 
 
 def await_dns(paths: ClusterPaths) -> None:

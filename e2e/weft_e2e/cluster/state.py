@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft_e2e.cluster.config import ClusterConfig
-from weft_e2e.cluster.errors import ClusterError, NotRunning
+from weft_e2e.cluster.errors import ClusterError, NotRunning, Refused
 from weft_e2e.cluster.paths import ClusterPaths, clusters_dir
 
 LOCK_SECONDS = 180.0  # longer than the slowest `up`
@@ -48,7 +48,7 @@ class ClusterState:
                 powered_off=tuple(str(node) for node in values["powered_off"]),
                 fake_nodes=int(values["fake_nodes"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, Refused) as error:
             raise ValueError(f"not a cluster's state: {error!r}") from error
 
     def with_power(self, node: str, *, on: bool) -> "ClusterState":

@@ -1,0 +1,110 @@
+"""The request for a cluster, its addresses and its state file."""
+
+import ipaddress
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_e2e.cluster.config import (
+    API_SERVICE_IP,
+    CONTROL_PLANE_IP,
+    DNS_IP,
+    MAX_NODES,
+    SERVICE_CIDR,
+    ClusterConfig,
+    node_ip,
+    pod_cidr,
+)
+from weft_e2e.cluster.errors import Refused
+from weft_e2e.cluster.paths import ClusterPaths
+from weft_e2e.cluster.state import ClusterState
+
+NAMES = st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=20).filter(
+    lambda name: not name.startswith("-") and not name.endswith("-")
+)
+CONFIGS = st.builds(
+    ClusterConfig,
+    name=NAMES,
+    nodes=st.integers(1, MAX_NODES),
+    gpus=st.integers(0, 64),
+    rdma=st.integers(0, 64),
+    gpu_type=st.sampled_from(["nvidia-h20", "nvidia-a100-80", "x"]),
+    api_port=st.none() | st.integers(1024, 65535),
+)
+
+
+@given(
+    st.builds(
+        ClusterState,
+        config=CONFIGS,
+        api_port=st.integers(1, 65535),
+        created=st.floats(0, 1e10),
+        powered_off=st.lists(st.sampled_from(["node-1", "node-2"]), unique=True).map(tuple),
+        fake_nodes=st.integers(0, 1000),
+    )
+)
+def test_state_survives_its_file(state: ClusterState) -> None:
+    assert ClusterState.from_json(state.to_json()) == state
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"config": {"name": "x"}}', '{"config": 3}'])
+def test_a_state_of_another_shape_is_not_used(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ClusterState.from_json(text)
+
+
+def test_power_is_noted_once_per_node() -> None:
+    state = ClusterState(config=ClusterConfig(), api_port=1, created=0.0)
+    off = state.with_power("node-1", on=False).with_power("node-1", on=False)
+    assert off.powered_off == ("node-1",)
+    assert off.with_power("node-1", on=True) == state
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"name": "Local"}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "a" * 21}, "name"),
+        ({"name": "../x"}, "name"),
+        ({"nodes": 0}, "nodes"),
+        ({"nodes": MAX_NODES + 1}, "fake nodes"),
+        ({"gpus": -1}, "gpus"),
+        ({"rdma": 65}, "rdma"),
+        ({"gpu_type": "h 20"}, "gpu-type"),
+        ({"api_port": 80}, "api-port"),
+    ],
+)
+def test_an_impossible_request_names_its_field(values: dict[str, int | str], word: str) -> None:
+    with pytest.raises(Refused, match=word):
+        ClusterConfig.from_dict(ClusterConfig().to_dict() | values)
+
+
+def test_addresses_never_collide() -> None:
+    nodes = ClusterConfig(nodes=MAX_NODES).node_names
+    addresses = [CONTROL_PLANE_IP, *(node_ip(node) for node in nodes)]
+    assert len(set(addresses)) == len(addresses)
+    networks = [ipaddress.ip_network(text) for text in [SERVICE_CIDR, "172.30.0.0/24", *map(pod_cidr, nodes)]]
+    assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
+    services = ipaddress.ip_network(SERVICE_CIDR)
+    assert ipaddress.ip_address(DNS_IP) in services
+    assert ipaddress.ip_address(API_SERVICE_IP) == services[1]
+
+
+def test_differences_are_told_and_an_unasked_port_is_none() -> None:
+    running = ClusterConfig(gpus=8, api_port=16443)
+    assert running.differences(ClusterConfig(gpus=8)) == []
+    assert running.differences(ClusterConfig(gpus=4, api_port=7000)) == [
+        "gpus (8, asked 4)",
+        "api_port (16443, asked 7000)",
+    ]
+
+
+def test_control_groups_of_two_caches_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", "/somewhere/one")
+    one = ClusterPaths.of("local").cgroup
+    monkeypatch.setenv("WEFT_CACHE", "/somewhere/two")
+    assert one != ClusterPaths.of("local").cgroup
+    assert one.startswith("weft-local-")

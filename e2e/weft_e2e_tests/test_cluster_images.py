@@ -1,0 +1,93 @@
+"""Image archives and what the nodes say about their images."""
+
+import io
+import json
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_e2e.cluster import archives
+from weft_e2e.cluster.errors import CommandError
+from weft_e2e.cluster.images import parse_images
+
+
+def test_an_image_of_one_program_is_read_back_as_written(tmp_path: Path) -> None:
+    program = tmp_path / "hello"
+    program.write_bytes(b"\x7fELF program")
+    image = archives.single_program(tmp_path, "hello", program, user=65532)
+    assert archives.read(image.file) == [image]
+    assert image.name == f"localhost/weft-hello:{image.identity.removeprefix('sha256:')[:12]}"
+
+
+def test_the_same_program_makes_the_same_image_and_another_one_another(tmp_path: Path) -> None:
+    program = tmp_path / "hello"
+    program.write_bytes(b"one")
+    first = archives.single_program(tmp_path / "a", "hello", program, user=1)
+    again = archives.single_program(tmp_path / "b", "hello", program, user=1)
+    assert first.file.read_bytes() == again.file.read_bytes()
+    program.write_bytes(b"two")
+    assert archives.single_program(tmp_path / "a", "hello", program, user=1).name != first.name
+
+
+def _archive(file: Path, parts: dict[str, object]) -> Path:
+    with tarfile.open(file, "w") as archive:
+        for name, content in parts.items():
+            data = json.dumps(content).encode()
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return file
+
+
+def test_an_oci_archive_is_known_by_its_manifest(tmp_path: Path) -> None:
+    manifest = {"digest": "sha256:12", "annotations": {"org.opencontainers.image.ref.name": "localhost/weft-x:1"}}
+    file = _archive(tmp_path / "oci.tar", {"index.json": {"manifests": [manifest]}})
+    assert archives.read(file) == [archives.Image("localhost/weft-x:1", "sha256:12", file)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("redis", "docker.io/library/redis:latest"),
+        ("redis:7", "docker.io/library/redis:7"),
+        ("team/app", "docker.io/team/app:latest"),
+        ("localhost/app:1", "localhost/app:1"),
+        ("registry.example:5000/app", "registry.example:5000/app:latest"),
+    ],
+)
+def test_short_names_are_completed_as_kubernetes_does(tmp_path: Path, name: str, expected: str) -> None:
+    file = _archive(
+        tmp_path / "docker.tar", {"manifest.json": [{"Config": "ab.json", "RepoTags": [name], "Layers": []}]}
+    )
+    assert [image.name for image in archives.read(file)] == [expected]
+
+
+def test_an_archive_without_names_says_how_to_give_one(tmp_path: Path) -> None:
+    file = _archive(tmp_path / "oci.tar", {"index.json": {"manifests": [{"digest": "sha256:12"}]}})
+    with pytest.raises(CommandError, match="oci-archive:FILE:NAME:TAG"):
+        archives.read(file)
+
+
+@given(st.binary(max_size=300))
+def test_a_file_that_is_no_archive_is_refused(content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+        file.write(content)
+        file.flush()
+        with pytest.raises(CommandError):
+            archives.read(Path(file.name))
+
+
+LISTING = """\
+REF                 TYPE                            DIGEST      SIZE      PLATFORMS   LABELS
+localhost/weft-a:1  application/vnd.oci.image+json  sha256:aa   18.0 MiB  linux/amd64 \
+io.cri-containerd.image=managed,weft.dev/image-identity=sha256:11
+localhost/weft-b:1  application/vnd.docker+json     sha256:bb   1.0 KiB   linux/amd64 -
+"""
+
+
+def test_labels_of_a_nodes_images_are_found() -> None:
+    assert parse_images(LISTING) == {"localhost/weft-a:1": "sha256:11", "localhost/weft-b:1": ""}

@@ -1,0 +1,122 @@
+"""Builds: nothing twice, nothing half, and clear words about what is missing."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from weft_e2e.cluster import packages, preflight, toolchain
+from weft_e2e.cluster.errors import Refused, SetupError
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_an_empty_cache_lacks_everything(empty_cache: Path) -> None:
+    assert set(toolchain.missing()) == {"kubernetes", "helm", "kwok", "coredns", "prometheus", "pause", "forward"}
+    with pytest.raises(SetupError, match="setup"):
+        toolchain.tool_path("helm")
+
+
+def test_two_builders_build_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    entered = threading.Event()
+
+    def slow(tool: toolchain.Tool) -> None:
+        built.append(tool.name)
+        entered.set()
+        tool.path.write_text("program")
+
+    monkeypatch.setattr(toolchain, "_build_go", slow)
+    monkeypatch.setattr(toolchain, "check_go", lambda: None)
+    lines: list[str] = []
+    builders = [
+        threading.Thread(target=toolchain.build_all, args=(lines.append, frozenset({"helm"}))) for _ in range(4)
+    ]
+    for builder in builders:
+        builder.start()
+    for builder in builders:
+        builder.join(15)
+    assert entered.is_set()
+    assert built == ["helm"]
+    assert "helm" not in toolchain.missing()
+
+
+def test_a_failed_build_leaves_nothing_and_tells_why(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    gcc = tools / "gcc"
+    gcc.write_text('#!/bin/sh\nfor last; do :; done\necho "$last: no such compiler" >&2\nexit 1\n')
+    gcc.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    with pytest.raises(SetupError, match="no such compiler"):
+        toolchain.build_all(lambda _: None, frozenset({"pause"}))
+    assert [file.name for file in (empty_cache / "bin").iterdir()] == [".pause.lock"]
+
+
+@pytest.mark.parametrize(
+    ("text", "enough"),
+    [
+        ("go version go1.26.8 linux/amd64", True),
+        ("go version go1.27rc1 linux/amd64", True),
+        ("go version go2.0 linux/amd64", True),
+        ("go version go1.25.9 linux/amd64", False),
+        ("go version go1.9 linux/amd64", False),
+        ("", False),
+    ],
+)
+def test_go_versions_are_compared_as_numbers(text: str, enough: bool) -> None:
+    assert toolchain.go_version_suffices(text) is enough
+
+
+def test_a_missing_go_is_named_with_the_version_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match=r"Go is missing: install Go 1\.26"):
+        toolchain.check_go()
+
+
+def test_missing_packages_are_named_with_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(packages, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(SetupError, match=r"containerd.*apt-get install .*libc6-dev"):
+        packages.install(lambda _: None)
+    assert "nsenter" in packages.missing_commands()
+
+
+def test_only_root_may_start_a_cluster(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(Refused, match="root"):
+        preflight.check_start()
+
+
+def test_another_system_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(Refused, match=r"needs Linux .*darwin"):
+        preflight.check_start()
+
+
+def test_a_full_disk_is_refused_with_both_figures(empty_cache: Path) -> None:
+    with pytest.raises(Refused, match=r"1000000 GiB of free disk are needed at .*, [\d.]+ GiB are there"):
+        preflight.check_disk(1e6)
+
+
+def test_a_cache_that_the_nodes_would_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("WEFT_CACHE", "/run/weft")
+    with pytest.raises(Refused, match="WEFT_CACHE"):
+        preflight.check_machine(needed_gib=0)
+
+
+@pytest.mark.component
+def test_a_taken_port_is_refused_and_an_unasked_one_is_found() -> None:
+    with preflight.listen(None) as first, preflight.listen(None) as second:
+        taken = int(first.getsockname()[1])
+        assert taken != int(second.getsockname()[1])
+        with pytest.raises(Refused, match=f"port {taken} .* is taken"):
+            preflight.listen(taken)
