@@ -23,7 +23,7 @@ from weft_planner.ilp import Candidate, Layout, Limits, build, extract, score, s
 from weft_planner.infeasible import Infeasible, degrees_of, explain_no_degree, explain_no_layout, pool_gpus
 from weft_planner.reasons import reason_for, slo_reading
 from weft_planner.sessions import draw
-from weft_planner.tau import PhaseInputs, Tau, phase_inputs, tau_dec, tau_pre
+from weft_planner.tau import PhaseInputs, phase_inputs, tau_dec, tau_pre
 from weft_planner.workload import Request
 
 ALTERNATIVES = 3
@@ -61,6 +61,8 @@ def solve(request: Request) -> tuple[Plan, CostProfile]:
         Infeasible: no layout is possible, whatever its latency.
     """
     inputs = prepare(request)
+    if not all(_groups(inputs, role) for role in ROLES):
+        raise explain_no_layout(request, inputs.usable)
     try:
         sides = {role: candidates(inputs, role) for role in ROLES}
     except CostProfileError as error:
@@ -111,24 +113,29 @@ def prepare(request: Request) -> Inputs:
 
 def candidates(inputs: Inputs, role: Role) -> list[Candidate]:
     """Return every group that a role may have, with its simulated latency as a share of the SLO."""
-    request = inputs.request
-    threshold = request.slo.ttft if role == "prefill" else request.slo.itl
+    slo = inputs.request.slo
+    threshold = slo.ttft if role == "prefill" else slo.itl
     measure = tau_pre if role == "prefill" else tau_dec
-    table: dict[int, dict[int, Tau]] = {}
-    found = []
-    for pool in request.capacity.pools:
-        if role not in pool.roles:
-            continue
-        for degree in inputs.usable[pool.name]:
-            counts = _counts(inputs, role, pool_gpus=inputs.limits.pool_gpus[pool.name], degree=degree)
-            missing = [k for k in counts if k not in table.get(degree, {})]
-            if missing:
-                table[degree] = measure(inputs.phases, degree=degree, counts=sorted({*table.get(degree, {}), *missing}))
-            for k in counts:
-                tau = table[degree][k]
-                share = share_of_slo(tau, threshold)
-                found.append(Candidate(role, pool.name, degree, k, share=share, tau=tau))
-    return found
+    groups = _groups(inputs, role)
+    table = {
+        degree: measure(inputs.phases, degree=degree, counts=sorted({k for _, n, k in groups if n == degree}))
+        for degree in sorted({n for _, n, _ in groups})
+    }
+    return [
+        Candidate(role, pool, n, k, share=share_of_slo(table[n][k], threshold), tau=table[n][k])
+        for pool, n, k in groups
+    ]
+
+
+def _groups(inputs: Inputs, role: Role) -> list[tuple[str, int, int]]:
+    """Return (pool, degree, workers) of every group that a role may have."""
+    return [
+        (pool.name, degree, k)
+        for pool in inputs.request.capacity.pools
+        if role in pool.roles
+        for degree in inputs.usable[pool.name]
+        for k in _counts(inputs, role, pool_gpus=inputs.limits.pool_gpus[pool.name], degree=degree)
+    ]
 
 
 def _counts(inputs: Inputs, role: Role, *, pool_gpus: int, degree: int) -> list[int]:

@@ -181,17 +181,16 @@ def _sweep(counts: Sequence[int], at: Callable[[int], Tau], floor: Tau | None) -
     """Evaluate rising worker counts; a count never does worse than a smaller one, whose extra workers may idle."""
     found: dict[int, Tau] = {}
     best: Tau | None = None
+    last = 0
     for k in sorted(counts):
         if best is not None and floor is not None and best.quantile_s <= SATURATED * floor.quantile_s:
-            found[k] = Tau(best.quantile_s, best.mean_s, best.utilisation * _last(found) / k)
+            found[k] = Tau(best.quantile_s, best.mean_s, found[last].utilisation * last / k)
+            last = k
             continue
         tau = at(k)
         if best is not None and tau.quantile_s > best.quantile_s:
             tau = Tau(best.quantile_s, best.mean_s, tau.utilisation)
         best = tau
         found[k] = tau
+        last = k
     return found
-
-
-def _last(found: dict[int, Tau]) -> int:
-    return next(reversed(found))

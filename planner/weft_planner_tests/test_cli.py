@@ -1,0 +1,135 @@
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import yaml
+
+from weft_planner import cli
+from weft_planner_tests.requests import body
+
+SERVICE = """
+apiVersion: weft.dev/v1alpha1
+kind: DisaggInferenceService
+metadata: {name: demo}
+spec:
+  model: {name: meta-llama/Llama-3.1-70B-Instruct, maxModelLen: 32768, dtype: bfloat16}
+  engine: {type: mock, kvTransfer: {connector: nixl, bidirectional: true}}
+  slo: {ttft: 5s, itl: 50ms}
+  workload:
+    arrivalRate: {mean: 0.8}
+    rounds: {mean: 3}
+    firstPrompt: {mean: 1027}
+    increment: {mean: 1027}
+    decode: {mean: 50}
+    gap: {mean: 300ms}
+  capacity:
+    gpus: 16
+    pools:
+      - name: h20
+        gpuType: nvidia-h20
+        resource: nvidia.com/gpu
+        gpusPerNode: 8
+        degrees: [1, 2, 4, 8]
+        roles: [prefill, decode]
+"""
+
+
+def run_solver(text: str, *, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "weft_planner", "solve"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=15,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
+
+
+def test_the_same_request_gives_the_same_bytes_in_another_process() -> None:
+    text = json.dumps(body())
+    first, second = run_solver(text, hash_seed="1"), run_solver(text, hash_seed="2")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout == second.stdout
+    assert json.loads(first.stdout)["status"] == "ok"
+
+
+def test_a_bad_request_ends_with_status_2_and_one_line() -> None:
+    result = run_solver('{"model": {}}')
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "model.name: is missing" in result.stderr
+
+
+def test_plan_prints_layout_predictions_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE)
+    assert cli.main(["plan", "-f", str(manifest)]) == 0
+    shown = capsys.readouterr().out
+    for word in ("Plan ", "demo", "ROLE", "prefill", "decode", "ALTERNATIVE", "P95", "50 ms", "Why: ", "Predicted: "):
+        assert word in shown
+
+
+def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE)
+    assert cli.main(["plan", "-f", str(manifest), "-o", "json"]) == 0
+    by_manifest = json.loads(capsys.readouterr().out)
+    request = body(**{"model.dtype": "bfloat16"})
+    assert by_manifest == json.loads(run_solver(json.dumps(request)).stdout)
+    assert cli.main(["plan", "-f", str(manifest), "-o", "yaml", "--gpus", "8", "--objective", "cost"]) == 0
+    smaller = yaml.safe_load(capsys.readouterr().out)
+    assert smaller["plan"]["gpus"] <= 8
+    assert smaller["plan"]["objective"] == "cost"
+
+
+def test_plan_says_why_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE.replace("gpus: 16", "gpus: 2"))
+    assert cli.main(["plan", "-f", str(manifest)]) == 1
+    assert "No plan for demo: TooFewGpus" in capsys.readouterr().out
+
+
+def test_plan_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "-f", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
+@pytest.fixture
+def verbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part that is installed and one whose packages are not."""
+    points = [
+        EntryPoint("plan", "weft_planner.cli.plan:register", cli.GROUP),
+        EntryPoint("fly", "weft_no_such_part.cli:register", cli.GROUP),
+    ]
+    monkeypatch.setattr(cli, "entry_points", lambda **_: points)
+
+
+@pytest.mark.usefixtures("verbs")
+def test_an_unknown_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["flan"])
+    assert end.value.code == 2
+    shown = capsys.readouterr().err
+    assert "plan" in shown
+    assert "fly" in shown
+
+
+@pytest.mark.usefixtures("verbs")
+def test_a_part_that_is_not_installed_says_so_when_called() -> None:
+    with pytest.raises(SystemExit, match="weft fly: this installation lacks it"):
+        cli.main(["fly"])
+
+
+def test_the_command_line_loads_no_solver_for_other_verbs() -> None:
+    """The router's image has no solver."""
+    check = (
+        "import sys, weft_planner.cli, weft_planner.cli.plan; "
+        "sys.exit(any(name in sys.modules for name in ('pyscipopt', 'numpy', 'yaml')))"
+    )
+    assert subprocess.run([sys.executable, "-c", check], timeout=15, check=False).returncode == 0

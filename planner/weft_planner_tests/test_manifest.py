@@ -1,0 +1,92 @@
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from weft_core.analytic import derive_profile
+from weft_core.gpus import GPUS
+from weft_core.models import MODELS
+from weft_core.profile_json import profile_to_json
+from weft_planner.manifest import choose_service, read_documents, request_from_service
+from weft_planner.workload import RequestError
+from weft_planner_tests.requests import LLAMA
+from weft_planner_tests.test_cli import SERVICE
+
+
+def service(**changes: Any) -> dict[str, Any]:
+    body: dict[str, Any] = copy.deepcopy(yaml.safe_load(SERVICE))
+    for path, value in changes.items():
+        target = body["spec"]
+        *parents, last = path.split(".")
+        for key in parents:
+            target = target.setdefault(key, {})
+        target[last] = value
+    return body
+
+
+def test_units_and_names_are_converted() -> None:
+    request = request_from_service(
+        service(
+            **{
+                "workload.gap": {"mean": "1m30s"},
+                "workload.rounds": 7,
+                "engine.kvTransfer.bidirectional": False,
+                "profile": {"analytic": {"efficiency": {"compute": 0.75}}},
+                "planning": {"objective": "cost", "mode": "Auto", "prefill": {"min": 2}, "decode": {"max": 3}},
+            }
+        )
+    )
+    assert (request.slo.ttft, request.slo.itl) == (5.0, 0.05)
+    assert (request.workload.gap, request.workload.rounds) == (90.0, 7)
+    assert not request.engine.bidirectional
+    assert request.analytic is not None
+    assert request.analytic.compute == 0.75
+    assert request.objective == "cost"
+    assert (request.bounds.prefill.min, request.bounds.decode.max) == (2, 3)
+    assert request.capacity.pools[0].gpu_type == "nvidia-h20"
+
+
+def test_a_referenced_profile_is_found_beside_the_service() -> None:
+    profile = profile_to_json(derive_profile(MODELS[LLAMA], GPUS["nvidia-h20"], degrees=(4,)))
+    document = {"kind": "CostProfile", "metadata": {"name": "measured"}, "spec": profile}
+    given = service(profile={"ref": {"name": "measured"}})
+    assert request_from_service(given, [document]).profile == profile
+    with pytest.raises(RequestError, match=r"spec\.profile\.ref\.name: no CostProfile named 'measured'"):
+        request_from_service(given)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("slo", None, "spec.slo: an object is needed, it is missing"),
+        ("slo.ttft", "5 sec", "spec.slo.ttft: '5 sec' is not a duration"),
+        ("workload.gap", {"mean": "soon"}, "spec.workload.gap: 'soon'"),
+        ("workload.rounds", {"mean": 0}, "spec.workload.rounds"),
+        ("workload.tempo", 3, "spec.workload.tempo: unknown field"),
+        ("capacity.pools", "h20", "spec.capacity.pools: a list is needed"),
+        ("capacity.pools", ["h20"], "spec.capacity.pools[0]: must be an object"),
+        ("model", "llama", "spec.model: an object is needed, got 'llama'"),
+    ],
+)
+def test_a_bad_field_is_named_as_in_the_manifest(path: str, value: Any, named: str) -> None:
+    with pytest.raises(RequestError) as fault:
+        request_from_service(service(**{path: value}))
+    assert named in str(fault.value)
+
+
+def test_the_service_is_chosen_among_documents() -> None:
+    documents = read_documents(f"kind: ConfigMap\n---\n{SERVICE}\n---\n{SERVICE.replace('demo', 'second')}")
+    assert choose_service(documents, "second")["metadata"] == {"name": "second"}
+    with pytest.raises(RequestError, match=r"2 services in the file \(demo, second\)"):
+        choose_service(documents, None)
+    with pytest.raises(RequestError, match="no DisaggInferenceService named third"):
+        choose_service(documents, "third")
+    with pytest.raises(RequestError, match="no DisaggInferenceService in the file"):
+        choose_service(documents[:1], None)
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2", "just text"])
+def test_what_is_no_manifest_is_refused(text: str) -> None:
+    with pytest.raises(RequestError):
+        read_documents(text)
