@@ -86,10 +86,10 @@ def copy_file(root: Path, source: Path) -> None:
 
 
 def copy_tree(root: Path, source: Path, *, left_out: set[str]) -> None:
-    """Copy a folder, keeping links as links."""
+    """Copy a folder, keeping links as links; `left_out` names files and folders, by the end of their path."""
 
-    def unwanted(_folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if name in left_out or (name.startswith("config-") and "linux" in name)]
+    def unwanted(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if any(f"{folder}/{name}".endswith(f"/{ending}") for ending in left_out)]
 
     shutil.copytree(source, place(root, source), symlinks=True, ignore=unwanted, dirs_exist_ok=True)
 
@@ -103,7 +103,9 @@ def copy_interpreter(root: Path) -> list[Path]:
     if link.is_symlink():
         place(root, link).symlink_to(interpreter.name)
     library = Path(sysconfig.get_paths()["stdlib"])
-    copy_tree(root, library, left_out=LEFT_OUT)
+    # The folder of link-time files is called config-3.11-x86_64-linux-gnu or the like.
+    link_time = {path.name for path in library.glob("config-*")}
+    copy_tree(root, library, left_out=LEFT_OUT | link_time)
     return [
         interpreter,
         *(path for path in library.rglob("*.so*") if not LEFT_OUT.intersection(path.parts) and is_elf(path)),
@@ -151,6 +153,12 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True, help="the new root folder")
     parser.add_argument("--python", action="store_true", help="copy the interpreter and its standard library")
     parser.add_argument("--tree", type=Path, action="append", default=[], help="a folder to copy whole")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        help="leave this out of the trees: the end of a path, such as pkg/part",
+    )
     parser.add_argument("--program", type=Path, action="append", default=[], help="a program to copy")
     options = parser.parse_args()
     root: Path = options.into
@@ -159,7 +167,7 @@ def main() -> None:
     if options.python:
         binaries += copy_interpreter(root)
     for tree in options.tree:
-        copy_tree(root, tree, left_out={"__pycache__"})
+        copy_tree(root, tree, left_out={"__pycache__", *options.without})
         binaries += [path for path in tree.rglob("*") if is_elf(path)]
     for program in options.program:
         copy_file(root, program)

@@ -55,6 +55,16 @@ def test_a_user_builds_on_the_official_python_by_default(image: Image) -> None:
     assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+-slim-\w+$", dockerfile_of(image), re.MULTILINE)
 
 
+def test_the_operator_does_not_use_what_its_image_leaves_out() -> None:
+    left_out = [
+        part.replace("/", ".") for part in re.findall(r"--without (\S+)", dockerfile_of(IMAGES["weft-operator"]))
+    ]
+    assert left_out == ["kubernetes.aio"]
+    for package in ("operator/weft_operator", "planner/weft_planner", "core/weft_core"):
+        for source in (repository_root() / package).rglob("*.py"):
+            assert not any(module in source.read_text() for module in left_out), source
+
+
 @pytest.mark.parametrize("name", ["weft-router", "weft-mock-engine"])
 def test_workers_do_not_change_with_the_planner_or_the_operator(name: str) -> None:
     paths = copied_paths(dockerfile_of(IMAGES[name]))

@@ -20,6 +20,13 @@ class FakeStore:
         self.contexts: dict[str, set[str]] = {}
         self.pushed: list[tuple[str, str, tuple[str, ...]]] = []
 
+    def names(self) -> list[str]:
+        return [*self.held, "docker.io/library/redis:7", "localhost/weft-other:1"]
+
+    def remove(self, refs: list[str], *, log: Path) -> None:
+        assert log.name == "prune.log"
+        self.held -= set(refs)
+
     def exists(self, ref: str) -> bool:
         return ref in self.held
 
@@ -39,7 +46,7 @@ class FakeStore:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeStore:
     fake = FakeStore()
-    for verb in ("exists", "build", "push"):
+    for verb in ("exists", "build", "push", "names", "remove"):
         monkeypatch.setattr(buildah, verb, getattr(fake, verb))
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     monkeypatch.setenv("WEFT_PYTHON_IMAGE", "base:1")
@@ -108,6 +115,15 @@ def test_chart_values_name_values_that_the_chart_has() -> None:
         assert isinstance(node, str)
         assert ref in refs.values()
     assert images.chart_values({"weft-router": "r:1"}) == ["--set-string", "router.image=r:1"]
+
+
+def test_prune_removes_old_builds_and_nothing_of_others(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "programs_of", lambda image: dict.fromkeys(image.programs, Path(__file__)))
+    current = set(images.refs().values())
+    old = {"localhost/weft-router:000000000000", "localhost/weft-python:000000000000"}
+    store.held = current | old
+    assert set(images.prune()) == old
+    assert store.held == current
 
 
 def test_list_prints_names_as_json_without_building(store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Builds the project's container images, named by their content, and ships them."""
 
 from weft_e2e.images.errors import BuildFailedError, CannotBuildError, ImagesError, RecipeError
-from weft_e2e.images.shelf import build, chart_values, push, refs
+from weft_e2e.images.shelf import build, chart_values, prune, push, refs
 
 __all__ = [
     "BuildFailedError",
@@ -10,6 +10,7 @@ __all__ = [
     "RecipeError",
     "build",
     "chart_values",
+    "prune",
     "push",
     "refs",
 ]

@@ -91,6 +91,24 @@ def push(ref: str, destination: str, *, options: Sequence[str], log: Path) -> No
     run_logged(["push", *options, ref, destination], log=log, what=f"pushing {destination}")
 
 
+def names() -> list[str]:
+    """Return the full references of all images in the local store."""
+    require()
+    words = command("images", "--format", "{{.Name}}:{{.Tag}}")
+    listed = subprocess.run(words, capture_output=True, text=True, timeout=QUICK_SECONDS)
+    if listed.returncode != 0:
+        raise BuildFailedError(f"listing images failed: {listed.stderr.strip()}")
+    return [line for line in listed.stdout.split() if "<none>" not in line]
+
+
+def remove(refs: Sequence[str], *, log: Path) -> None:
+    """Remove images, and layers that nothing uses any more."""
+    require()
+    if refs:
+        run_logged(["rmi", "--force", *refs], log=log, what="removing images")
+    run_logged(["rmi", "--prune", "--force"], log=log, what="removing unused layers")
+
+
 def run_logged(words: Sequence[str], *, log: Path, what: str) -> None:
     """Run buildah with its output in a file; raise with the end of it on failure."""
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Command line of the images: build, load, push, list."""
+"""Command line of the images: build, load, push, list, prune."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weft_e2e.images import buildah
 from weft_e2e.images.catalogue import IMAGES
 from weft_e2e.images.errors import ImagesError
-from weft_e2e.images.shelf import PYTHON_IMAGE_VARIABLE, build, push, refs
+from weft_e2e.images.shelf import PYTHON_IMAGE_VARIABLE, build, prune, push, refs
 
 
 def say(line: str) -> None:
@@ -56,6 +56,11 @@ def run_push(options: argparse.Namespace) -> None:
     show(pushed, as_json=options.json)
 
 
+def run_prune(options: argparse.Namespace) -> None:
+    """Free the disk of what no build needs."""
+    show(dict.fromkeys(prune(python_image=options.python_image), "removed"), as_json=options.json)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
     top = argparse.ArgumentParser(prog="python -m weft_e2e.images", description=__doc__)
@@ -82,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     verb("list", run_list, "Print the names that the present content gives, and whether they are built.", choose=True)
     load = verb("load", run_load, "Build what changed and bring it to the nodes of a local cluster.", choose=True)
     load.add_argument("--cluster", default="local", metavar="NAME", help="name of the local cluster (default: local)")
+    verb("prune", run_prune, "Remove old builds of these images and all cached build layers.", choose=False)
     ship = verb(
         "push", run_push, "Build what changed and push operator, router and mock engine to your registry.", choose=False
     )

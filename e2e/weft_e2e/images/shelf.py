@@ -107,6 +107,16 @@ def push(
     return pushed
 
 
+def prune(*, python_image: str | None = None) -> list[str]:
+    """Remove this project's images that the present content does not name, and all build layers; return what went."""
+    with one_at_a_time():
+        kept = {base_ref(), *refs(python_image=python_image).values()}
+        repositories = {ref.rpartition(":")[0] for ref in kept}
+        old = [name for name in buildah.names() if name.rpartition(":")[0] in repositories and name not in kept]
+        buildah.remove(old, log=images_cache() / "logs/prune.log")
+    return old
+
+
 def chart_app_version() -> str:
     """Return the version of Weft that the chart installs by default."""
     for line in (repository_root() / "charts/weft/Chart.yaml").read_text().splitlines():

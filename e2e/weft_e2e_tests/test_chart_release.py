@@ -1,0 +1,156 @@
+"""The chart on a real cluster: accepted, installed, upgraded, tested and uninstalled under restricted pod security."""
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from weft_e2e import images
+from weft_e2e.images.catalogue import repository_root
+from weft_e2e.kube import Kube
+from weft_e2e.scenarios.installed import Installed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+CHART = str(repository_root() / "charts/weft")
+RELEASE = "chart"
+KEPT = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
+KINDS = (
+    "deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,persistentvolumeclaims"
+)
+EXTERNAL_REDIS = ["--set", "redis.embedded.enabled=false,redis.url=redis://redis.example.com:6379/0"]
+EXTERNAL_PROMETHEUS = ["--set", "prometheus.embedded.enabled=false,prometheus.url=http://prometheus.example.com:9090"]
+VARIANTS: dict[str, list[str]] = {
+    "default": [],
+    "external": [*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS],
+    "persistent": ["--set", "redis.embedded.persistence.enabled=true"],
+    "no-network-policy": ["--set", "networkPolicy.enabled=false"],
+    "placed": [
+        "--set-json",
+        'operator.tolerations=[{"key":"gpu","operator":"Exists"}]',
+        "--set",
+        "operator.nodeSelector.disk=ssd,image.pullSecrets={pull}",
+    ],
+}
+
+
+@pytest.fixture
+def restricted(weft: Installed) -> Iterator[str]:
+    """Give a namespace that enforces and warns by the restricted pod security standard."""
+    name = f"chart-{secrets.token_hex(3)}"
+    levels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn", "audit")]
+    weft.kube.kubectl("create", "namespace", name)
+    weft.kube.kubectl("label", "namespace", name, *levels)
+    try:
+        yield name
+    finally:
+        weft.kube.helm("uninstall", RELEASE, "-n", name, "--ignore-not-found", check=False)
+        weft.kube.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def own_images(weft: Installed) -> list[str]:
+    """Return the Helm arguments for the images that were loaded, or skip on a cluster that has others."""
+    if weft.local is None:
+        pytest.skip("needs the local cluster, where this checkout's images are loaded")
+    return images.chart_values(images.refs())
+
+
+def objects_in(kube: Kube, namespace: str) -> set[str]:
+    """Return kind/name of everything of ours in the namespace."""
+    found: list[dict[str, Any]] = json.loads(kube.kubectl("get", KINDS, "-n", namespace, "-o", "json").stdout)["items"]
+    return {f"{item['kind'].lower()}/{item['metadata']['name']}" for item in found} - KEPT
+
+
+def pod_uid(kube: Kube, namespace: str, component: str) -> str:
+    """Return the UID of the component's only pod."""
+    selector = f"app.kubernetes.io/component={component}"
+    words = ("get", "pods", "-n", namespace, "-l", selector, "-o", "jsonpath={.items[*].metadata.uid}")
+    uid: str = kube.kubectl(*words).stdout
+    assert len(uid.split()) == 1, uid
+    return uid
+
+
+def no_warnings(done: "subprocess.CompletedProcess[str]") -> None:
+    """Check that neither the API server nor Helm warned."""
+    assert "warn" not in done.stderr.lower(), done.stderr
+    assert "violate" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+def test_the_api_server_accepts_every_object_without_a_warning(
+    weft: Installed, restricted: str, values: list[str]
+) -> None:
+    chosen = ["--set", "image.registry=registry.example.com/team", *values]
+    text = weft.kube.helm("template", RELEASE, CHART, "-n", restricted, *chosen).stdout
+    done = weft.kube.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--field-manager=helm", "--force-conflicts", "-f", "-", input=text
+    )
+    no_warnings(done)
+    assert len(done.stdout.splitlines()) == len([item for item in yaml.safe_load_all(text) if item])
+
+
+def test_install_upgrade_test_and_uninstall(weft: Installed, restricted: str) -> None:
+    kube = weft.kube
+    # A second release beside the one that serves: its operator looks at its own namespace only.
+    mine = ["--set", f"crds.install=false,operator.watchNamespaces={{{restricted}}}", *own_images(weft)]
+    wait = ["--wait", "--timeout", "120s"]
+
+    no_warnings(kube.helm("install", RELEASE, CHART, "-n", restricted, *mine, *wait, timeout=150))
+    no_warnings(kube.helm("test", RELEASE, "-n", restricted, "--timeout", "60s", timeout=90))
+    before = {part: pod_uid(kube, restricted, part) for part in ("operator", "redis", "prometheus")}
+
+    changed = ["--set", "prometheus.embedded.scrapeInterval=7s"]
+    no_warnings(kube.helm("upgrade", RELEASE, CHART, "-n", restricted, *mine, *changed, *wait, timeout=150))
+    after = {part: pod_uid(kube, restricted, part) for part in before}
+    assert {part for part in before if before[part] != after[part]} == {"prometheus"}
+
+    refused = kube.helm("upgrade", RELEASE, CHART, "-n", restricted, *mine, "--set", "redis.url=x", check=False)
+    assert refused.returncode != 0
+    assert "/redis/url" in refused.stderr
+    assert {part: pod_uid(kube, restricted, part) for part in before} == after
+
+    kube.helm("uninstall", RELEASE, "-n", restricted, *wait, timeout=150)
+    assert objects_in(kube, restricted) == set()
+    left = kube.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name").stdout.split()
+    assert [name for name in left if restricted in name] == []
+    # Definitions belong to the release that serves, and outlive both.
+    definitions = kube.kubectl("get", "crd", "-o", "name").stdout
+    assert "disagginferenceservices.weft.dev" in definitions
+
+
+@pytest.mark.parametrize("name", ["weft-operator", "weft-router", "weft-mock-engine"])
+def test_images_hold_python_and_weft_and_no_way_to_get_more(weft: Installed, name: str) -> None:
+    own_images(weft)
+    ref = images.build([name])[name]
+    container = run("buildah", "from", ref).strip()
+    try:
+        listed = run("buildah", "run", "--isolation", "chroot", container, "--", "python", "-c", LISTING).splitlines()
+        helped = run("buildah", "run", "--isolation", "chroot", container, "--", "weft", VERBS[name], "--help")
+    finally:
+        run("buildah", "rm", container)
+    programs = {line.rpartition("/")[2] for line in listed}
+    assert {"python3.11", "weft"} <= programs
+    assert not programs & {"sh", "bash", "dash", "apt", "apt-get", "dpkg", "pip", "pip3", "gcc", "curl", "wget"}
+    assert not any("/site-packages/pip/" in line or "_tests/" in line for line in listed)
+    assert helped.startswith(f"usage: weft {VERBS[name]}")
+
+
+VERBS = {"weft-operator": "operator", "weft-router": "router", "weft-mock-engine": "mock-engine"}
+LISTING = """
+import os
+for top in ("/usr", "/opt", "/bin/", "/etc"):
+    for folder, _, names in os.walk(top):
+        for name in names:
+            print(os.path.join(folder, name))
+"""
+
+
+def run(*words: str) -> str:
+    """Run a command and return what it wrote; its own words are in the failure."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, f"{' '.join(words[:3])}: {done.stderr[-2000:]}"
+    return done.stdout
