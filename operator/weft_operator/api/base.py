@@ -1,0 +1,45 @@
+"""The base of all API types, and rules that the API server checks by CEL and the operator checks again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition over several fields; the message names the field and the fix.
+
+    ``cel`` is None where the schema itself already refuses the case, as lists keyed by name do.
+    ``holds`` is the same condition in Python, for objects that were stored before the rule was. It is
+    None for rules over the old and the new object (``oldSelf``), which only the API server can see.
+    """
+
+    cel: str | None
+    message: str
+    holds: Callable[[Any], bool] | None
+
+
+class ApiModel(BaseModel):
+    """A frozen part of an API object: camelCase on the wire, unknown fields refused, rules checked last."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> "ApiModel":
+        for rule in self.rules:
+            if rule.holds is not None and not rule.holds(self):
+                raise PydanticCustomError("rule", "{message}", {"message": rule.message})
+        return self

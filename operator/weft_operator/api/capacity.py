@@ -1,0 +1,133 @@
+"""Which GPUs there are, and where."""
+
+# ruff: noqa: RUF012 - pydantic copies the defaults of fields
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.fields import DnsLabel, ResourceName, Role
+
+Degree = Annotated[int, Field(ge=1, le=64)]
+LabelText = Annotated[str, StringConstraints(max_length=317)]
+
+
+class Toleration(ApiModel):
+    """A taint that workers of the pool tolerate, as in a pod."""
+
+    key: Annotated[str, StringConstraints(max_length=317)] = ""
+    """Key of the taint; empty with operator Exists tolerates all."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """How the value is compared."""
+    value: Annotated[str, StringConstraints(max_length=63)] | None = None
+    """Value of the taint; only with operator Equal."""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Effect of the taint; empty means all."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.operator != 'Exists' || !has(self.value)",
+            "tolerations: operator Exists takes no value; remove value or use operator Equal",
+            lambda t: t.operator != "Exists" or t.value is None,
+        ),
+        Rule(
+            "self.operator == 'Exists' || self.key != ''",
+            "tolerations: operator Equal needs a key; add it or use operator Exists",
+            lambda t: t.operator == "Exists" or t.key != "",
+        ),
+    )
+
+
+class Rdma(ApiModel):
+    """Network devices for KV transfers, one request per worker pod."""
+
+    resource: ResourceName
+    """Extended resource of the device plug-in."""
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+    """Devices per worker."""
+
+
+class Pool(ApiModel):
+    """Nodes of one kind."""
+
+    name: DnsLabel
+    """Name of the pool."""
+    gpu_type: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=63)]
+    """GPU in the planner's catalogue, for example nvidia-h100; docs/reference lists them."""
+    gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """GPUs of this pool that the plan may use; capacity.gpus if absent."""
+    resource: ResourceName = "nvidia.com/gpu"
+    """Extended resource that a GPU is requested by."""
+    gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
+    """GPUs of one node; a worker never spans nodes for now."""
+    degrees: Annotated[
+        list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = [1, 2, 4, 8]
+    """Tensor-parallel degrees the planner may choose: powers of two up to gpusPerNode."""
+    roles: Annotated[
+        list[Role], Field(min_length=1, max_length=2, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ["prefill", "decode"]
+    """What workers of this pool may do."""
+    rdma: Rdma | None = None
+    """Network devices for KV transfers."""
+    node_selector: Annotated[dict[str, LabelText], Field(max_length=16)] = {}
+    """Labels of the pool's nodes."""
+    tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
+    """Taints of the pool's nodes."""
+    topology_key: Annotated[str, StringConstraints(min_length=1, max_length=317)] = "kubernetes.io/hostname"
+    """Node label that workers of one role spread over."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.degrees.all(d, d in [1, 2, 4, 8, 16, 32, 64])",
+            "spec.capacity.pools.degrees: must be powers of two (1, 2, 4, 8, 16, 32, 64)",
+            lambda p: all(d & (d - 1) == 0 for d in p.degrees),
+        ),
+        Rule(
+            "self.degrees.all(d, d <= self.gpusPerNode)",
+            "spec.capacity.pools.degrees: a worker cannot span nodes yet; remove the degrees above gpusPerNode",
+            lambda p: all(d <= p.gpus_per_node for d in p.degrees),
+        ),
+        Rule(
+            "!has(self.rdma) || self.rdma.resource != self.resource",
+            "spec.capacity.pools.rdma.resource: is the same as the GPU's resource; name the network device's",
+            lambda p: p.rdma is None or p.rdma.resource != p.resource,
+        ),
+    )
+
+
+class Capacity(ApiModel):
+    """The GPU budget."""
+
+    gpus: Annotated[int, Field(ge=2, le=4096)]
+    """Most GPUs the service takes; at least 2, one for prefill and one for decode."""
+    elastic: bool = False
+    """Set this where an autoscaler adds nodes; else a budget above the GPUs of today's nodes is refused."""
+    pools: Annotated[
+        list[Pool], Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]})
+    ]
+    """Nodes to use."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.pools.exists(p, 'prefill' in p.roles)",
+            "spec.capacity.pools: no pool has the role prefill; add it to the roles of one",
+            lambda c: any("prefill" in p.roles for p in c.pools),
+        ),
+        Rule(
+            "self.pools.exists(p, 'decode' in p.roles)",
+            "spec.capacity.pools: no pool has the role decode; add it to the roles of one",
+            lambda c: any("decode" in p.roles for p in c.pools),
+        ),
+        Rule(
+            "self.pools.all(p, !has(p.gpus) || p.gpus <= self.gpus)",
+            "spec.capacity.pools.gpus: is above spec.capacity.gpus; lower it or raise the budget",
+            lambda c: all(p.gpus is None or p.gpus <= c.gpus for p in c.pools),
+        ),
+        Rule(
+            None,  # the list is keyed by name, so the API server refuses duplicates itself
+            "spec.capacity.pools: two pools have the same name; rename one",
+            lambda c: len({p.name for p in c.pools}) == len(c.pools),
+        ),
+    )

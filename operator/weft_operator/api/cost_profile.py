@@ -1,0 +1,122 @@
+"""CostProfile: predicted times of one model on one GPU type and engine, measured or derived."""
+
+# ruff: noqa: RUF012 - pydantic copies the defaults of fields
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from weft_operator.api.base import ApiModel, Rule
+
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+Bytes = Annotated[int, Field(ge=1)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+
+
+class PrefillPiece(ApiModel):
+    """One affine regime of prefill: alpha + perToken x increment + perPair x increment x (history + increment / 2) + perContextToken x (history + increment)."""  # noqa: E501 - one sentence of the reference page
+
+    alpha: Seconds
+    """Seconds per call."""
+    per_token: Seconds = 0
+    """Seconds per new token."""
+    per_pair: Seconds = 0
+    """Seconds per attended pair of tokens."""
+    per_context_token: Seconds = 0
+    """Seconds per token of context."""
+
+
+class DecodePiece(ApiModel):
+    """One affine regime of a decode step: alpha + perSequence x batch + perContextToken x context."""
+
+    alpha: Seconds
+    """Seconds per step."""
+    per_sequence: Seconds = 0
+    """Seconds per sequence of the batch."""
+    per_context_token: Seconds = 0
+    """Seconds per token held by the batch."""
+    experts_seconds: Seconds | None = None
+    """Seconds to read all experts of a mixture-of-experts model; with expertShare."""
+    expert_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the experts that one sequence reads; with expertsSeconds."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.expertsSeconds) == has(self.expertShare)",
+            "spec.degrees.decode: give both of expertsSeconds and expertShare, or neither",
+            lambda p: (p.experts_seconds is None) == (p.expert_share is None),
+        ),
+    )
+
+
+class DegreeCosts(ApiModel):
+    """One worker of one tensor-parallel degree."""
+
+    degree: Annotated[int, Field(ge=1, le=1024)]
+    """GPUs of the worker."""
+    weight_bytes_per_gpu: Bytes
+    """Bytes of weights on each GPU."""
+    kv_capacity_tokens: Annotated[int, Field(ge=1)]
+    """Tokens of KV cache the worker holds."""
+    prefill: Annotated[list[PrefillPiece], Field(min_length=1, max_length=16)]
+    """Regimes of prefill; the slowest counts."""
+    decode: Annotated[list[DecodePiece], Field(min_length=1, max_length=16)]
+    """Regimes of decode; the slowest counts."""
+
+
+class Transfer(ApiModel):
+    """Time of moving KV between two workers: alpha + perToken x tokens."""
+
+    source: Annotated[int, Field(ge=1, le=1024)]
+    """Degree of the sender."""
+    destination: Annotated[int, Field(ge=1, le=1024)]
+    """Degree of the receiver."""
+    link: Literal["intra-node", "inter-node"]
+    """Where the two are."""
+    alpha: Seconds
+    """Seconds per transfer."""
+    per_token: Seconds
+    """Seconds per token."""
+
+
+class CostProfileSpec(ApiModel):
+    """Times in seconds, lengths in tokens, sizes in bytes."""
+
+    model: Name
+    """Model the figures are of."""
+    gpu: Name
+    """GPU type the figures are of."""
+    engine: Name
+    """Engine and version the figures are of."""
+    kv_bytes_per_token: Bytes
+    """KV cache of one token over all layers and GPUs."""
+    degrees: Annotated[
+        list[DegreeCosts],
+        Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-map-keys": ["degree"]}),
+    ]
+    """Figures per tensor-parallel degree."""
+    transfers: Annotated[
+        list[Transfer],
+        Field(
+            min_length=1,
+            max_length=512,
+            json_schema_extra={"x-kubernetes-list-map-keys": ["source", "destination", "link"]},
+        ),
+    ]
+    """KV transfer times per pair of degrees and link."""
+    provenance: Annotated[
+        dict[str, Annotated[str, StringConstraints(max_length=1024)]],
+        Field(max_length=32),
+    ] = {}
+    """Where the figures come from, and how well they fit."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.transfers.all(t, self.degrees.exists(d, d.degree == t.source)"
+            " && self.degrees.exists(d, d.degree == t.destination))",
+            "spec.transfers: names a degree that spec.degrees lacks; add the degree or remove the transfer",
+            lambda s: (
+                {t.source for t in s.transfers} | {t.destination for t in s.transfers} <= {d.degree for d in s.degrees}
+            ),
+        ),
+    )

@@ -1,0 +1,202 @@
+"""What is served and by which engine."""
+
+# ruff: noqa: RUF012 - pydantic copies the defaults of fields
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.fields import DnsLabel, Fraction, ObjectName, Quantity
+
+Arg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+MANAGED_FLAGS = (
+    "host",
+    "port",
+    "model",
+    "served-model-name",
+    "tensor-parallel-size",
+    "pipeline-parallel-size",
+    "kv-transfer-config",
+    "max-model-len",
+    "dtype",
+    "kv-cache-dtype",
+    "gpu-memory-utilization",
+    "api-key",
+)
+"""Engine flags that follow from other fields; the same flag given twice would quietly break the plan."""
+
+# vLLM takes underscores for hyphens.
+_MANAGED = f"^--({'|'.join(MANAGED_FLAGS)})(=|$)".replace("-", "[-_]").replace("^[-_][-_]", "^--")
+_RESERVED_ENV = "^(WEFT_|POD_|VLLM_NIXL_)"
+
+
+class Resources(ApiModel):
+    """Compute resources of one container, as in a pod."""
+
+    requests: Annotated[dict[str, Quantity], Field(max_length=16)] = {}
+    """What the scheduler sets aside."""
+    limits: Annotated[dict[str, Quantity], Field(max_length=16)] = {}
+    """What the container may use at most."""
+
+
+class SecretKey(ApiModel):
+    """One key of a Secret in the service's namespace."""
+
+    name: ObjectName
+    """Name of the Secret."""
+    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", min_length=1, max_length=253)]
+    """Key in the Secret."""
+
+
+class HuggingFace(ApiModel):
+    """Weights from the Hugging Face hub, loaded by the engine at start."""
+
+    revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", min_length=1, max_length=128)] | None = (
+        None
+    )
+    """Branch, tag or commit; the repository's default branch if absent."""
+    token_secret_ref: SecretKey | None = None
+    """Access token for gated models."""
+
+
+class Pvc(ApiModel):
+    """Weights on a volume that every worker mounts read-only."""
+
+    claim_name: ObjectName
+    """PersistentVolumeClaim in the service's namespace, ReadOnlyMany or ReadWriteMany."""
+    path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", max_length=512)] = "."
+    """Folder of the model on the volume."""
+
+
+class ModelSource(ApiModel):
+    """Where the weights come from."""
+
+    hugging_face: HuggingFace | None = None
+    """The Hugging Face hub."""
+    pvc: Pvc | None = None
+    """A volume."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.huggingFace) != has(self.pvc)",
+            "spec.model.source: give exactly one of huggingFace and pvc",
+            lambda s: (s.hugging_face is None) != (s.pvc is None),
+        ),
+    )
+
+
+class Model(ApiModel):
+    """The model that is served."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$", max_length=128)]
+    """Name that clients ask for, and the model's id on the hub: meta-llama/Llama-3.1-70B-Instruct."""
+    source: ModelSource | None = None
+    """Where the weights come from; the hub, by the model's name, if absent."""
+    max_model_len: Annotated[int, Field(ge=256, le=10_485_760)] = 32768
+    """Longest context in tokens, prompt and answer together."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    """Number format of weights and activations."""
+    kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    """Number format of the KV cache; auto follows dtype."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.name == oldSelf.name",
+            "spec.model.name: cannot change, because workers of two models cannot exchange KV; "
+            "create a second service for the other model",
+            None,
+        ),
+    )
+
+
+class KvTransfer(ApiModel):
+    """How workers hand KV cache to each other."""
+
+    connector: Literal["nixl"] = "nixl"
+    """Transfer library."""
+    bidirectional: bool = True
+    """Prefill workers read a session's history back from its decode worker instead of computing it again."""
+    lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 60
+    """How long a prefill worker keeps KV that nobody has read yet."""
+    handle_ttl_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
+    """How long a decode worker keeps a finished round's KV readable; set it near the time between rounds."""
+
+
+class MockEngine(ApiModel):
+    """Settings of the mock engine, which follows the cost profile in real time and needs no GPU."""
+
+    time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Seconds that pass for each second of the cost profile; 0.1 runs ten times faster."""
+    chunk_tokens: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
+    """Slice length of chunked prefill; whole prompts if absent."""
+    kv_capacity_tokens: Annotated[int, Field(ge=256)] | None = None
+    """Tokens of KV one worker holds; the cost profile's figure if absent."""
+
+
+class EnvVar(ApiModel):
+    """One environment variable of the engine container."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+    """Name of the variable."""
+    value: Annotated[str, StringConstraints(max_length=4096)]
+    """Its value; put secrets into a Secret, never here."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!self.name.matches('{_RESERVED_ENV}')",
+            "spec.engine.env: names that begin with WEFT_, POD_ or VLLM_NIXL_ are set by the operator; remove this one",
+            lambda e: re.match(_RESERVED_ENV, e.name) is None,
+        ),
+    )
+
+
+class Engine(ApiModel):
+    """The inference engine of every worker."""
+
+    type: Literal["vllm", "mock", "sglang", "tensorrt-llm"] = "vllm"
+    """Which engine; mock follows a cost profile and needs no GPU. sglang and tensorrt-llm are refused for now."""
+    image: Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1, max_length=512)] | None = None
+    """Container image; needed for vllm, the operator's default for mock."""
+    args: Annotated[list[Arg], Field(max_length=64)] = []
+    """Further arguments, after those that follow from the plan."""
+    env: Annotated[list[EnvVar], Field(max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]})] = []
+    """Further environment variables."""
+    kv_transfer: KvTransfer = KvTransfer()
+    """How workers hand KV cache to each other."""
+    mock: MockEngine | None = None
+    """Settings of the mock engine; only with type mock."""
+    resources: Resources = Resources()
+    """CPU and memory of the engine container; GPUs and RDMA devices come from the pool."""
+    shared_memory: Quantity = "1Gi"
+    """Size of /dev/shm, which the engine's GPU processes share."""
+    memory_fraction: Fraction = 0.9
+    """Share of GPU memory that vllm may take."""
+    image_pull_secrets: Annotated[list[DnsLabel], Field(max_length=8)] = []
+    """Secrets to pull the image with."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.type in ['vllm', 'mock']",
+            "spec.engine.type: sglang and tensorrt-llm are not supported yet; use vllm or mock",
+            lambda e: e.type in ("vllm", "mock"),
+        ),
+        Rule(
+            "self.type != 'vllm' || has(self.image)",
+            "spec.engine.image: type vllm needs an image; name one with vLLM 0.32 or newer",
+            lambda e: e.type != "vllm" or e.image is not None,
+        ),
+        Rule(
+            "!has(self.mock) || self.type == 'mock'",
+            "spec.engine.mock: only for type mock; remove it or set spec.engine.type to mock",
+            lambda e: e.mock is None or e.type == "mock",
+        ),
+        Rule(
+            f"self.args.all(a, !a.matches('{_MANAGED}'))",
+            f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED_FLAGS)} "
+            "from other fields; remove them here",
+            lambda e: not any(re.match(_MANAGED, arg) for arg in e.args),
+        ),
+    )

@@ -1,0 +1,126 @@
+"""DisaggInferenceService: one model, served on disaggregated prefill and decode workers."""
+
+import re
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.capacity import Capacity
+from weft_operator.api.engine import Engine, Model
+from weft_operator.api.fields import Role
+from weft_operator.api.serving import Analytic, Coordinator, Planning, Profile, Rollout, Routing
+from weft_operator.api.status import Status
+from weft_operator.api.workload import Slo, Workload
+
+GROUP = "weft.dev"
+VERSION = "v1alpha1"
+KIND = "DisaggInferenceService"
+PLURAL = "disagginferenceservices"
+
+MAX_NAME = 40
+"""Derived names stay below 63 characters: <name>-p64-1023-0 plus the StatefulSet controller's hash of 11."""
+
+
+def _smallest(capacity: Capacity, role: Role) -> int:
+    return min(min(pool.degrees) for pool in capacity.pools if role in pool.roles)
+
+
+def _bounds_fit(spec: "DisaggInferenceServiceSpec") -> bool:
+    prefill = spec.planning.prefill.min * _smallest(spec.capacity, "prefill")
+    decode = spec.planning.decode.min * _smallest(spec.capacity, "decode")
+    return prefill + decode <= spec.capacity.gpus
+
+
+def _session_fits(spec: "DisaggInferenceServiceSpec") -> bool:
+    load = spec.workload
+    later = load.rounds.mean - 1
+    tokens = load.first_prompt.mean + later * load.increment.mean + load.rounds.mean * load.decode.mean
+    return tokens <= spec.model.max_model_len
+
+
+_SMALLEST = "self.capacity.pools.filter(p, '{role}' in p.roles).map(p, p.degrees.min()).min()"
+
+
+class DisaggInferenceServiceSpec(ApiModel):
+    """What is wanted."""
+
+    model: Model
+    """The model that is served."""
+    engine: Engine
+    """The inference engine of every worker."""
+    slo: Slo
+    """The service level objective."""
+    workload: Workload
+    """The load the plan is made for."""
+    capacity: Capacity
+    """The GPU budget."""
+    profile: Profile = Profile(analytic=Analytic())
+    """Where predicted times come from."""
+    planning: Planning = Planning()
+    """How plans are made."""
+    routing: Routing = Routing()
+    """Where prefill tasks run."""
+    rollout: Rollout = Rollout()
+    """How workers are replaced."""
+    coordinator: Coordinator = Coordinator()
+    """The front door."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"self.planning.prefill.min * {_SMALLEST.format(role='prefill')}"
+            f" + self.planning.decode.min * {_SMALLEST.format(role='decode')} <= self.capacity.gpus",
+            "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
+            "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
+            _bounds_fit,
+        ),
+        Rule(
+            "self.workload.firstPrompt.mean + (self.workload.rounds.mean - 1.0) * self.workload.increment.mean"
+            " + self.workload.rounds.mean * self.workload.decode.mean <= double(self.model.maxModelLen)",
+            "spec.workload: the mean session is longer than spec.model.maxModelLen; "
+            "raise maxModelLen or shorten the workload",
+            _session_fits,
+        ),
+    )
+
+
+class Metadata(BaseModel):
+    """The part of an object's metadata that the operator reads."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+
+
+def _name_fits(service: "DisaggInferenceService") -> bool:
+    name = service.metadata.name
+    return len(name) <= MAX_NAME and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) is not None
+
+
+class DisaggInferenceService(ApiModel):
+    """One model, served on disaggregated prefill and decode workers that the operator plans and deploys."""
+
+    api_version: str = f"{GROUP}/{VERSION}"
+    """weft.dev/v1alpha1."""
+    kind: str = KIND
+    """DisaggInferenceService."""
+    metadata: Annotated[Metadata, Field(json_schema_extra={"x-weft-plain-object": True})]
+    """Standard object metadata; the name has at most 40 characters."""
+    spec: DisaggInferenceServiceSpec
+    """What is wanted."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            f"metadata.name: use at most {MAX_NAME} characters a-z, 0-9 and -, beginning with a letter; "
+            "names of workers and Services are made from it",
+            _name_fits,
+        ),
+    )
+
+
+STATUS: type[ApiModel] = Status
+"""Schema of the status; the operator writes plain dicts that follow it."""

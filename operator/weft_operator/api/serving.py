@@ -1,0 +1,177 @@
+"""How plans are made, how requests are routed, and what stands in front."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from weft_core.durations import parse_duration
+from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.engine import Resources, SecretKey
+from weft_operator.api.fields import Duration, Fraction, ObjectName
+
+Seconds = Annotated[float, Field(ge=0, le=60)]
+
+
+class ProfileRef(ApiModel):
+    """A CostProfile in the service's namespace."""
+
+    name: ObjectName
+    """Name of the CostProfile."""
+
+
+class Analytic(ApiModel):
+    """Assumptions of the profile that is derived from the GPU's data sheet; the catalogue's values where absent."""
+
+    compute: Fraction | None = None
+    """Share of peak compute that prefill reaches."""
+    attention: Fraction | None = None
+    """Share of peak compute that attention reaches."""
+    memory: Fraction | None = None
+    """Share of memory bandwidth that decode reaches."""
+    all_reduce_link: Fraction | None = None
+    """Share of the scale-up link that an all-reduce reaches."""
+    kv_link: Fraction | None = None
+    """Share of the link that a KV transfer reaches."""
+    memory_fraction: Fraction | None = None
+    """Share of GPU memory for weights and KV; spec.engine.memoryFraction if absent."""
+    prefill_overhead: Seconds | None = None
+    """Seconds added to every prefill."""
+    decode_overhead: Seconds | None = None
+    """Seconds added to every decode step."""
+    all_reduce_latency: Seconds | None = None
+    """Seconds of one all-reduce over 2 GPUs."""
+    all_reduce_growth: Annotated[float, Field(ge=0, le=10)] | None = None
+    """Growth of that latency with each doubling of the degree."""
+    kv_latency: Seconds | None = None
+    """Seconds added to every KV transfer."""
+    reserve_bytes_per_gpu: Annotated[int, Field(ge=0, le=10**12)] | None = None
+    """Bytes per GPU kept for activations."""
+
+
+class Profile(ApiModel):
+    """Where predicted times come from."""
+
+    ref: ProfileRef | None = None
+    """A measured profile."""
+    analytic: Analytic | None = None
+    """A profile derived from the model's dimensions and the GPU's data sheet."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.ref) != has(self.analytic)",
+            "spec.profile: give exactly one of ref and analytic",
+            lambda p: (p.ref is None) != (p.analytic is None),
+        ),
+    )
+
+
+class Bounds(ApiModel):
+    """How many workers a role may have."""
+
+    min: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Fewest workers."""
+    max: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Most workers; the GPU budget decides if absent."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.max) || self.min <= self.max",
+            "spec.planning: min is above max; lower min or raise max",
+            lambda b: b.max is None or b.min <= b.max,
+        ),
+    )
+
+
+class Planning(ApiModel):
+    """How plans are made."""
+
+    objective: Literal["latency", "cost"] = "latency"
+    """latency uses the whole budget; cost takes the fewest GPUs that hold the SLO."""
+    mode: Literal["Auto", "Off"] = "Auto"
+    """Auto plans anew when the spec changes; Off keeps the plan in force, and makes one only where there is none."""
+    prefill: Bounds = Bounds()
+    """Bounds on prefill workers."""
+    decode: Bounds = Bounds()
+    """Bounds on decode workers."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Seed of the planner; the same inputs and seed give the same plan."""
+
+
+class Routing(ApiModel):
+    """Where prefill tasks run."""
+
+    policy: Literal["ampd", "remote-jsq"] = "ampd"
+    """Routing policy."""
+    alpha: Annotated[float, Field(gt=0, le=2)] = 0.9
+    """A prefill worker is eligible while its recent TTFT is at most alpha times the SLO."""
+    beta: Annotated[float, Field(gt=0, le=2)] = 0.85
+    """Prefill runs on the decode worker while its recent ITL is at most beta times the SLO."""
+    window: Annotated[int, Field(ge=1, le=6)] = 3
+    """Tasks at the head of a prefill queue that may be reordered."""
+    stats_window: Duration = "10s"
+    """How far back recent TTFT and ITL look."""
+    session_ttl: Annotated[Duration, Field(alias="sessionTTL")] = "60m"
+    """Idle time after which a session's binding is forgotten."""
+    prefill_concurrency: Annotated[int, Field(ge=1, le=64)] = 1
+    """Prefill tasks that one prefill engine works on at a time."""
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "96Mi"}, limits={"memory": "512Mi"})
+    """CPU and memory of the router sidecar."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.statsWindow) >= duration('1s') && duration(self.statsWindow) <= duration('10m')",
+            "spec.routing.statsWindow: must be between 1s and 10m",
+            lambda r: 1 <= parse_duration(r.stats_window) <= 600,
+        ),
+        Rule(
+            "duration(self.sessionTTL) >= duration('1m') && duration(self.sessionTTL) <= duration('168h')",
+            "spec.routing.sessionTTL: must be between 1m and 168h",
+            lambda r: 60 <= parse_duration(r.session_ttl) <= 168 * 3600,
+        ),
+    )
+
+
+class Rollout(ApiModel):
+    """How workers are replaced."""
+
+    drain_timeout: Duration = "60s"
+    """How long a worker that stops may finish its live requests."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.drainTimeout) >= duration('1s') && duration(self.drainTimeout) <= duration('1h')",
+            "spec.rollout.drainTimeout: must be between 1s and 1h",
+            lambda r: 1 <= parse_duration(r.drain_timeout) <= 3600,
+        ),
+    )
+
+
+class Auth(ApiModel):
+    """Who may send requests."""
+
+    api_key_secret_ref: SecretKey | None = None
+    """Secret key that holds the accepted API keys, one per line; no key is asked for if absent."""
+
+
+class Limits(ApiModel):
+    """Bounds on one request; beyond them it is refused with a 4xx."""
+
+    max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 32 << 20
+    """Size of a request body."""
+    max_n: Annotated[int, Field(ge=1, le=128)] = 8
+    """Answers asked for at once."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=10_485_760)] = 32768
+    """Tokens of one answer."""
+
+
+class Coordinator(ApiModel):
+    """The front door."""
+
+    replicas: Annotated[int, Field(ge=1, le=50)] = 2
+    """Coordinator pods."""
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
+    """CPU and memory of a coordinator."""
+    auth: Auth = Auth()
+    """Who may send requests."""
+    limits: Limits = Limits()
+    """Bounds on one request."""

@@ -1,0 +1,89 @@
+"""Carry out actions, write the status and post events: the only module that changes anything in the cluster."""
+
+from typing import Any
+
+from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.apiserver import FIELD_MANAGER, ApiServer
+from weft_operator.diff import Action, Apply, Delete
+from weft_operator.errors import ConflictError, NotFoundError, StalledError
+from weft_operator.events import Fact
+from weft_operator.manifest import Manifest, ServiceKey, controller_of
+
+
+def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> None:
+    """Carry out one action; repeating it changes nothing.
+
+    Raises:
+        StalledError: an object of this name exists that Weft did not make.
+        ApiError: the API server refused or did not answer.
+    """
+    if isinstance(action, Delete):
+        _delete(api, action)
+        return
+    if action.fresh:
+        _insist_on_ours(api, action, owner_uid)
+    api.apply(action.manifest)
+
+
+def write_status(api: ApiServer, key: ServiceKey, status: dict[str, Any]) -> None:
+    """Replace the status by server-side apply; a service deleted meanwhile is left in peace."""
+    body: Manifest = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "status": status,
+    }
+    try:
+        api.apply(body, subresource="status")
+    except NotFoundError:
+        return
+
+
+def post_event(api: ApiServer, key: ServiceKey, uid: str, fact: Fact, *, now: str) -> None:
+    """Post an Event about a service; its name follows from the fact, so that each fact is posted once."""
+    event: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": fact.name(key.name, uid), "namespace": key.namespace},
+        "involvedObject": {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "name": key.name,
+            "namespace": key.namespace,
+            "uid": uid,
+        },
+        "type": fact.type,
+        "reason": fact.reason,
+        "message": fact.message,
+        "source": {"component": FIELD_MANAGER},
+        "reportingComponent": FIELD_MANAGER,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    try:
+        api.create(event)
+    except ConflictError:
+        return
+
+
+def _insist_on_ours(api: ApiServer, action: Apply, owner_uid: str) -> None:
+    """Refuse to take over an object that was not seen among ours but has the name."""
+    try:
+        found = api.get(action.key)
+    except NotFoundError:
+        return
+    owner = controller_of(found)
+    if owner is None or owner.get("uid") != owner_uid:
+        raise StalledError(
+            "NameTaken",
+            f"{action.key} exists and was not made for this service; remove it or give the service another name",
+        )
+
+
+def _delete(api: ApiServer, action: Delete) -> None:
+    try:
+        api.delete(action.key, uid=action.uid)
+    except (NotFoundError, ConflictError):
+        # Gone already, or another object of this name: either way the one we meant is not there any more.
+        return

@@ -1,0 +1,20 @@
+"""PodDisruptionBudgets: a node drain takes one pod of each component at a time."""
+
+from weft_operator.desired.rendering import ROLES, Rendering
+from weft_operator.manifest import Manifest
+
+
+def disruption_budgets(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return one budget per component."""
+    return tuple(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": rendering.metadata(rendering.name(component), component),
+            "spec": {
+                "maxUnavailable": 1,
+                "selector": {"matchLabels": rendering.selector(component)},
+            },
+        }
+        for component in ("coordinator", *ROLES)
+    )

@@ -1,0 +1,38 @@
+"""The service account without rights, and the internal token that authenticates every hop."""
+
+import base64
+
+from weft_operator.desired.rendering import Rendering
+from weft_operator.manifest import Manifest
+
+TOKEN_BYTES = 32
+
+
+def service_account(rendering: Rendering) -> Manifest:
+    """Return the ServiceAccount of all pods: it has no rights and no token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": rendering.metadata(rendering.name(), "identity"),
+        "automountServiceAccountToken": False,
+    }
+
+
+def token_secret(rendering: Rendering, token: bytes) -> Manifest:
+    """Return the Secret that holds the internal token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": rendering.metadata(rendering.name("token"), "identity"),
+        "type": "Opaque",
+        "data": {"token": base64.b64encode(token).decode()},
+    }
+
+
+def read_token(secret: Manifest) -> bytes | None:
+    """Return the token in a Secret; None when it is absent or too short to be one."""
+    try:
+        token = base64.b64decode((secret.get("data") or {}).get("token", ""), validate=True)
+    except ValueError:
+        return None
+    return token if len(token) >= TOKEN_BYTES else None

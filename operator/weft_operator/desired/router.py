@@ -1,0 +1,90 @@
+"""The router container, which is the coordinator's only container and the sidecar of every worker."""
+
+import math
+
+from weft_core.durations import parse_duration
+from weft_operator.api.engine import Resources
+from weft_operator.desired.rendering import Rendering
+from weft_operator.desired.security import container_security
+from weft_operator.engines.container import ENGINE_PORT, ROUTER_PORT
+from weft_operator.manifest import Manifest
+
+CONFIG_VOLUME = "config"
+TOKEN_VOLUME = "token"  # noqa: S105 - the name of a volume
+TMP_VOLUME = "tmp"
+
+STOP_MARGIN_S = 10
+"""Time beyond the drain timeout for processes to end before they are killed."""
+
+
+def drain_seconds(rendering: Rendering) -> int:
+    """Return how long live requests may finish, in whole seconds."""
+    return math.ceil(parse_duration(rendering.spec.rollout.drain_timeout))
+
+
+def router_container(rendering: Rendering, *, role: str, env: list[Manifest], resources: Resources) -> Manifest:
+    """Return a router container of one role without its probes."""
+    args = [
+        "router",
+        f"--role={role}",
+        "--config=/etc/weft/router.json",
+        f"--listen=0.0.0.0:{ROUTER_PORT}",
+        f"--drain-seconds={drain_seconds(rendering)}",
+    ]
+    if role != "coordinator":
+        args.append(f"--engine-url=http://127.0.0.1:{ENGINE_PORT}")
+    return {
+        "name": "router",
+        "image": rendering.settings.router_image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": args,
+        "env": [
+            {"name": "WEFT_REDIS_URL", "value": rendering.settings.redis_url},
+            {"name": "WEFT_TOKEN_FILE", "value": "/etc/weft-token/token"},
+            from_field("POD_NAME", "metadata.name"),
+            from_field("POD_IP", "status.podIP"),
+            from_field("NODE_NAME", "spec.nodeName"),
+            *env,
+        ],
+        "ports": [{"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"}],
+        "resources": resources_of(resources),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": CONFIG_VOLUME, "mountPath": "/etc/weft", "readOnly": True},
+            {"name": TOKEN_VOLUME, "mountPath": "/etc/weft-token", "readOnly": True},
+            {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
+        ],
+    }
+
+
+def router_volumes(rendering: Rendering, *, config: str) -> list[Manifest]:
+    """Return the volumes that a router container mounts."""
+    return [
+        {"name": CONFIG_VOLUME, "configMap": {"name": config}},
+        {"name": TOKEN_VOLUME, "secret": {"secretName": rendering.name("token"), "defaultMode": 0o440}},
+        {"name": TMP_VOLUME, "emptyDir": {}},
+    ]
+
+
+def http_probe(path: str, *, period: int, failures: int, timeout: int = 2) -> Manifest:
+    """Return a probe of the router's port; times are seconds."""
+    return {
+        "httpGet": {"path": path, "port": ROUTER_PORT},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
+    }
+
+
+def from_field(name: str, path: str) -> Manifest:
+    """Return an environment variable that holds a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def resources_of(resources: Resources) -> Manifest:
+    """Return a container's resources; amounts are texts, as the API server stores them."""
+    return {
+        kind: {name: str(amount) for name, amount in sorted(amounts.items())}
+        for kind, amounts in (("limits", resources.limits), ("requests", resources.requests))
+        if amounts
+    }

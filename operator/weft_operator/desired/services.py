@@ -1,0 +1,38 @@
+"""Services: one address for clients, and headless ones that give the worker pods names."""
+
+from weft_operator.desired.rendering import ROLES, Rendering
+from weft_operator.engines.container import ROUTER_PORT
+from weft_operator.manifest import Manifest
+
+SERVICE_PORT = 80
+
+
+def services(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return the coordinator's Service and one headless Service per role."""
+    front: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": rendering.metadata(rendering.name(), "coordinator"),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": rendering.selector("coordinator"),
+            "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"}],
+        },
+    }
+    headless = tuple(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": rendering.metadata(rendering.name(role), role),
+            "spec": {
+                "type": "ClusterIP",
+                "clusterIP": "None",
+                "selector": rendering.selector(role),
+                "ports": [
+                    {"name": "http", "port": ROUTER_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"},
+                ],
+            },
+        }
+        for role in ROLES
+    )
+    return (front, *headless)

@@ -1,0 +1,141 @@
+"""Compare what is with what should be; the result is data: objects to apply and objects to delete."""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft_operator.manifest import HASH_ANNOTATION, Manifest, ObjectKey, annotations_of, is_terminating, key_of
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Send an object by server-side apply; ``fresh`` when no such object of ours was seen."""
+
+    manifest: Manifest
+    reason: str
+    fresh: bool
+    replaces: str = ""
+    """Resource version of the live object that differed."""
+
+    @property
+    def key(self) -> ObjectKey:
+        """Return the key of the object."""
+        return key_of(self.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object if it still has this uid."""
+
+    key: ObjectKey
+    uid: str
+    reason: str
+
+
+Action = Apply | Delete
+
+
+def content_hash(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of an object's canonical JSON."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def stamped(manifest: Manifest) -> Manifest:
+    """Return the object with the annotation that holds the hash of its content."""
+    metadata = dict(manifest["metadata"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), HASH_ANNOTATION: content_hash(manifest)}
+    return {**manifest, "metadata": metadata}
+
+
+def diff(
+    desired: Iterable[Manifest],
+    live: Iterable[Manifest],
+    *,
+    prunable: Collection[str],
+    keep: Collection[ObjectKey] = (),
+) -> tuple[Action, ...]:
+    """Return what to do so that the live objects become the desired ones.
+
+    An object is left alone when it carries the desired hash and every desired field still has its value;
+    fields that others added are theirs. Live objects of ``prunable`` kinds that are not desired are
+    deleted, except those in ``keep`` and those already on their way out.
+    """
+    existing = {key_of(item): item for item in live}
+    wanted = [stamped(item) for item in desired]
+    actions: list[Action] = []
+    for item in wanted:
+        found = existing.get(key_of(item))
+        if found is None:
+            actions.append(Apply(item, reason="missing", fresh=True))
+            continue
+        if is_terminating(found):
+            continue  # the name becomes free with the next event
+        version = str(found["metadata"].get("resourceVersion", ""))
+        if annotations_of(found).get(HASH_ANNOTATION) != item["metadata"]["annotations"][HASH_ANNOTATION]:
+            actions.append(Apply(item, reason="changed", fresh=False, replaces=version))
+            continue
+        drift = first_difference(item, found)
+        if drift is not None:
+            actions.append(Apply(item, reason=f"drifted: {drift}", fresh=False, replaces=version))
+    names = {key_of(item) for item in wanted}
+    for key, item in sorted(existing.items()):
+        if key in names or key.kind not in prunable or key in keep or is_terminating(item):
+            continue
+        actions.append(Delete(key, uid=str(item["metadata"].get("uid", "")), reason="not in the plan"))
+    return tuple(actions)
+
+
+def first_difference(desired: object, live: object, path: str = "") -> str | None:
+    """Return the path of the first desired field that the live object does not hold; None when all are there."""
+    if isinstance(desired, Mapping):
+        if not isinstance(live, Mapping):
+            return None if not desired and live is None else path or "object"
+        for name, value in desired.items():
+            found = first_difference(value, live.get(name), f"{path}.{name}" if path else str(name))
+            if found is not None:
+                return found
+        return None
+    if isinstance(desired, list):
+        return _list_difference(desired, live, path)
+    if desired == live or _same_quantity(desired, live) or (not desired and live is None):
+        return None
+    return path
+
+
+def _list_difference(desired: list[Any], live: object, path: str) -> str | None:
+    if not isinstance(live, list):
+        return None if not desired and live is None else path
+    if any(not isinstance(item, Mapping) for item in desired):
+        return None if desired == live else path
+    for position, item in enumerate(desired):
+        # Others may add entries (a mesh its container, an admission plug-in its toleration), so order does not count.
+        if all(first_difference(item, other) is not None for other in live):
+            named = [other for other in live if isinstance(other, Mapping) and other.get("name") == item.get("name")]
+            inside = first_difference(item, named[0]) if "name" in item and named else None
+            return f"{path}[{item.get('name', position)}]" + (f".{inside}" if inside else "")
+    return None
+
+
+_QUANTITY = re.compile(r"([0-9]+|[0-9]*\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+_SCALE = {"": 1.0, "m": 1e-3} | {
+    unit: scale
+    for power, letter in enumerate("kMGTPE", start=1)
+    for unit, scale in ((letter, 1000.0**power), (f"{letter.upper()}i", 1024.0**power))
+}
+
+
+def _same_quantity(left: object, right: object) -> bool:
+    """Tell whether two texts are the same amount: the API server stores 1000m as 1."""
+    a, b = _amount(left), _amount(right)
+    return a is not None and a == b
+
+
+def _amount(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    match = _QUANTITY.fullmatch(str(value))
+    return float(match.group(1)) * _SCALE[match.group(2) or ""] if match else None

@@ -1,0 +1,44 @@
+"""The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol."""
+
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.engines.container import (
+    ENGINE_PORT,
+    PROFILE_FILE,
+    SIDE_CHANNEL_PORT,
+    EngineContainer,
+    EngineRequest,
+)
+
+
+def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+    """Return the mock engine's arguments; the image's entry point is the ``weft`` program."""
+    transfer, mock = spec.engine.kv_transfer, spec.engine.mock
+    args = [
+        "mock-engine",
+        f"--model={spec.model.name}",
+        f"--profile={PROFILE_FILE}",
+        f"--degree={request.degree}",
+        f"--role={request.role}",
+        f"--listen=127.0.0.1:{ENGINE_PORT}",
+        "--side-channel-host=$(POD_IP)",
+        f"--side-channel-port={SIDE_CHANNEL_PORT}",
+        "--engine-id=$(POD_NAME)",
+        f"--max-model-len={spec.model.max_model_len}",
+        f"--kv-lease-seconds={transfer.lease_seconds}",
+        f"--handle-ttl-seconds={transfer.handle_ttl_seconds}",
+    ]
+    if transfer.bidirectional:
+        args.append("--bidirectional")
+    if mock is not None:
+        args.append(f"--time-scale={mock.time_scale:g}")
+        if mock.chunk_tokens is not None:
+            args.append(f"--chunk={mock.chunk_tokens}")
+        if mock.kv_capacity_tokens is not None:
+            args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
+    return EngineContainer(
+        image=spec.engine.image or request.default_image,
+        args=(*args, *spec.engine.args),
+        start_seconds=120,
+        probe_period=1,
+        requests={"cpu": "50m", "memory": "96Mi"},
+    )

@@ -1,0 +1,64 @@
+"""Errors that say what to do next, and the answers of the API server as errors of our own.
+
+OperatorError
+├── StalledError      nothing helps but a change of the spec or the cluster; looked at again at the resync
+├── WaitingError      will pass by itself; looked at again after ``retry_after`` seconds
+└── ApiError          an answer of the API server (or none)
+    ├── NotFoundError     404
+    ├── ConflictError     409: somebody was faster, or the object's uid is another one
+    ├── ForbiddenError    401 and 403: rights are missing
+    ├── InvalidError      400 and 422: the object breaks a rule of the API server
+    └── TransientError    429, 5xx, no connection: retried with growing pauses
+"""
+
+
+class OperatorError(Exception):
+    """The root of all errors of the operator."""
+
+
+class StalledError(OperatorError):
+    """Nothing helps but a change of the spec or the cluster; ``reason`` is one of ``weft_operator.reasons``."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class WaitingError(OperatorError):
+    """Something will pass by itself; look again after ``retry_after`` seconds."""
+
+    def __init__(self, reason: str, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class ApiError(OperatorError):
+    """The API server's answer to one request; ``status`` is the HTTP status, 0 without an answer."""
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class NotFoundError(ApiError):
+    """404: the object or its kind is not there."""
+
+
+class ConflictError(ApiError):
+    """409: somebody was faster, or a precondition does not hold."""
+
+
+class ForbiddenError(ApiError):
+    """401 or 403: the operator lacks a right."""
+
+
+class InvalidError(ApiError):
+    """400 or 422: the object breaks a rule of the API server."""
+
+
+class TransientError(ApiError):
+    """429, 5xx or no connection: worth another attempt."""

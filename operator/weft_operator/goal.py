@@ -1,0 +1,135 @@
+"""Decide what a service should look like now: the newest plan, or the last good one while there is no newer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from weft_core.cost import CostProfileError
+from weft_core.profile_json import profile_from_json
+from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceService, DisaggInferenceServiceSpec
+from weft_operator.desired.config import read_record
+from weft_operator.desired.rendering import PlanRecord
+from weft_operator.errors import StalledError
+from weft_operator.observe import Observed
+from weft_operator.planning.child import Answer, Planned, Refused
+from weft_operator.planning.request import Request, planner_request, request_hash
+from weft_operator.reasons import PLANNED
+from weft_operator.status import Verdict, plan_summary
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the planner is to be asked for a spec."""
+
+    spec: DisaggInferenceServiceSpec
+    request: Request
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What to render (None: nothing yet), and the condition Planned that tells why."""
+
+    record: PlanRecord | None
+    planned: Verdict
+
+
+def last_record(observed: Observed) -> PlanRecord | None:
+    """Return the plan in force with all it was made from, None when there is none."""
+    config = observed.named("ConfigMap", f"{observed.service['metadata']['name']}-plan")
+    return read_record(config) if config is not None else None
+
+
+def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
+    """Return the service of an object as the API server stores it.
+
+    Raises:
+        StalledError: InvalidSpec, naming the field; rules may be newer than the stored object.
+    """
+    body = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": manifest["metadata"],
+        "spec": manifest.get("spec"),
+    }
+    try:
+        return DisaggInferenceService.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        own = first["type"] == "rule"  # a rule's message names the field itself
+        raise StalledError("InvalidSpec", first["msg"] if own else f"{where}: {first['msg']}") from error
+
+
+def question(service: DisaggInferenceService, observed: Observed) -> Question:
+    """Return what the planner must be asked.
+
+    Raises:
+        StalledError: the spec refers to something that is not there or cannot be used.
+    """
+    spec = service.spec
+    ref = spec.coordinator.auth.api_key_secret_ref
+    if ref is not None and not observed.api_key_found:
+        raise StalledError(
+            "SecretNotFound",
+            f"spec.coordinator.auth.apiKeySecretRef: there is no Secret {ref.name} with a non-empty key {ref.key} in "
+            f"namespace {service.metadata.namespace}; create it or correct the reference",
+        )
+    profile = None
+    if spec.profile.ref is not None:
+        name = spec.profile.ref.name
+        if observed.profile is None:
+            raise StalledError(
+                "ProfileNotFound",
+                f"spec.profile.ref: there is no CostProfile {name} in namespace {service.metadata.namespace}; "
+                "create it, correct the name, or use spec.profile.analytic",
+            )
+        profile = observed.profile.get("spec") or {}
+        try:
+            profile_from_json(profile)
+        except CostProfileError as error:
+            raise StalledError("ProfileInvalid", f"CostProfile {name}: spec.{error}") from error
+    request = planner_request(spec, profile=profile)
+    return Question(spec=spec, request=request, hash=request_hash(request))
+
+
+def settled(asked: Question, record: PlanRecord | None) -> Goal | None:
+    """Return the goal when the plan in force answers the question, None when the planner must be asked."""
+    if record is None:
+        return None
+    if record.request_hash == asked.hash:
+        return _carried(asked, record, "")
+    if asked.spec.planning.mode == "Off":
+        return _carried(asked, record, "; kept although the spec has changed, because spec.planning.mode is Off")
+    return None
+
+
+def answered(asked: Question, answer: Answer | None, record: PlanRecord | None) -> Goal:
+    """Return the goal for the planner's answer; without a new plan the last good one stays in force."""
+    if answer is None:
+        kept = f"; {plan_summary(record.plan)} stays in force meanwhile" if record is not None else ""
+        return Goal(record, Verdict("Unknown", "Planning", f"the planner is at work{kept}"))
+    if isinstance(answer, Refused):
+        return refused(answer.reason, answer.message, record)
+    return _carried(asked, _record(asked, answer), "")
+
+
+def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
+    """Return the goal when there can be no new plan: the last good one, and why."""
+    known = reason if reason in PLANNED else "Infeasible"
+    text = message if known == reason else f"{reason}: {message}"
+    kept = f"; workers of {plan_summary(record.plan)} stay as they are" if record is not None else ""
+    return Goal(record, Verdict("False", known, f"{text}{kept}"))
+
+
+def _record(asked: Question, answer: Planned) -> PlanRecord:
+    return PlanRecord(spec=asked.spec, plan=answer.plan, profile=answer.profile, request_hash=asked.hash)
+
+
+def _carried(asked: Question, record: PlanRecord, note: str) -> Goal:
+    plan = record.plan
+    current = PlanRecord(spec=asked.spec, plan=plan, profile=record.profile, request_hash=record.request_hash)
+    reason = f": {plan.reason}" if plan.reason else ""
+    return Goal(current, Verdict("True", "PlanReady", f"{plan_summary(plan)} on {plan.gpus} GPUs{reason}{note}"))

@@ -1,0 +1,87 @@
+"""Kubernetes objects as plain dicts, and the few things every part reads from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Manifest = dict[str, Any]
+"""One Kubernetes object in its JSON form."""
+
+SERVICE_LABEL = "weft.dev/service"
+WORKER_LABEL = "weft.dev/worker"
+DEGREE_LABEL = "weft.dev/degree"
+POOL_LABEL = "weft.dev/pool"
+REVISION_LABEL = "weft.dev/revision"
+PLAN_REVISION_LABEL = "weft.dev/plan-revision"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+HASH_ANNOTATION = "weft.dev/applied-hash"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServiceKey:
+    """Names one DisaggInferenceService."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectKey:
+    """Names one object of any kind in the service's namespace."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def key_of(manifest: Mapping[str, Any]) -> ObjectKey:
+    """Return the key of an object."""
+    metadata = manifest["metadata"]
+    return ObjectKey(manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def name_of(manifest: Mapping[str, Any]) -> str:
+    """Return an object's name."""
+    return str(manifest["metadata"]["name"])
+
+
+def labels_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return an object's labels; none are an empty mapping."""
+    labels: Mapping[str, str] = manifest["metadata"].get("labels") or {}
+    return labels
+
+
+def annotations_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return an object's annotations; none are an empty mapping."""
+    annotations: Mapping[str, str] = manifest["metadata"].get("annotations") or {}
+    return annotations
+
+
+def is_terminating(manifest: Mapping[str, Any]) -> bool:
+    """Tell whether an object's deletion has begun."""
+    return bool(manifest["metadata"].get("deletionTimestamp"))
+
+
+def controller_of(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the owner reference of the controller that made an object."""
+    for owner in manifest["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            reference: Mapping[str, Any] = owner
+            return reference
+    return None
+
+
+def condition_of(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """Return one condition of an object's status."""
+    for condition in (manifest.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == kind:
+            found: Mapping[str, Any] = condition
+            return found
+    return None

@@ -1,0 +1,141 @@
+"""Read everything about one service from the API server: the first step of every pass."""
+
+import base64
+import binascii
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.apiserver import ApiServer
+from weft_operator.errors import ForbiddenError, NotFoundError
+from weft_operator.manifest import SERVICE_LABEL, Manifest, ObjectKey, ServiceKey, controller_of, key_of, labels_of
+
+OWNED_KINDS: tuple[tuple[str, str], ...] = (
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "Deployment"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("v1", "ServiceAccount"),
+    ("policy/v1", "PodDisruptionBudget"),
+)
+"""Kinds that are listed by label; Secrets are read one by one, so that the operator may not list them."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One service as the API server had it at the beginning of a pass."""
+
+    service: Manifest
+    owned: tuple[Manifest, ...]
+    """Objects that this very service (by uid) controls."""
+    pods: tuple[Manifest, ...]
+    former: tuple[ObjectKey, ...] = ()
+    """Objects of a service of the same name that was deleted; the garbage collector is removing them."""
+    profile: Manifest | None = None
+    """The CostProfile that the spec refers to, None when it is not there."""
+    api_key_found: bool = True
+    """Whether the Secret and key of ``coordinator.auth.apiKeySecretRef`` are there, if the spec names one."""
+
+    def of_kind(self, kind: str) -> tuple[Manifest, ...]:
+        """Return the owned objects of one kind."""
+        return tuple(item for item in self.owned if item["kind"] == kind)
+
+    def named(self, kind: str, name: str) -> Manifest | None:
+        """Return one owned object."""
+        return next((item for item in self.of_kind(kind) if item["metadata"]["name"] == name), None)
+
+
+def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
+    """Return the service and all that belongs to it; None when the service is gone."""
+    try:
+        service = api.get(service_object(key))
+    except NotFoundError:
+        return None
+    selector = f"{SERVICE_LABEL}={key.name}"
+    found = [
+        item
+        for api_version, kind in OWNED_KINDS
+        for item in api.list(api_version, kind, namespace=key.namespace, selector=selector)
+    ]
+    token = _get(api, ObjectKey("v1", "Secret", key.namespace, f"{key.name}-token"))
+    if token is not None and labels_of(token).get(SERVICE_LABEL) == key.name:
+        found.append(token)
+    uid = service["metadata"]["uid"]
+    owned, former = [], []
+    for item in found:
+        owner = controller_of(item)
+        if owner is None or owner.get("kind") != KIND:
+            continue
+        if owner.get("uid") == uid:
+            owned.append(item)
+        else:
+            former.append(key_of(item))
+    spec = service.get("spec") or {}
+    return Observed(
+        service=service,
+        owned=tuple(owned),
+        pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
+        former=tuple(former),
+        profile=_profile(api, key, spec),
+        api_key_found=_api_key_found(api, key, spec),
+    )
+
+
+def service_object(key: ServiceKey) -> ObjectKey:
+    """Return the key of the service's own object."""
+    return ObjectKey(f"{GROUP}/{VERSION}", KIND, key.namespace, key.name)
+
+
+def count_gpus(api: ApiServer, pools: list[tuple[str, dict[str, str]]]) -> int | None:
+    """Return how many GPUs the nodes of the pools have, given each pool's resource and node labels.
+
+    A node that belongs to several pools counts once. None when the operator may not list nodes.
+    """
+    try:
+        nodes = api.list("v1", "Node")
+    except ForbiddenError:
+        log.info("nodes_not_listed")
+        return None
+    total = 0
+    for node in nodes:
+        labels = labels_of(node)
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        resources = {
+            resource for resource, wanted in pools if all(labels.get(name) == value for name, value in wanted.items())
+        }
+        total += sum(_whole(allocatable.get(resource, "0")) for resource in resources)
+    return total
+
+
+def _whole(amount: object) -> int:
+    text = str(amount)
+    return int(text) if text.isdigit() else 0
+
+
+def _profile(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
+    name = ((spec.get("profile") or {}).get("ref") or {}).get("name")
+    if not name:
+        return None
+    return _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name))
+
+
+def _api_key_found(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> bool:
+    ref = ((spec.get("coordinator") or {}).get("auth") or {}).get("apiKeySecretRef")
+    if not ref:
+        return True
+    secret = _get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"]))
+    value = ((secret or {}).get("data") or {}).get(ref["key"], "")
+    try:
+        return bool(base64.b64decode(value, validate=True).strip())
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _get(api: ApiServer, key: ObjectKey) -> Manifest | None:
+    try:
+        return api.get(key)
+    except NotFoundError:
+        return None

@@ -1,0 +1,101 @@
+"""Run the planner as a child process with a deadline: a hanging or crashing solver never stops the operator."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft_core.plan import Plan, PlanError, plan_from_json
+from weft_operator.planning.request import Request
+
+PLANNER = (sys.executable, "-m", "weft_planner", "solve")
+
+BAD_REQUEST = 2
+"""Exit status with which the planner refuses a request; stderr says why in one line."""
+
+_TAIL = 400
+"""Characters of the child's stderr in a message: its last line and what led there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The planner's plan and the cost profile it used."""
+
+    plan: Plan
+    profile: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why there is no plan; ``passing`` when the same question may get an answer later."""
+
+    reason: str
+    message: str
+    passing: bool = False
+
+
+Answer = Planned | Refused
+
+
+async def solve(request: Request, *, deadline: float, command: Sequence[str] = PLANNER) -> Answer:
+    """Ask the planner; whatever happens to it, an answer comes within ``deadline`` seconds and no process stays."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Refused("PlannerCrashed", f"the planner cannot be started: {error.strerror}", passing=True)
+    _prefer_as_victim(process.pid)
+    try:
+        async with asyncio.timeout(deadline):
+            out, err = await process.communicate(json.dumps(request).encode())
+    except TimeoutError:
+        return Refused(
+            "PlannerTimeout",
+            f"the planner gave no answer within {deadline:g} s and was ended; raise the chart's "
+            "operator.plannerDeadlineSeconds, or narrow degrees and bounds",
+            passing=True,
+        )
+    finally:
+        await _end(process)
+    return _read(process.returncode, out, err.decode(errors="replace").strip())
+
+
+def _read(status: int | None, out: bytes, err: str) -> Answer:
+    tail = err[-_TAIL:]
+    if status == BAD_REQUEST:
+        return Refused("InvalidSpec", tail or "the planner refused the request")
+    if status != 0:
+        how = f"signal {signal.Signals(-status).name}" if status is not None and status < 0 else f"status {status}"
+        last = f": {tail}" if tail else ""
+        return Refused("PlannerCrashed", f"the planner ended with {how}{last}", passing=True)
+    try:
+        body = json.loads(out)
+        if body["status"] != "ok":
+            return Refused(str(body.get("reason") or "Infeasible"), str(body.get("message", "no layout fits")))
+        return Planned(plan=plan_from_json(body["plan"]), profile=dict(body["profile"]))
+    except (ValueError, KeyError, TypeError, PlanError) as error:
+        return Refused("PlannerCrashed", f"the planner's answer cannot be read: {error!r}", passing=True)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _prefer_as_victim(pid: int) -> None:
+    """Let the kernel end the planner, not the operator, when the container runs out of memory."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")

@@ -1,0 +1,72 @@
+"""What the operator's environment says; every error names the variable and the fix."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class SettingsError(ValueError):
+    """Report an environment variable that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the operator is told at start; times are seconds."""
+
+    router_image: str
+    mock_image: str
+    redis_url: str
+    prometheus_url: str = ""
+    watch_namespaces: tuple[str, ...] = ()
+    planner_deadline: float = 60.0
+    resync: float = 60.0
+    port: int = 8081
+    pod_name: str = ""
+
+
+def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings.
+
+    Raises:
+        SettingsError: a variable is missing or not a number.
+    """
+    return Settings(
+        router_image=_required(env, "WEFT_ROUTER_IMAGE", "the image of coordinators and sidecars"),
+        mock_image=env.get("WEFT_MOCK_IMAGE", ""),
+        redis_url=env.get("WEFT_REDIS_URL") or "redis://weft-redis.weft-system:6379/0",
+        prometheus_url=env.get("WEFT_PROMETHEUS_URL", ""),
+        watch_namespaces=tuple(part for part in env.get("WEFT_WATCH_NAMESPACES", "").replace(",", " ").split() if part),
+        planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 60.0),
+        resync=_seconds(env, "WEFT_RESYNC_SECONDS", 60.0),
+        port=_port(env, "WEFT_OPERATOR_PORT", 8081),
+        pod_name=env.get("POD_NAME", ""),
+    )
+
+
+def _required(env: Mapping[str, str], name: str, what: str) -> str:
+    value = env.get(name, "").strip()
+    if not value:
+        raise SettingsError(f"{name} is not set; give {what}")
+    return value
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 86400:
+        raise SettingsError(f"{name}={text!r}: give seconds above 0 and below 86400")
+    return value
+
+
+def _port(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdigit() or int(text) > 65535:
+        raise SettingsError(f"{name}={text!r}: give a port between 0 and 65535")
+    return int(text)
