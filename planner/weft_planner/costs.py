@@ -12,7 +12,7 @@ from weft_core.profile_json import profile_from_json
 from weft_planner.infeasible import Infeasible
 from weft_planner.workload import Analytic, Model, Request
 
-BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
 
 def profile_of(request: Request) -> CostProfile:

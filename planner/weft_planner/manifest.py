@@ -11,6 +11,11 @@ from weft_planner.workload import Request, RequestError, request_of
 KIND = "DisaggInferenceService"
 PROFILE_KIND = "CostProfile"
 
+GAP = "5s"
+MEMORY_FRACTION = 0.9
+DTYPE = "bfloat16"
+"""What the API server fills in where a manifest is silent and the planner's own default differs or is told."""
+
 Json = Mapping[str, object]
 
 
@@ -69,24 +74,31 @@ def request_from_service(service: Json, profiles: Sequence[Json] = ()) -> Reques
     engine = _object(spec, "engine", "spec", optional=True)
     transfer = _object(engine, "kvTransfer", "spec.engine", optional=True)
     body: dict[str, object] = {
-        "model": _some(model, "name", "maxModelLen", "dtype", "kvCacheDtype"),
+        "model": _model(model),
         "engine": _some(transfer, "bidirectional"),
         "slo": {key: _seconds(slo, key, "spec.slo") for key in ("ttft", "itl") if key in slo}
         | _some(slo, "percentile", "attainment"),
-        "workload": {key: _mean(value, key) for key, value in workload.items()},
+        "workload": {key: _mean(value, key) for key, value in {"gap": GAP, **workload}.items()},
         "capacity": _some(capacity, "gpus")
         | {"pools": [_pool(pool, i) for i, pool in enumerate(_list(capacity, "pools", "spec.capacity"))]},
         "objective": planning.get("objective", "latency"),
         "bounds": _some(planning, "prefill", "decode"),
+        "seed": planning.get("seed", 0),
         "profile": _referenced(profile, profiles),
     }
-    analytic = _object(profile, "analytic", "spec.profile", optional=True)
-    if "efficiency" in analytic:
-        body["analytic"] = analytic["efficiency"]
+    if body["profile"] is None:
+        analytic = _object(profile, "analytic", "spec.profile", optional=True)
+        body["analytic"] = {"memoryFraction": engine.get("memoryFraction", MEMORY_FRACTION), **analytic}
     try:
         return request_of(body)
     except RequestError as error:
         raise RequestError("; ".join(f"spec.{fault}" for fault in str(error).split("; "))) from error
+
+
+def _model(model: Json) -> dict[str, object]:
+    kv = model.get("kvCacheDtype", "auto")
+    eight_bit = isinstance(kv, str) and kv.startswith("fp8")  # both 8-bit formats take the same memory
+    return {"dtype": DTYPE, **_some(model, "name", "maxModelLen", "dtype"), "kvCacheDtype": "fp8" if eight_bit else kv}
 
 
 def _some(source: Json, *keys: str) -> dict[str, object]:

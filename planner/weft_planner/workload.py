@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from weft_core.plan import Objective, Role
@@ -16,6 +16,8 @@ class RequestError(ValueError):
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Tokens = Annotated[float, Field(gt=0, le=10_000_000, allow_inf_nan=False)]
+Precision = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 
 
@@ -28,8 +30,8 @@ class Model(_Part):
 
     name: Annotated[str, Field(min_length=1)]
     max_model_len: Count = 32768
-    dtype: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
-    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
+    dtype: Precision = "auto"
+    kv_cache_dtype: Precision = "auto"
 
 
 class Engine(_Part):
@@ -50,12 +52,12 @@ class Objectives(_Part):
 class Workload(_Part):
     """Means of the traffic: sessions per second, rounds per session, tokens per round, seconds between rounds."""
 
-    arrival_rate: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
-    rounds: Annotated[float, Field(ge=1, le=1_000, allow_inf_nan=False)]
-    first_prompt: Annotated[float, Field(ge=1, le=10_000_000, allow_inf_nan=False)]
-    increment: Annotated[float, Field(ge=1, le=10_000_000, allow_inf_nan=False)]
-    decode: Annotated[float, Field(ge=1, le=10_000_000, allow_inf_nan=False)]
-    gap: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0
+    arrival_rate: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
+    rounds: Annotated[float, Field(ge=1, le=10_000, allow_inf_nan=False)]
+    first_prompt: Tokens
+    increment: Tokens
+    decode: Tokens
+    gap: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 0
 
 
 class Pool(_Part):
@@ -67,6 +69,12 @@ class Pool(_Part):
     degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] = (1, 2, 4, 8)
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("prefill", "decode")
     gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+
+    @field_validator("degrees", "roles")
+    @classmethod
+    def _in_one_order(cls, value: tuple[object, ...]) -> tuple[object, ...]:
+        """Sort them: their order means nothing, so it must not change a plan's inputs hash."""
+        return tuple(sorted(set(value), key=lambda item: (len(str(item)), str(item))))
 
     @model_validator(mode="after")
     def _a_degree_fits_a_node(self) -> Self:

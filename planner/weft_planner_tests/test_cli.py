@@ -80,7 +80,7 @@ def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pyte
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest), "-o", "json"]) == 0
     by_manifest = json.loads(capsys.readouterr().out)
-    request = body(**{"model.dtype": "bfloat16"})
+    request = body(**{"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}})
     assert by_manifest == json.loads(run_solver(json.dumps(request)).stdout)
     assert cli.main(["plan", "-f", str(manifest), "-o", "yaml", "--gpus", "8", "--objective", "cost"]) == 0
     smaller = yaml.safe_load(capsys.readouterr().out)

@@ -32,8 +32,16 @@ def test_units_and_names_are_converted() -> None:
                 "workload.gap": {"mean": "1m30s"},
                 "workload.rounds": 7,
                 "engine.kvTransfer.bidirectional": False,
-                "profile": {"analytic": {"efficiency": {"compute": 0.75}}},
-                "planning": {"objective": "cost", "mode": "Auto", "prefill": {"min": 2}, "decode": {"max": 3}},
+                "engine.memoryFraction": 0.85,
+                "model.kvCacheDtype": "fp8_e4m3",
+                "profile": {"analytic": {"compute": 0.75}},
+                "planning": {
+                    "objective": "cost",
+                    "mode": "Auto",
+                    "prefill": {"min": 2},
+                    "decode": {"max": 3},
+                    "seed": 7,
+                },
             }
         )
     )
@@ -41,10 +49,22 @@ def test_units_and_names_are_converted() -> None:
     assert (request.workload.gap, request.workload.rounds) == (90.0, 7)
     assert not request.engine.bidirectional
     assert request.analytic is not None
-    assert request.analytic.compute == 0.75
+    assert (request.analytic.compute, request.analytic.memory_fraction) == (0.75, 0.85)
+    assert request.model.kv_cache_dtype == "fp8"
+    assert request.seed == 7
     assert request.objective == "cost"
     assert (request.bounds.prefill.min, request.bounds.decode.max) == (2, 3)
     assert request.capacity.pools[0].gpu_type == "nvidia-h20"
+
+
+def test_what_is_left_out_is_what_the_api_server_fills_in() -> None:
+    given = service()
+    del given["spec"]["workload"]["gap"]
+    del given["spec"]["model"]["dtype"]
+    request = request_from_service(given)
+    assert (request.workload.gap, request.model.dtype) == (5.0, "bfloat16")
+    assert request.analytic is not None
+    assert request.analytic.memory_fraction == 0.9
 
 
 def test_a_referenced_profile_is_found_beside_the_service() -> None:

@@ -49,6 +49,13 @@ def test_a_bad_field_is_refused_by_its_path(path: str, value: Any, named: str) -
     assert "\n" not in str(fault.value)
 
 
+def test_the_order_of_degrees_and_roles_means_nothing() -> None:
+    changed = body(**{"capacity.pools.0.degrees": [8, 4, 2, 1, 8], "capacity.pools.0.roles": ["prefill", "decode"]})
+    other = body(**{"capacity.pools.0.roles": ["decode", "prefill"]})
+    assert request_of(changed) == request_of(other) == request_of(body())
+    assert request_of(changed).capacity.pools[0].degrees == (1, 2, 4, 8)
+
+
 def test_a_missing_field_is_named() -> None:
     given = body()
     del given["slo"]["itl"]

@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         return int(args.run(args))
+    except ModuleNotFoundError as error:  # an image holds only the parts it runs
+        sys.exit(f"weft {args.verb}: this installation lacks {error.name}; install weft with the part's extra")
     except BrokenPipeError:  # the reader (head, less) has seen enough
         sys.stderr.close()
         return 0
