@@ -30,6 +30,8 @@ def service_crd() -> Manifest:
         "spec": schema["properties"]["spec"],
         "status": {**structural_schema(STATUS), "description": "What the operator last saw and did."},
     }
+    # Kubernetes allows 253 characters; the bound is for the cost of the rule over the name.
+    schema["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 63}}}
     schema["required"] = ["spec"]
     columns = [
         ("Ready", "string", _condition("Ready"), "Whether requests are served by all planned workers"),

@@ -39,9 +39,6 @@ def _session_fits(spec: "DisaggInferenceServiceSpec") -> bool:
     return tokens <= spec.model.max_model_len
 
 
-_SMALLEST = "self.capacity.pools.filter(p, '{role}' in p.roles).map(p, p.degrees.min()).min()"
-
-
 class DisaggInferenceServiceSpec(ApiModel):
     """What is wanted."""
 
@@ -68,8 +65,10 @@ class DisaggInferenceServiceSpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"self.planning.prefill.min * {_SMALLEST.format(role='prefill')}"
-            f" + self.planning.decode.min * {_SMALLEST.format(role='decode')} <= self.capacity.gpus",
+            # Written as a search, because the API server estimates the cost of filter().map().min() above its budget.
+            "self.capacity.pools.exists(p, 'prefill' in p.roles && self.capacity.pools.exists(q, 'decode' in q.roles"
+            " && self.planning.prefill.min * p.degrees.min() + self.planning.decode.min * q.degrees.min()"
+            " <= self.capacity.gpus))",
             "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
             "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
             _bounds_fit,

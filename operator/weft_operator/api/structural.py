@@ -144,7 +144,7 @@ def _model_of(annotation: object) -> type[ApiModel] | None:
 
 def _plain(default: object) -> object:
     if isinstance(default, BaseModel):
-        return default.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return default.model_dump(mode="json", by_alias=True, exclude_none=True)
     return default
 
 
