@@ -64,7 +64,6 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop; exit status 2 for options that cannot be."""
-    import orjson
     import uvloop
 
     from weft_core.profile_json import profile_from_json
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         host, port = _address(options.listen)
         config = EngineConfig(
             model=options.model,
-            profile=profile_from_json(orjson.loads(options.profile.read_bytes())),
+            profile=profile_from_json(_json("--profile", options.profile.read_bytes())),
             degree=options.degree,
             engine_id=options.engine_id or f"{socket.gethostname()}-{os.getpid()}",
             role=options.role,
@@ -99,11 +98,23 @@ def run(options: argparse.Namespace) -> int:
             recompute_threshold=options.kv_recompute_threshold,
             node=os.environ.get("NODE_NAME", ""),
         )
-        faults = faults_from_json(orjson.loads(options.fault))
+        faults = faults_from_json(_json("--fault", options.fault))
     except (CostProfileError, ConfigError, FaultError, OSError, ValueError) as error:
         print(f"weft mock-engine: {error}", file=sys.stderr)
         return 2
     return uvloop.run(serve(config, drain_seconds=options.drain_seconds, faults=faults))
+
+
+def _json(flag: str, text: str | bytes) -> dict[str, object]:
+    import orjson
+
+    try:
+        body = orjson.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{flag}: no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise ValueError(f"{flag}: a JSON object is needed")
+    return body
 
 
 def _address(text: str) -> tuple[str, int]:

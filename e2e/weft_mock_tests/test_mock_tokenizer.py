@@ -52,7 +52,7 @@ def test_an_answer_sent_back_is_cut_into_the_ids_that_were_generated(contents: l
     messages: list[dict[str, object]] = [{"role": "user", "content": c} for c in contents]
     prompt = chat_ids(messages)
     made = answer(prompt, n)
-    said = [*messages, {"role": "assistant", "content": decode(made)}, {"role": "user", "content": "more"}]
+    said: list[dict[str, object]] = [*messages, {"role": "assistant", "content": decode(made)}, {"role": "user", "content": "more"}]
     following = chat_ids(said)
     words = made[:-1] if made[-1] == END_OF_TURN else made
     assert following[: len(prompt) + len(words) + 1] == [*prompt, *words, END_OF_TURN]

@@ -1,0 +1,153 @@
+"""The engine as its own process, as it runs in a container."""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weft_core.profile_json import profile_to_json
+from weft_mock.cli import register
+from weft_mock.config import ConfigError
+from weft_mock_tests.engines import MODEL, config, profile
+
+ENTRY = (
+    "import argparse, sys\n"
+    "from weft_mock.cli import register\n"
+    "parser = argparse.ArgumentParser()\n"
+    "register(parser.add_subparsers())\n"
+    "options = parser.parse_args()\n"
+    "sys.exit(options.run(options))\n"
+)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    assert isinstance(port, int)
+    return port
+
+
+@contextlib.contextmanager
+def engine(folder: Path, *flags: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Start an engine and wait for its health."""
+    file = folder / "profile.json"
+    file.write_text(json.dumps(profile_to_json(profile())))
+    port = free_port()
+    command = [sys.executable, "-c", ENTRY, "mock-engine", "--model", MODEL, "--profile", str(file), "--degree", "1"]
+    command += ["--listen", f"127.0.0.1:{port}", "--side-channel-port", str(free_port()), *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 10
+        while not healthy(port):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield port, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def completion(port: int, **fields: object) -> Iterator[http.client.HTTPResponse]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", **fields}))
+        with connection.getresponse() as reply:
+            yield reply
+
+
+@pytest.mark.component
+def test_sigterm_lets_live_requests_end(tmp_path: Path) -> None:
+    with engine(tmp_path, "--time-scale", "5") as (port, process):
+        with completion(port, max_tokens=60, stream=True) as reply:
+            reply.readline()
+            process.send_signal(signal.SIGTERM)
+            assert b"[DONE]" in reply.read()
+        assert process.wait(10) == 0
+        assert process.stderr is not None
+        log = process.stderr.read()
+        for name in ("engine_started", "engine_draining", "engine_stopped"):
+            assert name in log
+
+
+@pytest.mark.component
+def test_sigterm_ends_an_idle_engine_at_once(tmp_path: Path) -> None:
+    with engine(tmp_path) as (_, process):
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait(5) == 0
+        assert time.monotonic() - began < 2
+
+
+@pytest.mark.component
+def test_the_process_dies_when_a_fault_says_so(tmp_path: Path) -> None:
+    with engine(tmp_path, "--fault", '{"die_at_token": 3}') as (port, process):
+        with completion(port, max_tokens=60, stream=True) as reply:
+            with pytest.raises(http.client.IncompleteRead) as caught:
+                reply.read()
+            assert caught.value.partial.count(b"data: ") == 3
+        assert process.wait(5) == 70
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--degree", "3"], "degree 3"),
+        (["--time-scale", "0"], "--time-scale"),
+        (["--listen", "8000"], "--listen"),
+        (["--kv-capacity", "8"], "--kv-capacity"),
+        (["--max-model-len", "99999"], "--max-model-len"),
+        (["--fault", '{"x": 1}'], "unknown fault"),
+        (["--fault", "5"], "--fault"),
+        (["--profile", os.devnull], "--profile: no JSON"),
+        (["--profile", "/nowhere.json"], "/nowhere.json"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_one_line(
+    tmp_path: Path, flags: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(profile_to_json(profile())))
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    options = parser.parse_args(["mock-engine", "--model", "m", "--profile", str(file), "--degree", "1", *flags])
+    assert options.run(options) == 2
+    said = capsys.readouterr().err
+    assert word in said
+    assert said.count("\n") == 1
+
+
+def test_impossible_configurations_name_their_flag() -> None:
+    for name, value, flag in (
+        ("block_size", 0, "--block-size"),
+        ("chunk", 0, "--chunk"),
+        ("max_sequences", 0, "--max-num-seqs"),
+        ("lease_seconds", float("inf"), "--kv-lease-seconds"),
+        ("ttl_seconds", -1.0, "--handle-ttl-seconds"),
+        ("kv_capacity", -5, "--kv-capacity"),
+    ):
+        with pytest.raises(ConfigError, match=flag):
+            config(**{name: value})

@@ -1,0 +1,281 @@
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_mock.blocks import BlockPool
+from weft_mock.kv_params import RemoteBlocks
+from weft_mock.ledger import Ledger, RequestRecord
+from weft_mock.model import answer
+from weft_mock.pacing import Pacing
+from weft_mock.pins import PinTable
+from weft_mock.scheduler import Scheduler, SchedulerLimits
+from weft_mock.sequence import Limits, Sequence
+from weft_mock.tokenizer import chat_ids, filler
+from weft_mock_tests.engines import profile
+
+SIZE = 16
+REMOTE = RemoteBlocks(
+    engine_id="d", request_id="x", host="h", port=1, block_ids=(1,), tokens=90, degree=1, expiry=None, cached_tokens=0
+)
+
+
+class Machine:
+    """Run a scheduler on virtual time: no clock, no sleeps."""
+
+    def __init__(self, *, tokens: int = 4096, chunk: int | None = None, batch: int = 256, threshold: int = 0) -> None:
+        self.pool = BlockPool(tokens // SIZE, block_size=SIZE)
+        self.pins = PinTable(self.pool, lease_seconds=30, ttl_seconds=120)
+        self.ledger = Ledger()
+        self.scheduler = Scheduler(
+            pool=self.pool,
+            pins=self.pins,
+            pacing=Pacing(profile(), 1),
+            ledger=self.ledger,
+            limits=SchedulerLimits(batch, chunk, threshold),
+            describe=lambda _request_id, _sequence: REMOTE,
+        )
+        self.now = 0.0
+        self.out: dict[Sequence, list[tuple[float, int]]] = {}
+
+    def add(self, prompt: list[int], *, tokens: int = 8, **fields: object) -> Sequence:
+        sequence = Sequence.of_prompt(
+            prompt,
+            request_id=f"r{len(self.out)}",
+            block_size=SIZE,
+            record=RequestRecord("x", "x", "local", len(prompt)),
+            limits=Limits(max_tokens=tokens, ignore_eos=True),
+            arrived=self.now,
+        )
+        for name, value in fields.items():
+            setattr(sequence, name, value)
+        self.out[sequence] = []
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> bool:
+        self.scheduler.admit(self.now)
+        step = self.scheduler.plan()
+        if step is None:
+            return False
+        self.now += step.seconds
+        for emission in self.scheduler.finish(step, self.now):
+            self.out[emission.sequence].append((self.now, emission.token))
+        self.pool.check()
+        return True
+
+    def run(self, steps: int = 100_000) -> None:
+        for _ in range(steps):
+            if not self.step():
+                return
+        raise AssertionError("the engine never came to rest")
+
+    def tokens(self, sequence: Sequence) -> list[int]:
+        return [token for _, token in self.out[sequence]]
+
+    def times(self, sequence: Sequence) -> list[float]:
+        return [at for at, _ in self.out[sequence]]
+
+
+def prompt(n: int, seed: int = 0) -> list[int]:
+    return chat_ids([{"role": "user", "content": filler(n - 4, seed)}])
+
+
+def test_prompts_have_the_length_the_tests_say() -> None:
+    assert len(prompt(100)) == 100
+
+
+def test_one_request_takes_the_profile_s_time() -> None:
+    machine = Machine()
+    sequence = machine.add(prompt(100), tokens=5)
+    machine.run()
+    first = 0.001 + 100 * 1e-5
+    assert machine.times(sequence) == pytest.approx([first + k * 0.001 for k in range(5)])
+    assert machine.tokens(sequence) == answer(prompt(100), 5, ignore_eos=True)
+    assert machine.pool.used == 0
+
+
+def test_a_whole_prefill_pauses_decoding() -> None:
+    machine = Machine()
+    first = machine.add(prompt(20), tokens=50)
+    for _ in range(5):
+        machine.step()
+    machine.add(prompt(1000, 1), tokens=1)
+    machine.run()
+    times = machine.times(first)
+    gaps = [b - a for a, b in pairwise(times)]
+    assert max(gaps) == pytest.approx(0.001 + 0.001 + 1000 * 1e-5)
+    assert sum(gap > 0.0011 for gap in gaps) == 1
+
+
+def test_chunks_bound_the_gap_between_tokens() -> None:
+    machine = Machine(chunk=100)
+    first = machine.add(prompt(20), tokens=50)
+    for _ in range(5):
+        machine.step()
+    second = machine.add(prompt(1000, 1), tokens=2)
+    machine.run()
+    times = machine.times(first)
+    gaps = [b - a for a, b in pairwise(times)]
+    assert max(gaps) == pytest.approx(0.001 + 100 * 1e-5)
+    assert sum(gap > 0.0011 for gap in gaps) == 10
+    assert machine.tokens(second) == answer(prompt(1000, 1), 2, ignore_eos=True)
+
+
+def test_decoding_is_batched() -> None:
+    machine = Machine()
+    for seed in range(8):
+        machine.add(prompt(20, seed), tokens=11)
+    machine.run()
+    prefills = 8 * (0.001 + 20 * 1e-5)
+    assert machine.now == pytest.approx(prefills + 10 * 0.001)
+
+
+def test_the_prefix_cache_shortens_the_next_round() -> None:
+    machine = Machine()
+    history = prompt(100)
+    machine.add(history, tokens=20)
+    machine.run()
+    following = history + answer(history, 20, ignore_eos=True) + [2, 4, 99, 2, 5]
+    sequence = machine.add(following, tokens=1)
+    machine.run()
+    # 119 tokens had their KV: seven full blocks of it are found again.
+    assert sequence.record.cached == 112
+    assert sequence.record.computed == len(following) - 112
+    assert machine.tokens(sequence) == answer(following, 1)
+
+
+def test_salts_keep_prefixes_apart() -> None:
+    machine = Machine()
+    for salt in (0, 7):
+        sequence = machine.add(prompt(100), tokens=1, salt=salt)
+        machine.run()
+        assert sequence.record.cached == 0
+    assert machine.add(prompt(100), salt=7) is not None
+    machine.run()
+    assert machine.ledger.preemptions == 0
+
+
+def test_admission_waits_in_order_while_the_pool_is_full() -> None:
+    machine = Machine(tokens=320)
+    first = machine.add(prompt(200), tokens=20)
+    second = machine.add(prompt(150, 1), tokens=2)
+    small = machine.add(prompt(20, 2), tokens=2)
+    machine.step()
+    assert list(machine.scheduler.waiting) == [second, small]
+    machine.run()
+    assert machine.times(second)[0] > machine.times(first)[-1]
+    assert machine.times(small)[0] > machine.times(second)[0]
+    assert machine.pool.used == 0
+
+
+def test_the_batch_is_bounded() -> None:
+    machine = Machine(batch=2)
+    for seed in range(3):
+        machine.add(prompt(20, seed), tokens=4)
+    machine.step()
+    assert len(machine.scheduler.waiting) == 1
+    machine.run()
+
+
+def test_a_dry_pool_preempts_the_youngest_and_answers_stay_right() -> None:
+    machine = Machine(tokens=128)
+    old = machine.add(prompt(60), tokens=50)
+    young = machine.add(prompt(60, 1), tokens=50)
+    machine.run()
+    assert machine.ledger.preemptions >= 1
+    assert machine.ledger.recomputed_after_preemption_tokens > 0
+    for sequence, seed in ((old, 0), (young, 1)):
+        assert machine.tokens(sequence) == answer(prompt(60, seed), 50, ignore_eos=True)
+        assert sequence.record.computed == 60
+    assert machine.times(old)[-1] < machine.times(young)[-1]
+    assert machine.pool.used == 0
+
+
+def test_kept_blocks_are_pinned_and_hold_what_was_computed() -> None:
+    machine = Machine()
+    sequence = machine.add(prompt(40), tokens=20, keep="decode")
+    machine.run()
+    pin = machine.pins.get(sequence.request_id)
+    assert list(pin.ids) == sequence.tokens[:59]
+    assert len(pin.blocks) == 4
+    assert machine.pool.used == 4
+    assert pin.states() == sequence.states[:3]
+    machine.pins.release(sequence.request_id)
+    assert machine.pool.used == 0
+
+
+def test_history_is_read_and_only_the_rest_is_computed() -> None:
+    machine = Machine()
+    sequence = machine.add(prompt(120), tokens=2, source=REMOTE)
+    assert machine.scheduler.admit(0.0).fetch == [sequence]
+    assert machine.scheduler.plan() is None
+    machine.scheduler.fetched(sequence, 90)
+    machine.run()
+    record = sequence.record
+    assert (record.read, record.computed, record.cached) == (90, 30, 0)
+    assert (record.history, record.history_recomputed) == (90, 0)
+    assert machine.tokens(sequence) == answer(prompt(120), 2)
+    assert machine.times(sequence)[0] == pytest.approx(0.001 + 30 * 1e-5)
+
+
+def test_an_import_computes_the_last_token_only() -> None:
+    machine = Machine()
+    sequence = machine.add(prompt(90), tokens=3, source=REMOTE, importing=True)
+    machine.scheduler.admit(0.0)
+    machine.scheduler.fetched(sequence, 90)
+    machine.run()
+    assert (sequence.record.read, sequence.record.computed) == (89, 1)
+    assert machine.times(sequence) == pytest.approx([0.001, 0.002, 0.003])
+    assert machine.tokens(sequence) == answer(prompt(90), 3)
+
+
+def test_a_short_history_is_computed_when_the_threshold_says_so() -> None:
+    machine = Machine(threshold=90)
+    sequence = machine.add(prompt(120), tokens=1, source=REMOTE)
+    admission = machine.scheduler.admit(0.0)
+    assert admission.fetch == []
+    assert admission.release == [REMOTE]
+    machine.run()
+    assert sequence.record.history_recomputed == 90
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(5, 90), st.integers(1, 40), st.integers(0, 2), st.booleans()), min_size=1, max_size=8
+    ),
+    st.sampled_from([None, 1, 16, 50]),
+    st.sampled_from([160, 256, 2048]),
+    st.lists(st.integers(0, 60), max_size=3),
+)
+def test_every_answer_is_right_and_no_block_is_lost(
+    work: list[tuple[int, int, int, bool]], chunk: int | None, tokens: int, cancels: Iterable[int]
+) -> None:
+    machine = Machine(tokens=tokens, chunk=chunk)
+    sequences: list[Sequence] = []
+    for length, count, seed, keep in work:
+        sequences.append(machine.add(prompt(length, seed), tokens=count, keep="prefill" if keep else None))
+    dropped: set[Sequence] = set()
+    for at in sorted(cancels):
+        for _ in range(at):
+            machine.step()
+        victim = sequences[at % len(sequences)]
+        if victim.live:
+            machine.scheduler.drop(victim)
+            dropped.add(victim)
+    for _ in range(20):
+        machine.run()
+        machine.now += 40
+        machine.pins.expire(machine.now)
+    for sequence, (length, count, seed, _) in zip(sequences, work, strict=True):
+        if sequence in dropped:
+            continue
+        assert machine.tokens(sequence) == answer(prompt(length, seed), count, ignore_eos=True)
+        record = sequence.record
+        assert record.computed + record.cached + record.read == length
+    assert machine.pool.used == 0
+    assert not machine.scheduler.waiting
+    assert not machine.scheduler.running
