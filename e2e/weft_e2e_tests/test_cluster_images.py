@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft_e2e.cluster import archives
 from weft_e2e.cluster.errors import CommandError
-from weft_e2e.cluster.images import parse_images
+from weft_e2e.cluster.images import full_name, parse_images
 
 
 def test_an_image_of_one_program_is_read_back_as_written(tmp_path: Path) -> None:
@@ -91,3 +91,22 @@ localhost/weft-b:1  application/vnd.docker+json     sha256:bb   1.0 KiB   linux/
 
 def test_labels_of_a_nodes_images_are_found() -> None:
     assert parse_images(LISTING) == {"localhost/weft-a:1": "sha256:11", "localhost/weft-b:1": ""}
+
+
+STORED = ["localhost/weft-a:1", "localhost/weft-a:2", "localhost/b:latest", "quay.io/x/c:1", "docker.io/x/c:1"]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("localhost/weft-a:2", "localhost/weft-a:2"),  # one image may have many names: the one asked for counts
+        ("weft-a:1", "localhost/weft-a:1"),
+        ("b", "localhost/b:latest"),
+        ("quay.io/x/c:1", "quay.io/x/c:1"),
+        ("c:1", None),  # two repositories have it
+        ("weft-a", None),  # no tag "latest"
+        ("nothing:1", None),
+    ],
+)
+def test_a_name_in_buildahs_storage_is_never_guessed(source: str, expected: str | None) -> None:
+    assert full_name(source, STORED) == expected

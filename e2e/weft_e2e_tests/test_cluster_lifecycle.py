@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from weft_e2e.cluster import Cluster, ClusterConfig, Refused, archives, down, lifecycle, state, up
+from weft_e2e.cluster import Cluster, ClusterConfig, Refused, archives, cgroups, down, lifecycle, readiness, state, up
 from weft_e2e.cluster.config import CONTROL_PLANE
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.toolchain import tool_path
@@ -162,6 +163,33 @@ def test_power_off_is_noticed_and_power_on_brings_the_node_back(cluster: Cluster
     up(CONFIG, lines.append)
     assert "switching node-1 on" in lines
     assert all(node.power == "on" for node in cluster.nodes())
+
+
+def test_a_program_that_dies_is_started_again(cluster: Cluster) -> None:
+    """Neither the node's devices nor its pods suffer from a kubelet's or an API server's death."""
+    pods = ("get", "pods", "-n", "kube-system", "-o", "json")
+    before = _restarts(cluster.kubectl(*pods).stdout)
+    killed = [_program(member, word) for member, word in (("node-1", "kubelet"), (CONTROL_PLANE, "kube-apiserver"))]
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    died = time.time()
+    eventually("the API server answers", lambda: cluster.kubectl("version", check=False).returncode == 0, limit_s=30)
+    readiness.await_nodes(CONFIG, cluster.paths, ("node-1",), since=died)
+    assert _program("node-1", "kubelet") not in killed
+    assert _restarts(cluster.kubectl(*pods).stdout) == before
+
+
+def _program(member: str, word: str) -> int:
+    """Return the process of a member whose command's second word is `word`."""
+    for pid in cgroups.processes(cgroups.find(ClusterPaths.of(NAME).cgroup, member)):
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [word.encode()]:
+            return pid
+    raise AssertionError(f"no {word} on {member}")
+
+
+def _restarts(listing: str) -> dict[str, int]:
+    items = json.loads(listing)["items"]
+    return {item["metadata"]["name"]: item["status"]["containerStatuses"][0]["restartCount"] for item in items}
 
 
 def test_fake_nodes_run_what_tolerates_them_and_nothing_else(cluster: Cluster) -> None:

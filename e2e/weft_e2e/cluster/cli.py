@@ -167,4 +167,4 @@ def _helm(args: argparse.Namespace) -> int:
 def _client(name: str, argv: list[str]) -> int:
     paths = ClusterPaths.of(name)
     state.require(paths)
-    return subprocess.run(argv, env=os.environ | kubectl.environment(paths.kubeconfig), check=False).returncode
+    return subprocess.run(argv, env=kubectl.environment(paths.kubeconfig), check=False).returncode

@@ -1,5 +1,6 @@
 """Images on the nodes: brought there without a registry, and only when they are not there yet."""
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ def load(nodes: dict[str, int], sources: Sequence[str], progress: Callable[[str]
                 continue
             file = Path(scratch) / f"{number}.tar"
             # Uncompressed: the archive is read once per node and thrown away.
-            push = ["buildah", "push", "--quiet", "--disable-compression", source, f"oci-archive:{file}:{name}"]
+            push = ["buildah", "push", "--quiet", "--disable-compression", name, f"oci-archive:{file}:{name}"]
             _run(push, f"`buildah push {source}`")
             import_everywhere(waiting, [Image(name, identity, file)], progress)
             file.unlink()
@@ -94,13 +95,27 @@ def answers(pid: int) -> bool:
 
 
 def _buildah_image(source: str) -> tuple[str, str]:
-    """Return (qualified name, identity) of an image in buildah's local storage."""
-    output = _run(
-        ["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}} {{.FromImage}}", source],
-        f"no image {source!r} in buildah's storage and no such file;",
-    )
-    identity, _, name = output.strip().partition(" ")
-    return name, f"sha256:{identity.removeprefix('sha256:')}"
+    """Return (full name, identity) of an image in buildah's local storage, or raise CommandError."""
+    stored: list[dict[str, object]] = json.loads(_run(["buildah", "images", "--json"], "`buildah images`"))
+    identities: dict[str, str] = {}
+    for entry in stored:
+        names = entry.get("names")
+        if isinstance(names, list):
+            identities |= {str(name): f"sha256:{str(entry['id']).removeprefix('sha256:')}" for name in names}
+    name = full_name(source, list(identities))
+    if name is None:
+        raise CommandError(f"{source!r}: no such image in buildah's storage (`buildah images`), and no such file")
+    return name, identities[name]
+
+
+def full_name(source: str, stored: Sequence[str]) -> str | None:
+    """Return the stored name that `source` means: itself, or the one in localhost, or the only one that ends so."""
+    wanted = source if ":" in source.rpartition("/")[2] else f"{source}:latest"
+    for name in (wanted, f"localhost/{wanted}"):
+        if name in stored:
+            return name
+    ending = [name for name in stored if name.endswith(f"/{wanted}")]
+    return ending[0] if len(ending) == 1 else None
 
 
 def _socket(pid: int) -> str:

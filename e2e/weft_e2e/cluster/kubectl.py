@@ -43,7 +43,8 @@ def write_kubeconfig(file: Path, content: str) -> None:
 
 
 def environment(config: Path) -> dict[str, str]:
-    return os.environ | {"KUBECONFIG": str(config)}
+    """Return the environment of a client; what it learns about the API is kept, and removed, with the cluster."""
+    return os.environ | {"KUBECONFIG": str(config), "KUBECACHEDIR": str(config.parent / "client-cache")}
 
 
 def kubectl_argv(*args: str) -> list[str]:

@@ -190,7 +190,7 @@ def setup(paths: ClusterPaths, node: str, found: list[Hierarchy], resolv_conf: s
         bind(disk / "log", "/var/log"),
         ["mkdir", "/run/cni-results"],
         ["mount", "--bind", "/run/cni-results", "/var/lib/cni"],
-        ["sh", "-c", 'mkdir -p "${1%/*}" && touch "$1"', "touch", resolv_conf],
+        ["sh", "-c", '[ -e "$1" ] || { mkdir -p "${1%/*}" && touch "$1"; }', "make", resolv_conf],
         # So that nothing inside ever asks the machine's resolver.
         bind(disk / "resolv.conf", resolv_conf),
         ["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"],
