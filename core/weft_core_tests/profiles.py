@@ -7,7 +7,10 @@ from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask, PrefillWo
 
 
 def simple_profile() -> CostProfile:
-    """One second per 1,000 new tokens at degree 1, half at degree 2; KV moves at 10,000 tokens a second after 0.1 s."""
+    """One second per 1,000 new tokens at degree 1, half at degree 2; KV leaves at 10,000 tokens a second, after 0.1 s.
+
+    Degree 2 sends half as fast, so that a transfer in the wrong direction shows.
+    """
     return CostProfile(
         model="m",
         gpu="g",
@@ -22,7 +25,7 @@ def simple_profile() -> CostProfile:
             )
             for n in (1, 2)
         },
-        transfers={(s, d, link): TransferCost(0.1, 0.0001) for s in (1, 2) for d in (1, 2) for link in LINKS},
+        transfers={(s, d, link): TransferCost(0.1, 0.0001 * s) for s in (1, 2) for d in (1, 2) for link in LINKS},
     )
 
 

@@ -36,8 +36,8 @@ def test_equations_1_and_2_worked_by_hand() -> None:
     queue = (PrefillTask(0, 500), PrefillTask(9000, 1500))
     assert local_seconds(TASK, decode_worker(queue=queue), PROFILE) == pytest.approx(1.0 + 0.5 + 1.5)
     worker = prefill_worker("p", degree=2, queue=queue)
-    # t_pre 0.5 + (T_kv(2000) = 0.3) + (T_kv(1000) = 0.2) + queue (0.25 + 0.75)
-    assert remote_seconds(TASK, decode_worker(), worker, PROFILE) == pytest.approx(0.5 + 0.3 + 0.2 + 1.0)
+    # t_pre 0.5 + (T_kv(2000; 1 -> 2) = 0.3) + (T_kv(1000; 2 -> 1) = 0.3) + queue (0.25 + 0.75)
+    assert remote_seconds(TASK, decode_worker(), worker, PROFILE) == pytest.approx(0.5 + 0.3 + 0.3 + 1.0)
 
 
 def test_a_first_round_reads_no_history() -> None:
@@ -67,10 +67,10 @@ def test_lines_6_to_9_take_the_least_cost() -> None:
         prefill_worker("b", ttft=1.9, degree=2, queue=(PrefillTask(0, 100),)),
     ]
     decision = decide(busy, local_queue=(PrefillTask(0, 400),))
-    # local 1.4; a 1.5 + 3.0; b 0.5 + 0.5 + 0.05
-    assert decision.costs == pytest.approx({"local": 1.4, "a": 4.5, "b": 1.05})
+    # local 1.4; a 1.5 + 3.0; b 0.5 + 0.6 + 0.05
+    assert decision.costs == pytest.approx({"local": 1.4, "a": 4.5, "b": 1.15})
     assert (decision.remote, decision.reason) == ("b", "least-cost")
-    assert decide(busy).remote is None  # local 1.0 beats 1.05
+    assert decide(busy).remote is None  # local 1.0 beats 1.15
 
 
 def test_without_prefill_workers_the_task_stays_local() -> None:

@@ -1,0 +1,74 @@
+"""Whatever a readable request asks, the answer is a plan that keeps every limit or a reasoned refusal."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_core.gpus import GPUS
+from weft_core.models import MODELS
+from weft_core.plan import canonical_json, plan_from_json
+from weft_planner.placement import node_sizes, placeable
+from weft_planner.solve import answer
+from weft_planner.workload import request_of
+
+REASONS = {"ModelDoesNotFit", "ContextDoesNotFit", "TooFewGpus", "BoundsUnsatisfiable", "NotPlaceable", "NoPoolForRole"}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> dict[str, Any]:
+    gpus = draw(st.integers(2, 8))
+    return {
+        "model": {"name": draw(st.sampled_from(sorted(MODELS))), "maxModelLen": draw(st.integers(256, 60_000))},
+        "engine": {"bidirectional": draw(st.booleans())},
+        "slo": {"ttft": draw(st.floats(0.05, 20)), "itl": draw(st.floats(0.005, 0.5))},
+        "workload": {
+            "arrivalRate": draw(st.sampled_from([0.01, 0.3, 2.0, 50.0])),
+            "rounds": draw(st.floats(1, 20)),
+            "firstPrompt": draw(st.floats(0.5, 20_000)),
+            "increment": draw(st.floats(0.5, 5_000)),
+            "decode": draw(st.floats(0.5, 2_000)),
+            "gap": draw(st.sampled_from([0.0, 0.5, 30.0])),
+        },
+        "capacity": {
+            "gpus": gpus,
+            "pools": [
+                {
+                    "name": "a",
+                    "gpuType": draw(st.sampled_from(sorted(GPUS))),
+                    "gpusPerNode": draw(st.sampled_from([2, 3, 4, 8])),
+                    "degrees": draw(st.sampled_from([[1], [2], [1, 2, 4, 8], [2, 3]])),
+                    "roles": ["prefill", "decode"],
+                }
+            ],
+        },
+        "bounds": {"prefill": {"min": draw(st.integers(1, 2))}, "decode": {"max": draw(st.integers(1, 3))}},
+        "objective": draw(st.sampled_from(["latency", "cost"])),
+        "seed": draw(st.integers(0, 3)),
+    }
+
+
+@given(bodies())
+@settings(max_examples=40, deadline=None)
+def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) -> None:
+    result = answer(request_of(body))
+    canonical_json(result)  # no NaN, no infinity
+    if result["status"] == "infeasible":
+        assert result["reason"] in REASONS
+        assert len(str(result["message"])) > 40
+        return
+    assert isinstance(result["plan"], dict)
+    plan = plan_from_json(result["plan"])
+    prefill, decode = plan.groups
+    pool = body["capacity"]["pools"][0]
+    assert (prefill.role, decode.role) == ("prefill", "decode")
+    assert prefill.replicas >= body["bounds"]["prefill"]["min"]
+    assert decode.replicas <= body["bounds"]["decode"]["max"]
+    assert plan.gpus <= body["capacity"]["gpus"]
+    nodes = node_sizes(body["capacity"]["gpus"], pool["gpusPerNode"])
+    assert placeable(nodes, [(group.degree, group.replicas) for group in plan.groups])
+    slo = body["slo"]
+    held = plan.predicted.ttft_p95_s <= slo["ttft"] and plan.predicted.itl_p95_s <= slo["itl"]
+    assert plan.predicted.slo_met == held
+    for alternative in plan.alternatives:
+        assert placeable(nodes, [(group.degree, group.replicas) for group in alternative.groups])
