@@ -1,5 +1,6 @@
 """Status, the context guard and the command line's manners."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -131,3 +132,20 @@ def test_a_refusal_is_one_line_and_status_1(
     told = capsys.readouterr().err
     assert told.startswith("weft cluster: ")
     assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["get", "pods"], ("local", ["get", "pods"])),
+        (["-n", "weft-system", "get", "pods"], ("local", ["-n", "weft-system", "get", "pods"])),
+        (["--name", "demo", "get", "pods"], ("demo", ["get", "pods"])),
+        (["--name=demo", "--help"], ("demo", ["--help"])),
+        (["install", "--name", "x"], ("local", ["install", "--name", "x"])),
+        ([], ("local", [])),
+    ],
+)
+def test_a_clients_own_options_are_left_to_it(words: list[str], expected: tuple[str, list[str]]) -> None:
+    parser = argparse.ArgumentParser()
+    cli.register(parser.add_subparsers())
+    assert cli.split_name(parser.parse_args(["cluster", "kubectl", *words]).args) == expected

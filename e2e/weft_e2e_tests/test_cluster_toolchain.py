@@ -89,6 +89,48 @@ def test_missing_packages_are_named_with_the_command(monkeypatch: pytest.MonkeyP
     assert "nsenter" in packages.missing_commands()
 
 
+APT = """\
+#!/bin/sh
+echo "$@" >> {folder}/calls
+if [ "$1" = update ]; then : > {folder}/lists; exit 0; fi
+[ -e {folder}/lists ] || {{ echo "Unable to locate package socat" >&2; exit 100; }}
+: > {folder}/socat; chmod +x {folder}/socat
+"""
+
+
+def test_missing_packages_are_installed_after_fetching_the_lists(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(packages, "DEBIAN", {"socat": ("socat",)})
+    monkeypatch.setattr(packages, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr(packages, "CNI_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    (tmp_path / "ptp").touch()
+    apt = tmp_path / "apt-get"
+    apt.write_text(APT.format(folder=tmp_path))
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr(
+        "shutil.which", lambda name, path=None: str(tmp_path / name) if (tmp_path / name).exists() else None
+    )
+    lines: list[str] = []
+    packages.install(lines.append)
+    install = "install -y -q --no-install-recommends socat"
+    assert (tmp_path / "calls").read_text().splitlines() == [install, "update -q", install]
+    assert lines == ["installing socat …"]
+    packages.install(lines.append)
+    assert len(lines) == 1, "nothing is installed twice"
+
+
+def test_a_cluster_of_ones_own_needs_its_clients_and_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="missing on PATH: kubectl and helm"):
+        packages.check_clients()
+    for client in ("kubectl", "helm"):
+        (tmp_path / client).touch(mode=0o755)
+    packages.check_clients()
+
+
 def test_only_root_may_start_a_cluster(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(Refused, match="root"):

@@ -39,7 +39,10 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
         command.set_defaults(run=_reporting(run))
         return command
 
-    add("setup", _setup, "install and build everything the cluster needs (idempotent)")
+    setup = add("setup", _setup, "install and build everything the cluster needs (idempotent)")
+    setup.add_argument(
+        "--client-only", action="store_true", help="for a cluster of your own: only look for its clients"
+    )
     start = add("up", _up, "start the cluster, or make sure it runs")
     start.add_argument("--nodes", type=int, help=f"real nodes, 1 to {MAX_NODES} (default: {DEFAULT.nodes})")
     start.add_argument("--gpus", type=int, help=f"simulated GPUs per node (default: {DEFAULT.gpus})")
@@ -61,8 +64,12 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     expose.add_argument("service", metavar="NAMESPACE/SERVICE:PORT")
     expose.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)")
     for name, run in (("kubectl", _kubectl), ("helm", _helm)):
-        client = add(name, run, f"run {name} on the cluster")
-        client.add_argument("args", nargs=argparse.REMAINDER, metavar="…")
+        # No word is an option of ours, so that every option reaches the client; --name is looked for by hand.
+        client = commands.add_parser(
+            name, help=f"run {name} on the cluster: {name} [--name NAME] …", prefix_chars="\0", add_help=False
+        )
+        client.add_argument("args", nargs=argparse.REMAINDER)
+        client.set_defaults(run=_reporting(run))
 
 
 def _reporting(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -88,8 +95,11 @@ def _progress() -> Callable[[str], None]:
     return lambda line: print(f"[{time.monotonic() - begin:6.1f} s] {line}", flush=True)
 
 
-def _setup(_args: argparse.Namespace) -> int:
+def _setup(args: argparse.Namespace) -> int:
     progress = _progress()
+    if args.client_only:
+        packages.check_clients()
+        return 0
     packages.install(progress)
     if toolchain.missing():
         preflight.check_disk(preflight.SETUP_GIB)
@@ -157,11 +167,22 @@ def _forward(args: argparse.Namespace) -> int:
 
 
 def _kubectl(args: argparse.Namespace) -> int:
-    return _client(args.name, kubectl.kubectl_argv(*args.args))
+    name, words = split_name(args.args)
+    return _client(name, kubectl.kubectl_argv(*words))
 
 
 def _helm(args: argparse.Namespace) -> int:
-    return _client(args.name, kubectl.helm_argv(*args.args))
+    name, words = split_name(args.args)
+    return _client(name, kubectl.helm_argv(*words))
+
+
+def split_name(words: list[str]) -> tuple[str, list[str]]:
+    """Return (cluster, the client's words): only a --name in front of them is ours."""
+    if len(words) >= 2 and words[0] == "--name":
+        return words[1], words[2:]
+    if words and words[0].startswith("--name="):
+        return words[0].removeprefix("--name="), words[1:]
+    return DEFAULT.name, words
 
 
 def _client(name: str, argv: list[str]) -> int:

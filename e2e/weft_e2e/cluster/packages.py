@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from weft_e2e.cluster.errors import SetupError
+from weft_e2e.cluster.node import CNI_FOLDERS
 from weft_e2e.cluster.toolchain import Progress
 
 APT_SECONDS = 900.0
@@ -48,7 +49,7 @@ def missing_packages() -> list[str]:
             shutil.which(command) is None and shutil.which(command, path=SYSTEM_PATH) is None for command in commands
         )
     ]
-    if not any(Path(folder, "ptp").exists() for folder in ("/usr/lib/cni", "/opt/cni/bin")):
+    if not any(Path(folder, "ptp").exists() for folder in CNI_FOLDERS):
         absent.append("containernetworking-plugins")
     return absent
 
@@ -60,6 +61,12 @@ def advice() -> str:
 
 def packages_of(names: list[str]) -> list[str]:
     return [package for name in names for package in (name, *ALONGSIDE.get(name, ()))]
+
+
+def check_clients() -> None:
+    """Raise SetupError unless the clients of a cluster of the user's own are on PATH."""
+    if absent := [client for client in ("kubectl", "helm") if shutil.which(client) is None]:
+        raise SetupError(f"missing on PATH: {' and '.join(absent)}, which reach the cluster that KUBE_CONTEXT names")
 
 
 def install(progress: Progress) -> None:

@@ -13,8 +13,8 @@ from weft_e2e.cluster.node import CNI_FOLDERS, FIXED_FOLDERS
 from weft_e2e.cluster.paths import cache_root
 
 GIB = 1024**3
-UP_GIB = 3.0  # images on two nodes, etcd and logs take 1.5 GB
-SETUP_GIB = 10.0  # Go's module and build caches take 6 GB, the programs 0.5 GB
+UP_GIB = 4.0  # Weft's images on two nodes, etcd and logs take 2.5 GB
+SETUP_GIB = 12.0  # cold: Go's module cache takes 3.8 GB, its build cache 6.4 GB, the programs 0.4 GB
 HIDDEN = ("/run", "/proc", "/sys", "/dev", *FIXED_FOLDERS)  # each node mounts its own there
 
 

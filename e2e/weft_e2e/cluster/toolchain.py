@@ -168,7 +168,7 @@ def _build_go(tool: Tool) -> None:
 
 
 def _download(module: str, version: str) -> Path:
-    output = _run(["go", "mod", "download", "-json", f"{module}@{version}"], cwd=Path.home())
+    output = _run(["go", "mod", "download", "-json", f"{module}@{version}"], cwd=bin_dir())
     return Path(str(json.loads(output)["Dir"]))
 
 
