@@ -131,5 +131,5 @@ def _record(asked: Question, answer: Planned) -> PlanRecord:
 def _carried(asked: Question, record: PlanRecord, note: str) -> Goal:
     plan = record.plan
     current = PlanRecord(spec=asked.spec, plan=plan, profile=record.profile, request_hash=record.request_hash)
-    reason = f": {plan.reason}" if plan.reason else ""
-    return Goal(current, Verdict("True", "PlanReady", f"{plan_summary(plan)} on {plan.gpus} GPUs{reason}{note}"))
+    why = plan.reason or f"{plan_summary(plan)} on {plan.gpus} GPUs"
+    return Goal(current, Verdict("True", "PlanReady", f"{why}{note}"))

@@ -82,6 +82,7 @@ async def run(settings: Settings) -> None:
     try:
         await _crds(api)
         background = asyncio.create_task(wakeups.run(), name="wakeups")
+        await asyncio.sleep(0)  # kopf waits at its end for tasks that began after it; ours must have begun before
         log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
         await kopf.operator(
             registry=registry,

@@ -8,6 +8,7 @@ from weft_operator.fleet import Worker
 from weft_operator.manifest import WORKER_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+_PULL_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,23 @@ def coordinator_state(deployment: Manifest | None, pods: Sequence[Manifest], *, 
     )
 
 
+def stuck_pods(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> tuple[Manifest, ...]:
+    """Return pods of an old template that are not ready: their StatefulSet waits for them and never replaces them.
+
+    A rolling update counts a broken pod as unavailable and takes no further one, so that the template that would
+    mend it is never tried (Kubernetes documentation, StatefulSet, "Forced rollback").
+    """
+    revisions = {name_of(item): item["status"].get("updateRevision") for item in statefulsets if is_current(item)}
+    found = []
+    for pod in pods:
+        revision = revisions.get(labels_of(pod).get(WORKER_LABEL, ""))
+        outdated = revision is not None and labels_of(pod).get("controller-revision-hash") != revision
+        ready = condition_of(pod, "Ready")
+        if outdated and not is_terminating(pod) and (ready is None or ready.get("status") != "True"):
+            found.append(pod)
+    return tuple(found)
+
+
 def is_current(manifest: Mapping[str, Any]) -> bool:
     """Tell whether the object's controller has seen its newest generation."""
     seen = (manifest.get("status") or {}).get("observedGeneration", 0)
@@ -97,8 +115,21 @@ def _trouble(pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
             return f"pod {name} cannot be scheduled: {scheduled.get('message', '')}", True
         status = pod.get("status") or {}
         for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-            waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason", "") not in _QUIET_WAITS:
-                text = f"{waiting['reason']} {waiting.get('message', '')}".strip()
-                return f"container {container['name']} of pod {name}: {text}", False
+            found = _container_trouble(container)
+            if found:
+                return f"container {container['name']} of pod {name} {found}", False
     return "", False
+
+
+def _container_trouble(container: Mapping[str, Any]) -> str:
+    """Return what keeps a container from running, in words that do not change from one attempt to the next."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = waiting.get("reason", "")
+    if reason in _QUIET_WAITS:
+        return ""
+    if reason in _PULL_WAITS:
+        return f"cannot pull image {container.get('image', '')}"
+    if reason == "CrashLoopBackOff":
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        return f"keeps ending: {last.get('reason', 'Error')}, exit code {last.get('exitCode', '?')}; see its log"
+    return f"waits: {reason} {waiting.get('message', '')}".strip()

@@ -79,12 +79,10 @@ def ready(result: Result) -> Verdict:
     if result.record is None:
         return Verdict("False", "NotPlanned", f"no plan yet: {result.planned.message}")
     missing = [state for state in result.workers if not state.ready]
-    trouble = next((state.trouble for state in missing if state.trouble), "")
-    tail = f"; {trouble}" if trouble else ""
     for role, reason in (("prefill", "NoPrefillWorker"), ("decode", "NoDecodeWorker")):
         of_role = [state for state in result.workers if state.worker.role == role]
         if not any(state.ready for state in of_role):
-            return Verdict("False", reason, f"0 of {len(of_role)} {role} workers are ready{tail}")
+            return Verdict("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.coordinator.available:
         more = f"; {result.coordinator.trouble}" if result.coordinator.trouble else ""
         return Verdict("False", "CoordinatorNotReady", f"no coordinator pod of the newest template is available{more}")
@@ -95,7 +93,7 @@ def ready(result: Result) -> Verdict:
         return Verdict(
             "False",
             "Degraded",
-            f"{count - len(missing)} of {count} workers of {summary} are ready; missing: {names}{tail}",
+            f"{count - len(missing)} of {count} workers of {summary} are ready; missing: {names}{_trouble(missing)}",
         )
     return Verdict("True", "Serving", f"all workers of {summary} are ready; send requests to {url_of(result.key)}")
 
@@ -121,6 +119,10 @@ def progressing(result: Result) -> Verdict:
     if not result.coordinator.rolled_out:
         return Verdict("True", "RollingOut", "coordinator pods are starting or being replaced")
     return Verdict("False", "UpToDate", f"plan {result.record.plan.revision} is carried out")
+
+
+def _trouble(states: Sequence[WorkerState]) -> str:
+    return next((f"; {state.trouble}" for state in states if not state.ready and state.trouble), "")
 
 
 def plan_summary(plan: Plan) -> str:
