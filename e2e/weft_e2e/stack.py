@@ -21,6 +21,7 @@ from typing import Literal
 
 from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_to_json
+from weft_e2e.metrics import parse
 from weft_e2e.replay.client import Target
 from weft_e2e.waiting import until
 
@@ -139,6 +140,17 @@ class Stack:
         """Wait until Redis answers."""
         until(lambda: _ping(self.redis_port), what="Redis", timeout_s=10, every_s=0.05)
 
+    def wait_known(self) -> None:
+        """Wait until the coordinator and the decode sidecars know every prefill worker that runs."""
+        wanted = sum(w.role == "prefill" for w in self.config.workers)
+        asked = ["coordinator", *(w.name for w in self.config.workers if w.role == "decode")]
+
+        def known() -> bool:
+            pages = [_get(self.router_ports[name], "/metrics") for name in asked]
+            return all(page is not None and _ready_prefill_workers(page) == wanted for page in pages)
+
+        until(known, what=f"all routers to know {wanted} prefill workers", timeout_s=15, every_s=0.2)
+
     def _require_alive(self, process: _Process) -> bool:
         if process.running.poll() is not None:
             raise RuntimeError(f"{process.name} ended with {process.running.returncode}: {_tail(process.log)}")
@@ -206,6 +218,7 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
         stack.wait(f"{worker.name}/engine")
         stack.wait(f"{worker.name}/router")
     stack.wait("coordinator")
+    stack.wait_known()
 
 
 def router_config(config: StackConfig) -> dict[str, object]:
@@ -250,7 +263,7 @@ def _router_env(stack: Stack) -> dict[str, str]:
 
 
 def _weft(verb: str) -> list[str]:
-    return [sys.executable, "-m", "weft_planner", verb]
+    return [sys.executable, "-c", "import sys; from weft_planner.cli import main; sys.exit(main())", verb]
 
 
 def _free_ports(count: int) -> list[int]:
@@ -268,6 +281,11 @@ def _get(port: int, path: str) -> str | None:
             return text
     except (urllib.error.URLError, OSError):
         return None
+
+
+def _ready_prefill_workers(page: str) -> float:
+    wanted = frozenset({("role", "prefill"), ("state", "ready")})
+    return parse(page).samples.get(("weft_router_workers", wanted), 0.0)
 
 
 def _ping(port: int) -> bool:

@@ -34,7 +34,9 @@ def _trace(rounds: list[list[RecordedRound]]) -> Trace:
 def test_whatever_the_trace_the_choice_keeps_the_limits(
     rounds: list[list[RecordedRound]], count: int, most: int, seed: int
 ) -> None:
-    limits = Limits(sessions=count, min_rounds=1, max_rounds=most, seed=seed, max_context_tokens=16000)
+    limits = Limits(
+        sessions=count, min_rounds=1, max_rounds=most, seed=seed, max_added_tokens=20000, max_context_tokens=16000
+    )
     trace = _trace(rounds)
     first_rounds = [s.rounds[0] for s in trace.sessions]
     if all(r.added_tokens + min(r.decode_tokens, 384) + 2 * FRAMING_TOKENS_PER_MESSAGE > 16000 for r in first_rounds):

@@ -41,6 +41,9 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--sessions", type=int, default=_DEFAULT.sessions, help="most sessions (default %(default)s)")
     up.add_argument("--max-rounds", type=int, default=_DEFAULT.max_rounds, help="rounds per session (%(default)s)")
     up.add_argument(
+        "--max-added", type=int, default=_DEFAULT.max_added_tokens, help="tokens a round adds (%(default)s)"
+    )
+    up.add_argument(
         "--max-decode", type=int, default=_DEFAULT.max_decode_tokens, help="tokens per answer (%(default)s)"
     )
     up.add_argument(
@@ -72,6 +75,7 @@ def _up(args: argparse.Namespace) -> int:
                 sessions=args.sessions,
                 min_rounds=min(_DEFAULT.min_rounds, args.max_rounds),
                 max_rounds=args.max_rounds,
+                max_added_tokens=args.max_added,
                 max_decode_tokens=args.max_decode,
                 arrivals_within_s=args.arrivals_within,
                 gap_scale=args.gap_scale,

@@ -39,7 +39,10 @@ class Attained:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a replay gave; a distribution is None where nothing was measured."""
+    """What a replay gave; a distribution is None where nothing was measured.
+
+    ``itl`` is over every gap between tokens, ``itl_rounds`` over the mean gap of each round.
+    """
 
     sessions: int
     sessions_complete: int
@@ -50,6 +53,7 @@ class Summary:
     ttft_later: Distribution | None
     ttft_all: Distribution | None
     itl: Distribution | None
+    itl_rounds: Distribution | None
     attained: tuple[Attained, ...]
     routes: Mapping[str, int]
     reasons: Mapping[str, int]
@@ -84,6 +88,7 @@ def summarise(records: Sequence[RoundRecord], slo: Slo) -> Summary:
         ttft_later=distribution([r.ttft_s for r in seen if r.ttft_s is not None and r.phase == "later"]),
         ttft_all=distribution([r.ttft_s for r in seen if r.ttft_s is not None]),
         itl=distribution([g for r in records for g in r.gaps_s]),
+        itl_rounds=distribution([math.fsum(r.gaps_s) / len(r.gaps_s) for r in records if r.gaps_s]),
         attained=tuple(_attained(latencies, slo, reading) for reading in readings()),
         routes=dict(Counter(r.route or "unknown" for r in ok)),
         reasons=dict(Counter(r.reason or "unknown" for r in ok)),

@@ -95,8 +95,8 @@ def _cards(facts: Facts) -> str:
     ]
     if summary.ttft_all is not None:
         cards.append((seconds_words(summary.ttft_all.p95), f"TTFT P95 (SLO {limit_words(facts.slo.ttft_s)})"))
-    if summary.itl is not None:
-        cards.append((seconds_words(summary.itl.p95), f"ITL P95 (SLO {limit_words(facts.slo.itl_s)})"))
+    if summary.itl_rounds is not None:
+        cards.append((seconds_words(summary.itl_rounds.p95), f"ITL P95 of rounds (SLO {limit_words(facts.slo.itl_s)})"))
     if summary.rounds_ok:
         remote = summary.routes.get("remote", 0)
         cards.append((f"{100 * remote / summary.rounds_ok:.0f} %", f"of prefills remote ({remote} rounds)"))
@@ -132,7 +132,7 @@ def _latency(facts: Facts) -> str:
     percent = f"P{facts.slo.percentile:g}"
     rows = []
     for name, measured, planned, planned_mean in latency_rows(facts):
-        limit = facts.slo.itl_s if name.startswith("Inter") else facts.slo.ttft_s
+        limit = facts.slo.itl_s if name.startswith("ITL") else facts.slo.ttft_s
         values = (None, None, None) if measured is None else (measured.p50, measured.p95, measured.mean)
         cells = "".join(_measured(v, limit) for v in values)
         plans = "".join(

@@ -19,11 +19,12 @@ from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, Object
 from weft_e2e.replay.client import Deadlines, Target, replay
 from weft_e2e.replay.records import ReplayResult, RoundRecord, save
-from weft_e2e.replay.selection import Selection, means, recorded_gaps, select
+from weft_e2e.replay.selection import Selection, means, recorded_gaps, select, variations
 from weft_e2e.replay.traces import load
 from weft_e2e.service import Service
 from weft_e2e.waiting import WaitedTooLong, until
 from weft_mock.tokenizer import filler
+from weft_planner.sessions import VARIATION
 
 
 def run(settings: Settings, say: Say) -> Facts:
@@ -70,11 +71,13 @@ def choose(settings: Settings) -> Selection:
 def manifest_for(settings: Settings, selection: Selection) -> tuple[Object, tuple[str, ...]]:
     """Return the example service; where other sessions are replayed, with their workload instead of the example's."""
     manifest: Object = yaml.safe_load((repository_root() / EXAMPLE).read_text())
+    spread = ", ".join(f"{name} {v:.1f}" for name, v in variations(selection.sessions).items())
+    notes = [f"lengths vary by (standard deviation over mean) {spread}; the plan takes {VARIATION:g} for each"]
     fitted = means(selection.sessions, within_s=settings.limits.arrivals_within_s).as_spec()
-    if manifest["spec"]["workload"] == fitted:
-        return manifest, ()
-    manifest["spec"]["workload"] = fitted
-    return manifest, ("spec.workload of the example was replaced by the means of these sessions",)
+    if manifest["spec"]["workload"] != fitted:
+        manifest["spec"]["workload"] = fitted
+        notes.append("spec.workload of the example was replaced by the means of these sessions")
+    return manifest, tuple(notes)
 
 
 def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:

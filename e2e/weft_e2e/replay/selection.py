@@ -22,6 +22,7 @@ class Limits:
     sessions: int = 32
     min_rounds: int = 3
     max_rounds: int = 6
+    max_added_tokens: int = 4096
     max_decode_tokens: int = 384
     max_context_tokens: int = 32768
     arrivals_within_s: float = 50.0
@@ -31,7 +32,14 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse limits that no replay can keep."""
-        for field in ("sessions", "min_rounds", "max_rounds", "max_decode_tokens", "max_context_tokens"):
+        for field in (
+            "sessions",
+            "min_rounds",
+            "max_rounds",
+            "max_added_tokens",
+            "max_decode_tokens",
+            "max_context_tokens",
+        ):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1")
         if self.max_rounds < self.min_rounds:
@@ -58,6 +66,7 @@ class Selection:
 @dataclass(slots=True)
 class _Tally:
     cut_sessions: int = 0
+    cut_added: int = 0
     cut_decodes: int = 0
     filled_gaps: int = 0
     cut_gaps: int = 0
@@ -101,11 +110,12 @@ def _fit(session: RecordedSession, limits: Limits) -> tuple[PlannedRound, ...]:
     kept: list[PlannedRound] = []
     context = 0
     for recorded in session.rounds[: limits.max_rounds]:
+        added = min(recorded.added_tokens, limits.max_added_tokens)
         decode = min(recorded.decode_tokens, limits.max_decode_tokens)
-        context += recorded.added_tokens + decode + 2 * FRAMING_TOKENS_PER_MESSAGE
+        context += added + decode + 2 * FRAMING_TOKENS_PER_MESSAGE
         if context > limits.max_context_tokens:
             break
-        kept.append(PlannedRound(added_tokens=recorded.added_tokens, decode_tokens=decode, gap_s=0.0))
+        kept.append(PlannedRound(added_tokens=added, decode_tokens=decode, gap_s=0.0))
     return tuple(kept)
 
 
@@ -122,6 +132,8 @@ def _time(
         tally.cut_sessions += 1
     timed = []
     for k, (planned, source) in enumerate(zip(rounds, recorded.rounds, strict=False)):
+        if planned.added_tokens < source.added_tokens:
+            tally.cut_added += 1
         if planned.decode_tokens < source.decode_tokens:
             tally.cut_decodes += 1
         gap = 0.0
@@ -163,6 +175,8 @@ def _notes(
             f"{tally.cut_sessions} sessions were cut to their first rounds "
             f"(at most {limits.max_rounds} rounds and {limits.max_context_tokens:,} tokens of context)"
         )
+    if tally.cut_added:
+        notes.append(f"{tally.cut_added} prompts or tool results were cut to {limits.max_added_tokens:,} tokens")
     if tally.cut_decodes:
         notes.append(f"{tally.cut_decodes} answers were cut to {limits.max_decode_tokens} tokens")
     if tally.filled_gaps:
@@ -196,6 +210,16 @@ class WorkloadMeans:
             "decode": {"mean": round(self.decode)},
             "gap": {"mean": f"{round(self.gap * 1000)}ms"},
         }
+
+
+def variations(sessions: Sequence[PlannedSession]) -> dict[str, float]:
+    """Return the coefficients of variation of the lengths: standard deviation over mean."""
+    lengths = {
+        "first prompts": [s.rounds[0].added_tokens for s in sessions],
+        "later additions": [r.added_tokens for s in sessions for r in s.rounds[1:]],
+        "answers": [r.decode_tokens for s in sessions for r in s.rounds],
+    }
+    return {name: statistics.pstdev(v) / statistics.fmean(v) for name, v in lengths.items() if v}
 
 
 def means(sessions: Sequence[PlannedSession], *, within_s: float) -> WorkloadMeans:

@@ -1,0 +1,61 @@
+"""A cluster with Weft on it, shared by all end-to-end tests of a run."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from weft_e2e import cluster, images
+from weft_e2e.cluster import Cluster, ClusterConfig
+from weft_e2e.cluster.config import context_name
+from weft_e2e.cluster.context import made_here, require_named_context
+from weft_e2e.demo.install import install_chart
+from weft_e2e.demo.settings import RELEASE, SYSTEM_NAMESPACE, Settings
+from weft_e2e.kube import Kube, NamedContext
+
+NAME_VARIABLE = "WEFT_TEST_CLUSTER"
+KEEP_VARIABLE = "WEFT_TEST_KEEP"
+CONTEXT_VARIABLE = "KUBE_CONTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The cluster; ``local`` is None on the user's own cluster, where nodes cannot be powered off."""
+
+    kube: Kube
+    local: Cluster | None
+
+
+@contextmanager
+def installed() -> Iterator[Installed]:
+    """Yield a cluster with Weft installed.
+
+    By default a local cluster named ``test`` (or $WEFT_TEST_CLUSTER), removed afterwards unless it was there before
+    or $WEFT_TEST_KEEP is set. With $KUBE_CONTEXT the user's cluster: images from $REGISTRY and $TAG are installed
+    where there is no release yet.
+    """
+    context = os.environ.get(CONTEXT_VARIABLE)
+    if context:
+        require_named_context(context, named=context)
+        kube = NamedContext(context)
+        if not kube.helm("list", "-n", SYSTEM_NAMESPACE, "--filter", f"^{RELEASE}$", "--short").stdout.strip():
+            settings = Settings(registry=os.environ.get("REGISTRY"), tag=os.environ.get("TAG"))
+            _install(kube, settings.image_arguments())
+        yield Installed(kube=kube, local=None)
+        return
+    name = os.environ.get(NAME_VARIABLE, "test")
+    was_there = context_name(name) in made_here()
+    local = cluster.up(ClusterConfig(name=name))
+    try:
+        built = images.build()
+        local.load(list(built.values()))
+        _install(local, images.chart_values(built))
+        yield Installed(kube=local, local=local)
+    finally:
+        if not was_there and not os.environ.get(KEEP_VARIABLE):
+            cluster.down(name)
+
+
+def _install(kube: Kube, arguments: list[str]) -> None:
+    kube.kubectl("create", "namespace", SYSTEM_NAMESPACE, check=False)
+    install_chart(kube, arguments)
