@@ -34,18 +34,20 @@ class BlockPool:
         self.block_size = block_size
         self.evictions = 0
         # Least recently used first. Blocks without content come before cached ones.
-        self._free: OrderedDict[int, Block] = OrderedDict((i, Block(i)) for i in range(1, total + 1))
+        self._free: OrderedDict[int, Block] = OrderedDict()
+        # Blocks are made when first used: a large GPU's cache has 100,000 of them, most runs touch few.
+        self._made = 0
         self._cached: dict[int, Block] = {}
 
     @property
     def free(self) -> int:
         """Return how many blocks can be allocated now."""
-        return len(self._free)
+        return len(self._free) + self.total - self._made
 
     @property
     def used(self) -> int:
         """Return how many blocks are referenced."""
-        return self.total - len(self._free)
+        return self._made - len(self._free)
 
     @property
     def cached(self) -> int:
@@ -83,10 +85,14 @@ class BlockPool:
         Raises:
             OutOfBlocksError: fewer are free; nothing is taken.
         """
-        if count > len(self._free):
-            raise OutOfBlocksError(f"{count} KV blocks are needed, {len(self._free)} of {self.total} are free")
+        if count > self.free:
+            raise OutOfBlocksError(f"{count} KV blocks are needed, {self.free} of {self.total} are free")
         taken: list[Block] = []
         for _ in range(count):
+            if self._made < self.total:
+                self._made += 1
+                taken.append(Block(self._made, refs=1))
+                continue
             _, block = self._free.popitem(last=False)
             if block.key is not None:
                 del self._cached[block.key]

@@ -1,9 +1,9 @@
 """Serve one generation: submit its sequences, gather their tokens, stream them or answer at once."""
 
-import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from aiohttp import web
 
@@ -81,7 +81,7 @@ class GenerationCall:
             block_size=engine.config.block_size,
             record=record,
             limits=self._generation.limits,
-            arrived=asyncio.get_running_loop().time(),
+            arrived=monotonic(),
             salt=self._generation.salt,
             variant=variant,
         )

@@ -1,7 +1,7 @@
 """Serve the blocks pinned here to other engines: the holder's end of the side channel."""
 
-import asyncio
 from collections.abc import Mapping
+from time import monotonic
 
 import orjson
 from aiohttp import web
@@ -34,7 +34,7 @@ class _Holder:
                 "degree": config.degree,
                 "node": config.node,
                 "compatibility": self._compatibility,
-                "clock": asyncio.get_running_loop().time(),
+                "clock": monotonic(),
             }
         )
 
@@ -51,7 +51,7 @@ class _Holder:
                 raise ReadRefusedError("fault", "transfers fail because a fault says so")
             if ask.get("engine_id") != engine.config.engine_id:
                 raise ReadRefusedError("wrong_engine", f"this is engine {engine.config.engine_id}")
-            now = asyncio.get_running_loop().time()
+            now = monotonic()
             pin = engine.pins.read(str(ask.get("request_id")), block_ids=block_ids, now=now)
         except ReadRefusedError as error:
             engine.ledger.refused_handles[error.reason] += 1
@@ -72,7 +72,7 @@ class _Holder:
         if ask is not None and ask.get("engine_id") == engine.config.engine_id:
             pin = engine.pins.release(str(ask.get("request_id")))
         if pin is None:
-            engine.ledger.refused_handles["nothing_to_release"] += 1
+            engine.ledger.handles["released_too_late"] += 1
             return _refusal("unknown_request", "nothing is pinned for this request", status=404)
         engine.ledger.handles["read" if pin.reading else "released_unread"] += 1
         engine.wake()
@@ -81,7 +81,7 @@ class _Holder:
     async def heartbeat(self, request: web.Request) -> web.Response:
         engine = self._engine
         ask = await _body(request)
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if ask is None or not engine.pins.renew(str(ask.get("request_id")), now=now):
             return _refusal("unknown_request", "nothing is pinned for this request", status=404)
         return _json({})

@@ -45,7 +45,10 @@ class Ledger:
     kv_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Bytes a real engine would have moved, by (direction of the session's flow, sent or received)."""
     handles: Counter[str] = field(default_factory=Counter)
-    """Life of handles made here: given, undeliverable, read, released_unread, expired, expired_while_read."""
+    """Life of handles made here: given, undeliverable, read, released_unread, expired, expired_while_read.
+
+    ``released_too_late`` counts releases of blocks that were not pinned any more.
+    """
     refused_handles: Counter[str] = field(default_factory=Counter)
     """Reads this engine refused as the holder, by reason."""
     failed_reads: Counter[str] = field(default_factory=Counter)
@@ -54,6 +57,8 @@ class Ledger:
     """Wrong kv_transfer_params, by reason."""
     kv_consequences: Counter[str] = field(default_factory=Counter)
     """The same errors by what vLLM 0.32 would have done."""
+    failed_releases: int = 0
+    """Notices to other engines that their blocks are free, which they did not get or could not use."""
     preemptions: int = 0
     aborted: int = 0
     lost_seconds: float = 0.0
@@ -89,6 +94,7 @@ class Ledger:
             "failed_reads": dict(self.failed_reads),
             "kv_protocol_errors": dict(self.kv_protocol_errors),
             "kv_consequences": dict(self.kv_consequences),
+            "failed_releases": self.failed_releases,
             "preemptions": self.preemptions,
             "aborted": self.aborted,
             "lost_seconds": self.lost_seconds,

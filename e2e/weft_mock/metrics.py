@@ -195,6 +195,7 @@ class _State(Collector):
         yield total(
             "weft_mock_kv_consequences", "The same, by what vLLM would do", "consequence", ledger.kv_consequences
         )
+        yield CounterMetricFamily("weft_mock_failed_releases", "Releases nobody took", ledger.failed_releases)
         yield CounterMetricFamily("weft_mock_lost_seconds", "Time behind the profile, given up", ledger.lost_seconds)
         yield GaugeMetricFamily(
             "weft_mock_worst_lateness_seconds", "Largest delay of a step", ledger.worst_lateness_seconds

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 
@@ -56,6 +57,9 @@ async def serve(config: EngineConfig, *, drain_seconds: float, faults: Faults) -
     engine.set_faults(faults)
     server = EngineServer(engine)
     port, side_port = await server.start()
+    # What exists now lives as long as the process: keep collections from walking it in the middle of a stream.
+    gc.collect()
+    gc.freeze()
     log.info(
         "engine_started",
         extra={

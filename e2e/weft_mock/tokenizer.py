@@ -8,6 +8,7 @@ inside the next prompt. That property is what lets a later round of a session re
 
 import re
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
@@ -76,6 +77,33 @@ class _Cutter(dict[str, tuple[int, ...]]):
 _cutter = _Cutter()
 
 
+class _Memory:
+    """Remember the ids of long texts: every round of a session sends its whole history again."""
+
+    def __init__(self, most_tokens: int) -> None:
+        """Keep texts of this many tokens in total, the latest used ones."""
+        self._texts: OrderedDict[str, list[int]] = OrderedDict()
+        self._room = most_tokens
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of a text; the caller must not change the list."""
+        known = self._texts.get(text)
+        if known is not None:
+            self._texts.move_to_end(text)
+            return known
+        ids = _encode(text)
+        self._texts[text] = ids
+        self._room -= len(ids)
+        while self._room < 0 and len(self._texts) > 1:
+            self._room += len(self._texts.popitem(last=False)[1])
+        return ids
+
+
+# Half a million tokens take about 6 MB: the histories of some dozens of sessions.
+_memory = _Memory(500_000)
+_LONG_TEXT = 400
+
+
 def _cut(piece: str) -> Iterable[int]:
     at = 0
     while at < len(piece):
@@ -92,6 +120,10 @@ def _cut(piece: str) -> Iterable[int]:
 
 def encode(text: str) -> list[int]:
     """Return the ids of a text; never a special token, whatever the text says."""
+    return list(_memory.ids(text)) if len(text) >= _LONG_TEXT else _encode(text)
+
+
+def _encode(text: str) -> list[int]:
     ids: list[int] = []
     for piece in _SPLIT.findall(text):
         ids += _cutter[piece]

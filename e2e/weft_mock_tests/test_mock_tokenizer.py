@@ -52,7 +52,11 @@ def test_an_answer_sent_back_is_cut_into_the_ids_that_were_generated(contents: l
     messages: list[dict[str, object]] = [{"role": "user", "content": c} for c in contents]
     prompt = chat_ids(messages)
     made = answer(prompt, n)
-    said: list[dict[str, object]] = [*messages, {"role": "assistant", "content": decode(made)}, {"role": "user", "content": "more"}]
+    said: list[dict[str, object]] = [
+        *messages,
+        {"role": "assistant", "content": decode(made)},
+        {"role": "user", "content": "more"},
+    ]
     following = chat_ids(said)
     words = made[:-1] if made[-1] == END_OF_TURN else made
     assert following[: len(prompt) + len(words) + 1] == [*prompt, *words, END_OF_TURN]
@@ -112,3 +116,14 @@ def test_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
 
 def test_ids_are_read_as_big_endian_numbers() -> None:
     assert id_bytes([1, 258]) == b"\0\0\0\1\0\0\1\2"
+
+
+def test_long_texts_are_remembered_without_being_changed() -> None:
+    text = filler(500, 5)
+    first = encode(text)
+    kept = list(first)
+    first.append(7)
+    assert encode(text) == kept
+    for seed in range(1200):
+        encode(filler(500, seed))
+    assert encode(text) == kept

@@ -285,7 +285,7 @@ async def test_a_release_sent_to_the_holder_frees_nothing_and_counts(pair: Pair)
     done = await round_trip(pair, ask(60), {}, "one")
     release = {**done.handle, "do_remote_prefill": True, "do_remote_decode": False}
     assert (await d.chat(ask(1), model="no such model", kv_transfer_params=release)).status == 404
-    await until(lambda: d.engine.ledger.failed_reads["release_failed"] == 1)
+    await until(lambda: d.engine.ledger.failed_releases == 1)
     assert len(d.engine.pins) == 1
 
 
