@@ -163,16 +163,19 @@ class Stack:
         self.processes[name] = _Process(name=name, argv=argv, env=env, log=log, running=running)
 
     def _stop(self) -> None:
-        for process in reversed(list(self.processes.values())):
-            if process.running.poll() is None:
-                process.running.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 5.0
-        for process in self.processes.values():
-            try:
-                process.running.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.running.kill()
-                process.running.wait(10)
+        """End everything: Redis last, for routers take their heartbeats back."""
+        redis = [p for p in self.processes.values() if p.name == "redis"]
+        for group in ([p for p in self.processes.values() if p.name != "redis"], redis):
+            for process in group:
+                if process.running.poll() is None:
+                    process.running.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + 3.0
+            for process in group:
+                try:
+                    process.running.wait(max(deadline - time.monotonic(), 0.1))
+                except subprocess.TimeoutExpired:
+                    process.running.kill()
+                    process.running.wait(10)
 
 
 @contextmanager
