@@ -101,6 +101,10 @@ if [ "$1" = update ]; then : > {folder}/lists; exit 0; fi
 def test_missing_packages_are_installed_after_fetching_the_lists(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+
+    def only_there(name: str, **_: object) -> str | None:
+        return str(tmp_path / name) if (tmp_path / name).exists() else None
+
     monkeypatch.setattr(packages, "DEBIAN", {"socat": ("socat",)})
     monkeypatch.setattr(packages, "SYSTEM_PATH", str(tmp_path))
     monkeypatch.setattr(packages, "CNI_FOLDERS", (str(tmp_path),))
@@ -110,9 +114,7 @@ def test_missing_packages_are_installed_after_fetching_the_lists(
     apt.write_text(APT.format(folder=tmp_path))
     apt.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    monkeypatch.setattr(
-        "shutil.which", lambda name, path=None: str(tmp_path / name) if (tmp_path / name).exists() else None
-    )
+    monkeypatch.setattr("shutil.which", only_there)
     lines: list[str] = []
     packages.install(lines.append)
     install = "install -y -q --no-install-recommends socat"
