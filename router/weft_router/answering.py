@@ -125,8 +125,16 @@ class Answering:
         if rnd.inference.n == 1:
             transcript, chars = self._seen(rnd, reply)
         handle = self._handle(rnd, reply)
+        known = dict(rnd.outlook.prefilled)
+        if prefilled is not None:
+            known[prefilled.worker] = prompt_tokens
         self._sessions.finish(
-            rnd.session, transcript=transcript, tokens=prompt_tokens + completion, chars=chars, handle=handle
+            rnd.session,
+            transcript=transcript,
+            tokens=prompt_tokens + completion,
+            chars=chars,
+            handle=handle,
+            prefilled=known,
         )
         self._count(rnd, prefilled, reply, prompt_tokens, completion)
 
@@ -177,11 +185,25 @@ class Answering:
         if prefilled is not None:
             held = history if rnd.outlook.continues else 0
             metrics.kv_bytes.labels("prefill_to_decode").inc((prompt_tokens - held) * per_token)
-            if prefilled.read_tokens and cached is not None:
-                metrics.kv_bytes.labels("decode_to_prefill").inc(min(prefilled.read_tokens, cached) * per_token)
-        if history and cached is not None:
+        if cached is None:
+            return
+        read = _read(rnd, prefilled, cached)
+        metrics.kv_bytes.labels("decode_to_prefill").inc(read * per_token)
+        if history:
             kept = min(cached, history)
-            kind = "read" if prefilled is not None and prefilled.read_tokens else "cached"
-            metrics.history.labels(kind).inc(kept)
-            metrics.history.labels("recomputed").inc(history - kept)
-            rnd.facts.update({f"history_{kind}": kept, "history_recomputed": history - kept})
+            counts = {"read": min(read, kept), "cached": kept - min(read, kept), "recomputed": history - kept}
+            for kind, count in counts.items():
+                metrics.history.labels(kind).inc(count)
+                rnd.facts[f"history_{kind}"] = count
+
+
+def _read(rnd: Round, prefilled: Prefilled | None, cached: int) -> int:
+    """Return how many tokens came over from the decode worker.
+
+    The prefill engine reports its own cache and what it read as one figure; what this session left
+    in its cache earlier is taken off.
+    """
+    if prefilled is None or not prefilled.read_tokens:
+        return 0
+    own = rnd.outlook.prefilled.get(prefilled.worker, 0)
+    return max(0, min(prefilled.read_tokens, cached) - own)

@@ -11,7 +11,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "router",
         help="run the coordinator, or the sidecar of a prefill or decode worker",
         description="Run one router process. Redis, token and worker identity come from the environment: "
-        "WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE, WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, WEFT_REVISION, POD_IP.",
+        "WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE, WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, POD_IP.",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -13,6 +13,7 @@ from typing import cast
 import orjson
 
 from weft_router.body import Json
+from weft_router.handles import Ids
 from weft_router.inference import Kind
 from weft_router.sse import EventSplitter, payload
 
@@ -36,12 +37,12 @@ class Reply:
     completion_tokens: int = 0
     cached_tokens: int | None = None
     handle: Json | None = None
-    prompt_ids: array[int] | None = None
-    output_ids: array[int] | None = None
+    prompt_ids: Ids | None = None
+    output_ids: Ids | None = None
     error: bool = False
 
     @property
-    def ids(self) -> array[int] | None:
+    def ids(self) -> Ids | None:
         """Return all token ids the engine holds for this sequence, or None when it did not tell."""
         if self.prompt_ids is None or self.output_ids is None:
             return None
@@ -272,7 +273,7 @@ def _handle(raw: bytes) -> Json | None:
     return cast(Json, value) if isinstance(value, dict) else None
 
 
-def _ids(values: object) -> array[int] | None:
+def _ids(values: object) -> Ids | None:
     try:
         return array("I", cast(Sequence[int], values))
     except (TypeError, OverflowError):

@@ -129,6 +129,9 @@ class Server:
                 response = answer(error)
             except web.HTTPException as error:
                 response = answer(_translate(error, request, self._settings))
+            except ConnectionResetError:  # the client went away while it was written to
+                self._metrics.cancelled.inc()
+                return web.Response(status=status)
             except Exception:  # the stack stays up whatever a request does
                 log.exception("request_failed", extra={"path": path, **facts})
                 response = answer(ApiError("internal error of the router", status=500, kind="server_error"))

@@ -1,8 +1,8 @@
 """Remember, on the decode worker that holds a session's KV, what its engine saw and how it may be read by others."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 
 from weft_core.policies.snapshot import PrefillTask
@@ -24,6 +24,8 @@ class Session:
     handle: KvHandle | None
     rounds: int
     ended_at: float
+    prefilled: Mapping[str, int]
+    """Prompt tokens of this session that each prefill worker has computed or read: its own cache may hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Outlook:
     handle: KvHandle | None = None
     lost: Outcome | None = None
     gap_s: float | None = None
+    prefilled: Mapping[str, int] = field(default_factory=dict)
 
 
 class Sessions:
@@ -68,16 +71,26 @@ class Sessions:
             task = PrefillTask(max(0, history), max(1, whole - history))
             lost: Outcome | None = "history_changed" if handle is not None else None
             return Outlook(task, later=True, continues=False, lost=lost, gap_s=gap_s)
+        known = session.prefilled
         if inference.exact_tokens is not None:
             increment = max(1, inference.exact_tokens - session.tokens)
         else:
             increment = ratio.estimate(max(1, inference.chars - session.chars))
         task = PrefillTask(session.tokens, increment)
         if handle is not None and not handle.live(now):
-            return Outlook(task, later=True, continues=True, lost="expired", gap_s=gap_s)
-        return Outlook(task, later=True, continues=True, handle=handle, gap_s=gap_s)
+            return Outlook(task, later=True, continues=True, lost="expired", gap_s=gap_s, prefilled=known)
+        return Outlook(task, later=True, continues=True, handle=handle, gap_s=gap_s, prefilled=known)
 
-    def finish(self, key: str, *, transcript: Transcript, tokens: int, chars: int, handle: KvHandle | None) -> None:
+    def finish(
+        self,
+        key: str,
+        *,
+        transcript: Transcript,
+        tokens: int,
+        chars: int,
+        handle: KvHandle | None,
+        prefilled: Mapping[str, int],
+    ) -> None:
         """Remember a finished round."""
         old = self._sessions.get(key)
         self._sessions[key] = Session(
@@ -87,6 +100,7 @@ class Sessions:
             handle=handle,
             rounds=(old.rounds if old is not None else 0) + 1,
             ended_at=self._clock(),
+            prefilled=prefilled,
         )
         self._sessions.move_to_end(key)
         self.expire()

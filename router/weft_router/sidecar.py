@@ -38,10 +38,12 @@ class Background:
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for their ends."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Cancel all tasks until they end: asyncio.wait_for before Python 3.12, used by redis, can swallow a cancel."""
+        pending = set(self._tasks)
+        while pending:
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=1.0)
 
 
 def _report(task: asyncio.Task[None]) -> None:

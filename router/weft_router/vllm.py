@@ -1,7 +1,7 @@
 """Write the bodies of vLLM's prefill/decode protocol (0.32, NixlConnector, pull, bidirectional).
 
 Prefill leg: the client's request, one token, not streamed, asking for the KV to stay. Decode leg: the client's
-request with the object the prefill engine gave back, unchanged. Local leg: may ask the engine to keep the KV at the end.
+request with the object the prefill engine gave back, unchanged. Local leg: may ask the engine to keep the KV.
 """
 
 from typing import cast

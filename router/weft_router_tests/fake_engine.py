@@ -1,0 +1,254 @@
+"""A scripted engine over real sockets: one token a byte, vLLM's prefill/decode objects, and failures on demand."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Script:
+    """How the engine behaves from now on."""
+
+    status: int = 200
+    health: int = 200
+    error_body: Body | None = None
+    die_at_token: int | None = None
+    hang: bool = False
+    error_event: bool = False
+    refuse_handles: bool = False
+    wrong_ids: bool = False
+    no_params: bool = False
+    no_usage: bool = False
+    cut_short: bool = False
+    plugin: bool = True
+    gap_s: float = 0.0
+    gate: asyncio.Event | None = None
+    tool_call: bool = False
+
+
+@dataclass
+class FakeEngine:
+    """One engine; ``seen`` holds every inference body it was sent."""
+
+    name: str
+    script: Script = field(default_factory=Script)
+    seen: list[Body] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    running: int = 0
+    aborted: int = 0
+    port: int = 0
+    kv_usage: float = 0.0
+    on_request: Callable[[Body], None] | None = None
+    _runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self, port: int) -> None:
+        app = web.Application(client_max_size=2**27)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+                web.post("/v1/chat/completions", self._infer),
+                web.post("/v1/completions", self._infer),
+            ]
+        )
+        self.port = port
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=self.script.health)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        text = f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {self.kv_usage}\n'
+        text += f'vllm:num_requests_running{{engine="0"}} {float(self.running)}\n'
+        text += 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0\n'
+        return web.Response(text=text)
+
+    async def _infer(self, request: web.Request) -> web.StreamResponse:
+        body: Body = orjson.loads(await request.read())
+        self.seen.append(body)
+        self.headers.append(dict(request.headers))
+        if self.on_request is not None:
+            self.on_request(body)
+        self.running += 1
+        try:
+            return await self._answer(request, body)
+        except asyncio.CancelledError:
+            self.aborted += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def _answer(self, request: web.Request, body: Body) -> web.StreamResponse:
+        script = self.script
+        if script.gate is not None:
+            await script.gate.wait()
+        if script.hang:
+            await asyncio.sleep(3600)
+        params = body.get("kv_transfer_params") or {}
+        if script.status != 200:
+            error = script.error_body or {"error": {"message": "scripted failure", "type": "x", "code": script.status}}
+            return web.json_response(error, status=script.status)
+        reads = params.get("remote_block_ids") is not None
+        if script.refuse_handles and reads:
+            return web.json_response({"error": {"message": "KV load failed", "code": 500}}, status=500)
+        prompt = prompt_ids(body)
+        if script.wrong_ids:
+            prompt = [7, *prompt]
+        output = list(reply_text(prompt).encode())[: body.get("max_tokens") or 8]
+        cached = (params.get("remote_num_tokens") or 0) if reads else 0
+        finished = _Finished(body, prompt, output, cached, self._handle(params, prompt, output), script)
+        if body.get("stream"):
+            return await self._stream(request, finished)
+        return web.json_response(finished.whole())
+
+    def _handle(self, params: Body, prompt: list[int], output: list[int]) -> Body | None:
+        if not params or self.script.no_params:
+            return None
+        exports = params.get("do_remote_decode") is True
+        tokens = len(prompt) + (len(output) - 1 if len(output) > 1 else 0)
+        return {
+            "do_remote_prefill": exports,
+            "do_remote_decode": not exports,
+            "remote_block_ids": [list(range(1 + tokens // 16))],
+            "remote_engine_id": self.name,
+            "remote_request_id": f"{self.name}-{len(self.seen)}",
+            "remote_host": "127.0.0.1",
+            "remote_port": 5600,
+            "tp_size": 1,
+            "remote_num_tokens": tokens,
+            "remote_blocks_expiry_time": None,
+            "remote_prefill_cached_tokens": params.get("remote_num_tokens") or 0,
+        }
+
+    async def _stream(self, request: web.Request, finished: "_Finished") -> web.StreamResponse:
+        script = self.script
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await out.prepare(request)
+        if script.error_event:
+            await out.write(b'data: {"error": {"message": "KV load failed", "code": 500}}\n\ndata: [DONE]\n\n')
+            return out
+        await out.write(finished.opening())
+        for k in range(len(finished.output)):
+            if script.die_at_token is not None and k >= script.die_at_token:
+                assert request.transport is not None
+                request.transport.abort()
+                return out
+            if script.gap_s:
+                await asyncio.sleep(script.gap_s)
+            if k == len(finished.output) - 1 and finished.handle is not None and script.plugin:
+                await out.write(b": kv_transfer_params " + orjson.dumps(finished.handle) + b"\n\n")
+            await out.write(finished.token(k))
+        if script.cut_short:
+            return out
+        if not script.no_usage and (finished.body.get("stream_options") or {}).get("include_usage"):
+            await out.write(finished.usage_chunk())
+        await out.write(b"data: [DONE]\n\n")
+        return out
+
+
+@dataclass
+class _Finished:
+    body: Body
+    prompt: list[int]
+    output: list[int]
+    cached: int
+    handle: Body | None
+    script: Script
+
+    @property
+    def chat(self) -> bool:
+        return "messages" in self.body
+
+    @property
+    def ids(self) -> bool:
+        return bool(self.body.get("return_token_ids"))
+
+    def usage(self) -> Body:
+        return {
+            "prompt_tokens": len(self.prompt),
+            "completion_tokens": len(self.output),
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
+    def opening(self) -> bytes:
+        if not self.chat:
+            return b""
+        extra: Body = {"prompt_token_ids": self.prompt} if self.ids else {}
+        delta = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return _event({"id": "x", "model": self.body["model"], "choices": [delta], **extra})
+
+    def token(self, k: int) -> bytes:
+        text = chr(self.output[k])
+        last = "stop" if k == len(self.output) - 1 else None
+        choice: Body = {"index": 0, "finish_reason": last}
+        if self.chat and self.script.tool_call:
+            call = {"index": 0, "function": {"arguments": text}}
+            if k == 0:
+                call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": text}}
+            choice["delta"] = {"tool_calls": [call]}
+        elif self.chat:
+            choice["delta"] = {"content": text}
+        else:
+            choice["text"] = text
+            if k == 0 and self.ids:
+                choice["prompt_token_ids"] = self.prompt
+        if self.ids:
+            choice["token_ids"] = [self.output[k]]
+        return _event({"id": "x", "model": self.body["model"], "choices": [choice]})
+
+    def usage_chunk(self) -> bytes:
+        return _event({"id": "x", "model": self.body["model"], "choices": [], "usage": self.usage()})
+
+    def whole(self) -> Body:
+        text = bytes(self.output).decode()
+        choice: Body = {"index": 0, "finish_reason": "stop"}
+        if self.chat:
+            choice["message"] = {"role": "assistant", "content": text}
+        else:
+            choice["text"] = text
+        answer: Body = {"id": "x", "model": self.body["model"], "choices": [choice], "usage": self.usage()}
+        if self.ids:
+            choice["token_ids"] = self.output
+            answer["prompt_token_ids"] = self.prompt
+        if self.handle is not None:
+            answer["kv_transfer_params"] = self.handle
+        return answer
+
+
+def _event(chunk: Body) -> bytes:
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+def prompt_ids(body: Body) -> list[int]:
+    """Return one id a byte of the rendered prompt; the assistant's words render as they were generated."""
+    if "messages" not in body:
+        prompt = body["prompt"]
+        return list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
+    parts = []
+    for message in body["messages"]:
+        calls = "".join(call["function"]["arguments"] for call in message.get("tool_calls") or ())
+        parts.append(f"<{message['role']}>{message.get('content') or ''}{calls}")
+    return list(("".join(parts) + "<assistant>").encode())
+
+
+def reply_text(prompt: list[int]) -> str:
+    """Return the engine's answer: eight hex digits that depend on every prompt id."""
+    return hashlib.sha256(bytes(i % 256 for i in prompt)).hexdigest()[:8]
