@@ -55,31 +55,39 @@ func announce(ctx context.Context, directory string, resources []string) error {
 	// this program starts it again, and it registers anew.
 	for {
 		time.Sleep(500 * time.Millisecond)
-		if now, err := inode(registrar); err != nil || now != generation {
+		if now, err := identify(registrar); err != nil || now != generation {
 			return errors.New("the kubelet was restarted")
 		}
 	}
 }
 
-func awaitSocket(path string, limit time.Duration) (uint64, error) {
+func awaitSocket(path string, limit time.Duration) (identity, error) {
 	for deadline := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
 		connection, err := net.Dial("unix", path)
 		if err == nil {
 			connection.Close()
-			return inode(path)
+			return identify(path)
 		}
 		if time.Now().After(deadline) {
-			return 0, err
+			return identity{}, err
 		}
 	}
 }
 
-func inode(path string) (uint64, error) {
+// identity tells one socket from the next of the same name; the file system gives the number of a
+// removed file to the next one, so the time is part of it.
+type identity struct {
+	inode   uint64
+	changed syscall.Timespec
+}
+
+func identify(path string) (identity, error) {
 	information, err := os.Stat(path)
 	if err != nil {
-		return 0, err
+		return identity{}, err
 	}
-	return information.Sys().(*syscall.Stat_t).Ino, nil
+	status := information.Sys().(*syscall.Stat_t)
+	return identity{inode: status.Ino, changed: status.Ctim}, nil
 }
 
 func serve(ctx context.Context, directory, registrar, resource string, count int) error {
