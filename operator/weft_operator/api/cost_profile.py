@@ -112,6 +112,11 @@ class CostProfileSpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            None,  # the list is keyed by degree
+            "spec.degrees: two rows have the same degree; remove one",
+            lambda s: len({d.degree for d in s.degrees}) == len(s.degrees),
+        ),
+        Rule(
             "self.transfers.all(t, self.degrees.exists(d, d.degree == t.source)"
             " && self.degrees.exists(d, d.degree == t.destination))",
             "spec.transfers: names a degree that spec.degrees lacks; add the degree or remove the transfer",

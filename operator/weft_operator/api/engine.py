@@ -194,6 +194,11 @@ class Engine(ApiModel):
             lambda e: e.mock is None or e.type == "mock",
         ),
         Rule(
+            None,  # the list is keyed by name
+            "spec.engine.env: two variables have the same name; remove one",
+            lambda e: len({item.name for item in e.env}) == len(e.env),
+        ),
+        Rule(
             f"self.args.all(a, !a.matches('{_MANAGED}'))",
             f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED_FLAGS)} "
             "from other fields; remove them here",

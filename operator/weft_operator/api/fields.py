@@ -1,10 +1,11 @@
 """Types of single fields: durations, quantities and names, each with the pattern the API server checks."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$", min_length=2, max_length=16)]
+Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$", max_length=16)]
 """A length of time as Kubernetes and Go write it: 50ms, 5s, 1m30s, 2h."""
 
 DnsLabel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
@@ -22,8 +23,16 @@ ResourceName = Annotated[
 
 QUANTITY_PATTERN = r"^([0-9]+|[0-9]*\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
+
+def _quantity(value: int | str) -> int | str:
+    if re.fullmatch(QUANTITY_PATTERN.strip("^$"), str(value)) is None:
+        raise ValueError(f"{value!r} is not a quantity; write 500m, 2 or 16Gi")
+    return value
+
+
 Quantity = Annotated[
     int | str,
+    AfterValidator(_quantity),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],

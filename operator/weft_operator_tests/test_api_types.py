@@ -1,0 +1,62 @@
+"""The API types refuse what the CRD refuses, and accept the examples."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from weft_operator.api import CostProfileSpec, DisaggInferenceService
+from weft_operator.errors import StalledError
+from weft_operator.goal import parse_service
+from weft_operator_tests.invalid import CASES, PROFILE_CASES, Case
+from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))
+
+
+def test_there_are_enough_invalid_manifests() -> None:
+    assert len(CASES) + len(PROFILE_CASES) >= 50
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_invalid_services_are_refused(case: Case) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DisaggInferenceService.model_validate(case.body)
+    if case.rule:
+        assert case.rule in [error["msg"] for error in caught.value.errors()]
+
+
+@pytest.mark.parametrize("case", PROFILE_CASES, ids=lambda case: case.name)
+def test_invalid_profiles_are_refused(case: Case) -> None:
+    with pytest.raises(ValidationError) as caught:
+        CostProfileSpec.model_validate(case.body["spec"])
+    if case.rule:
+        assert case.rule in [error["msg"] for error in caught.value.errors()]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_are_valid(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        if document and document.get("kind") == "DisaggInferenceService":
+            assert DisaggInferenceService.model_validate(document).spec.capacity.gpus >= 2
+
+
+@pytest.mark.parametrize("body", [service(), vllm_service()], ids=["mock", "vllm"])
+def test_reading_and_writing_again_gives_the_same(body: dict[str, object]) -> None:
+    parsed = DisaggInferenceService.model_validate(body)
+    again = DisaggInferenceService.model_validate(parsed.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert again == parsed
+
+
+def test_a_valid_profile_is_accepted() -> None:
+    assert [row.degree for row in CostProfileSpec.model_validate(PROFILE["spec"]).degrees] == [4, 8]
+
+
+def test_the_operator_names_the_field_of_a_stored_object_that_is_invalid() -> None:
+    with pytest.raises(StalledError, match=r"spec\.slo\.ttft: Field required") as caught:
+        parse_service(changed(service(), "spec.slo", {"itl": "1s"}))
+    assert caught.value.reason == "InvalidSpec"
+    with pytest.raises(StalledError, match=r"^spec\.slo\.ttft: must be longer"):
+        parse_service(changed(service(), "spec.slo", {"itl": "3s", "ttft": "1s"}))

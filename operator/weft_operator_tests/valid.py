@@ -1,0 +1,109 @@
+"""Valid objects that tests begin with, and a way to change one field of them."""
+
+import copy
+from typing import Any
+
+import yaml
+
+from weft_operator.api import DisaggInferenceServiceSpec
+from weft_operator.manifest import Manifest
+
+SERVICE = """
+apiVersion: weft.dev/v1alpha1
+kind: DisaggInferenceService
+metadata: {name: demo, namespace: default}
+spec:
+  model: {name: meta-llama/Llama-3.1-70B-Instruct, maxModelLen: 32768}
+  engine: {type: mock}
+  slo: {ttft: 2s, itl: 40ms}
+  workload:
+    arrivalRate: 0.6
+    rounds: {mean: 5}
+    firstPrompt: {mean: 1000}
+    increment: {mean: 800}
+    decode: {mean: 280}
+    gap: {mean: 2s}
+  capacity:
+    gpus: 16
+    pools:
+      - {name: h20, gpuType: nvidia-h20, gpusPerNode: 8, degrees: [1, 2, 4, 8], rdma: {resource: rdma/ib, count: 1}}
+"""
+
+VLLM = {
+    "type": "vllm",
+    "image": "registry.example.com/team/vllm-nixl:0.32.0",
+    "args": ["--enable-chunked-prefill"],
+    "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+    "resources": {"requests": {"cpu": 8, "memory": "64Gi"}, "limits": {"memory": "200Gi"}},
+    "sharedMemory": "16Gi",
+}
+
+PROFILE: Manifest = {
+    "apiVersion": "weft.dev/v1alpha1",
+    "kind": "CostProfile",
+    "metadata": {"name": "measured", "namespace": "default"},
+    "spec": {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "gpu": "nvidia-h20",
+        "engine": "vllm 0.32.0",
+        "kvBytesPerToken": 327680,
+        "degrees": [
+            {
+                "degree": degree,
+                "weightBytesPerGpu": 141_000_000_000 // degree,
+                "kvCapacityTokens": 100_000 * degree,
+                "prefill": [{"alpha": 0.02, "perToken": 0.0008 / degree}],
+                "decode": [{"alpha": 0.01, "perSequence": 0.0002, "perContextToken": 1e-8}],
+            }
+            for degree in (4, 8)
+        ],
+        "transfers": [
+            {"source": source, "destination": destination, "link": link, "alpha": 0.005, "perToken": 1e-6}
+            for source in (4, 8)
+            for destination in (4, 8)
+            for link in ("intra-node", "inter-node")
+        ],
+    },
+}
+
+
+def service() -> Manifest:
+    """Return a valid service on two nodes of 8 GPUs with the mock engine."""
+    body: Manifest = yaml.safe_load(SERVICE)
+    return body
+
+
+def vllm_service() -> Manifest:
+    """Return a valid service with vLLM, a gated model, a node selector and tolerations."""
+    body = service()
+    body["spec"]["engine"] = copy.deepcopy(VLLM)
+    body["spec"]["model"]["source"] = {"huggingFace": {"tokenSecretRef": {"name": "huggingface", "key": "token"}}}
+    body["spec"]["capacity"]["pools"][0] |= {
+        "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H20"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    return body
+
+
+def spec(body: Manifest | None = None) -> DisaggInferenceServiceSpec:
+    """Return the parsed spec of a service."""
+    return DisaggInferenceServiceSpec.model_validate((body or service())["spec"])
+
+
+REMOVED: Any = object()
+
+
+def changed(body: Manifest, path: str, value: Any) -> Manifest:
+    """Return a copy with one field set (or removed, with ``REMOVED``); list positions are numbers in the path."""
+    copied = copy.deepcopy(body)
+    *parents, last = path.split(".")
+    at: Any = copied
+    for name in parents:
+        at = at[int(name)] if isinstance(at, list) else at.setdefault(name, {})
+    if value is REMOVED:
+        del at[last]
+    elif isinstance(at, list):
+        at[int(last)] = value
+    else:
+        at[last] = value
+    return copied
