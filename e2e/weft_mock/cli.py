@@ -1,7 +1,6 @@
 """Add the verb ``weft mock-engine``."""
 
 import argparse
-import logging
 import os
 import socket
 import sys
@@ -69,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
     from weft_core.profile_json import profile_from_json
     from weft_mock.config import ConfigError, EngineConfig
     from weft_mock.faults import FaultError, faults_from_json
+    from weft_mock.logs import configure
     from weft_mock.server import serve
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         host, port = _address(options.listen)
         config = EngineConfig(
@@ -102,6 +101,7 @@ def run(options: argparse.Namespace) -> int:
     except (CostProfileError, ConfigError, FaultError, OSError, ValueError) as error:
         print(f"weft mock-engine: {error}", file=sys.stderr)
         return 2
+    configure()
     return uvloop.run(serve(config, drain_seconds=options.drain_seconds, faults=faults))
 
 

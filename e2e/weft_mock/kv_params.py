@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["prefill", "decode", "both"]
-Consequence = Literal["would_crash", "would_leak", "would_answer_wrong", "would_ignore"]
+Consequence = Literal["would_crash", "would_leak", "would_ignore"]
 
 _FLAGS = frozenset({"do_remote_prefill", "do_remote_decode"})
 _REMOTE = frozenset({"remote_engine_id", "remote_block_ids", "remote_host", "remote_port", "remote_request_id"})

@@ -54,7 +54,8 @@ async def serve(config: EngineConfig, *, drain_seconds: float, faults: Faults) -
     Live are requests, and a prefill's blocks that no decode engine has read yet.
     """
     engine = Engine(config)
-    engine.set_faults(faults)
+    if faults != Faults():
+        engine.set_faults(faults)
     server = EngineServer(engine)
     port, side_port = await server.start()
     # What exists now lives as long as the process: keep collections from walking it in the middle of a stream.

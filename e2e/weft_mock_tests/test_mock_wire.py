@@ -358,5 +358,42 @@ async def test_transfers_take_the_profile_s_time() -> None:
         assert (await d.chat(ask(100), max_tokens=1, kv_transfer_params=leg.handle)).status == 200
         took = asyncio.get_running_loop().time() - began
         expected = 50 * (0.001 + 104 * 1e-6) + 50 * 0.001
-        assert took == pytest.approx(expected, rel=0.25)
-        assert took >= expected * 0.98
+        # Late wake-ups on a busy machine may add to it; nothing may make it shorter.
+        assert expected * 0.98 <= took <= expected + 1.0
+
+
+async def test_cancels_at_any_point_leave_no_block_behind() -> None:
+    p_config = config(engine_id="p", role="prefill", lease_seconds=2.0, kv_capacity=16384)
+    d_config = config(engine_id="d", role="decode", ttl_seconds=2.0, kv_capacity=16384)
+    async with engines(p_config, d_config) as (p, d):
+
+        async def session(number: int) -> None:
+            messages = ask(60 + number, seed=number)
+            history: dict[str, object] = {}
+            for turn in range(3):
+                reply = await round_trip((p, d), messages, history, f"s{number}t{turn}")
+                assert reply.status == 200, reply.body
+                assert reply.text == decode(answer(chat_ids(messages), 30))
+                history = reply.handle
+                messages = [*messages, {"role": "assistant", "content": reply.text}, *ask(10, seed=turn)]
+
+        tasks = [asyncio.create_task(session(number)) for number in range(40)]
+        for number, task in enumerate(tasks):
+            if number % 2:
+                await until(lambda least=number: p.engine.ledger.requests.total() >= least or all(map(_over, tasks)))  # type: ignore[misc]
+                task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert outcomes[::2] == [None] * 20
+        assert any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+        for client in (p, d):
+            await until(lambda c=client: c.engine.scheduler.pool.used == 0)  # type: ignore[misc]
+            assert not client.engine.scheduler.running
+            assert not client.engine.scheduler.waiting
+            assert not client.engine.scheduler.fetching
+            assert client.engine.ledger.kv_protocol_errors.total() == 0
+            assert client.engine.ledger.failed_reads["history_mismatch"] == 0
+            assert client.engine.ledger.history_tokens["recomputed"] == 0
+
+
+def _over(task: "asyncio.Task[None]") -> bool:
+    return task.done()
