@@ -83,6 +83,9 @@ def start_control_plane(config: ClusterConfig, paths: ClusterPaths, listener: so
         python=sys.executable,
         listener=listener.fileno(),
     )
+    for file, text in control_plane.disk_files(paths).items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     groups = cgroups.create(paths.cgroup, CONTROL_PLANE, cgroups.hierarchies())
     spec = control_plane.spec(config, paths, cgroup_procs=_procs(groups), programs=programs)
     _launch(paths, CONTROL_PLANE, spec, listener.fileno()).go()
