@@ -57,6 +57,8 @@ def seconds_words(value: float) -> str:
     """Return a time with three digits that matter and its unit."""
     if value == float("inf"):
         return "unbounded"
+    if value < 0.00005:
+        return "0 ms"
     if value < 0.9995:
         return f"{value * 1e3:.1f} ms" if value < 0.09995 else f"{value * 1e3:.0f} ms"
     return f"{value:.2f} s" if value < 99.5 else f"{value:.0f} s"

@@ -94,9 +94,11 @@ def _cards(facts: Facts) -> str:
         (f"{100 * attained.share:.1f} %", f"of sessions met the SLO ({attained.met} of {attained.total})"),
     ]
     if summary.ttft_all is not None:
-        cards.append((seconds_words(summary.ttft_all.p95), f"TTFT P95 (SLO {limit_words(facts.slo.ttft_s)})"))
+        cards.append((seconds_words(summary.ttft_all.p95), f"TTFT P95; SLO {_unbroken(limit_words(facts.slo.ttft_s))}"))
     if summary.itl_rounds is not None:
-        cards.append((seconds_words(summary.itl_rounds.p95), f"ITL P95 of rounds (SLO {limit_words(facts.slo.itl_s)})"))
+        cards.append(
+            (seconds_words(summary.itl_rounds.p95), f"ITL P95 of rounds; SLO {_unbroken(limit_words(facts.slo.itl_s))}")
+        )
     if summary.rounds_ok:
         remote = summary.routes.get("remote", 0)
         cards.append((f"{100 * remote / summary.rounds_ok:.0f} %", f"of prefills remote ({remote} rounds)"))
@@ -106,6 +108,10 @@ def _cards(facts: Facts) -> str:
         cards.append((f"{facts.kv.history_recomputed_tokens:,.0f}", "history tokens recomputed"))
     inner = "".join(f'<div class="card"><b>{escape(b)}</b><span>{escape(s)}</span></div>' for b, s in cards)
     return f'<div class="cards">{inner}</div>'
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\u00a0")
 
 
 def _plan(facts: Facts) -> str:
@@ -124,7 +130,7 @@ def _plan(facts: Facts) -> str:
         f"<code>{escape(plan.revision)}</code>; it {expects} (TTFT P{facts.slo.percentile:g} "
         f"{seconds_words(plan.predicted.ttft_p95_s)}, ITL P{facts.slo.percentile:g} "
         f"{seconds_words(plan.predicted.itl_p95_s)}).</p>{reason}"
-        f'<table><tr><th>workers</th><th>GPUs</th><th class="words">pool</th></tr>{table}</table></div>'
+        f'<table class="narrow"><tr><th>workers</th><th>GPUs</th><th class="words">pool</th></tr>{table}</table></div>'
     )
 
 

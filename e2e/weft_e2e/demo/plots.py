@@ -171,7 +171,7 @@ def ttft_by_tokens(records: Sequence[RoundRecord], *, slo: Slo) -> Figure:
     axes.set_xlabel("tokens the round added")
     axes.set_ylabel("time to first token, s")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 
