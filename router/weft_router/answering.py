@@ -22,7 +22,7 @@ from weft_router.server import REQUEST_ID
 from weft_router.sessions import Sessions
 from weft_router.tokens import CharsPerToken
 from weft_router.transcript import Transcript, with_reply
-from weft_router.upstream import Deadline, post, read_bounded
+from weft_router.upstream import Deadline, Legs, post, read_bounded
 from weft_router.vllm import HANDLE_HEADERS, decode_body, local_body
 from weft_router.window import Window
 
@@ -53,6 +53,7 @@ class Answering:
         self.metrics = metrics
         self.ratio = CharsPerToken()
         self.batch = 0
+        self.legs = Legs()
 
     async def run(self, request: web.Request, rnd: Round, prefilled: Prefilled | None) -> web.StreamResponse:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
@@ -77,14 +78,15 @@ class Answering:
         deadline.cap(self.config.timeouts.total)
         url = self._engine.url + inference.path
         try:
-            async with deadline, post(self._engine.http, url, payload, headers, again=lambda: True) as response:
-                if response.status != 200:
-                    await self._refused(response)
-                if response.content_type == "text/event-stream":
-                    return await passing.stream(response)
-                return await passing.whole(response)
+            with self.legs.track(deadline):
+                async with deadline, post(self._engine.http, url, payload, headers, again=lambda: True) as response:
+                    if response.status != 200:
+                        await self._refused(response)
+                    if response.content_type == "text/event-stream":
+                        return await passing.stream(response)
+                    return await passing.whole(response)
         except TimeoutError:
-            return await passing.broken("timeout")
+            return await passing.broken(deadline.lost or "timeout")
         except StreamBrokenError as error:
             return await passing.broken(error.reason)
         except LegFailedError as error:

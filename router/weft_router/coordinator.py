@@ -89,6 +89,10 @@ class Coordinator:
     def drain(self) -> None:
         """Nothing to announce: readiness takes this process out of its Service."""
 
+    def cut(self) -> None:
+        """End what is still under way."""
+        self._relay.legs.cut("shutting down")
+
     def observe(self) -> None:
         """Bring gauges up to date."""
         self._metrics.sessions.set(len(self._bindings))

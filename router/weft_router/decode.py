@@ -76,6 +76,11 @@ class DecodeSidecar:
         """Take nothing new."""
         self._sidecar.drain()
 
+    def cut(self) -> None:
+        """End what is still under way."""
+        self._answering.legs.cut("shutting down")
+        self._remote.legs.cut("shutting down")
+
     def observe(self) -> None:
         """Bring gauges up to date."""
         self._sessions.expire()

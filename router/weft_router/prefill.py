@@ -15,7 +15,7 @@ from weft_router.metrics import Metrics
 from weft_router.server import FACTS, REQUEST_ID, models, read_body
 from weft_router.sidecar import Sidecar
 from weft_router.state import Store, WorkerRecord
-from weft_router.upstream import Deadline, post, read_bounded
+from weft_router.upstream import Deadline, Legs, post, read_bounded
 from weft_router.window import Window
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class PrefillSidecar:
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._legs = Legs()
         self._ttft = Window(settings.config.routing.stats_window_seconds)
         self._sidecar = Sidecar(settings, store, metrics, describe=self._describe)
 
@@ -60,6 +61,10 @@ class PrefillSidecar:
     def drain(self) -> None:
         """Take nothing new."""
         self._sidecar.drain()
+
+    def cut(self) -> None:
+        """End what is still under way."""
+        self._legs.cut("shutting down")
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -113,12 +118,12 @@ class PrefillSidecar:
     async def _run(self, path: str, body: bytes, request_id: str) -> tuple[int, bytes]:
         engine = self._sidecar.engine
         limit = self._settings.config.limits.max_reply_bytes
+        deadline = Deadline(self._settings.config.timeouts.first_byte)
+        leg = post(engine.http, engine.url + path, body, {REQUEST_ID: request_id}, again=lambda: True)
         try:
-            async with (
-                Deadline(self._settings.config.timeouts.first_byte),
-                post(engine.http, engine.url + path, body, {REQUEST_ID: request_id}, again=lambda: True) as response,
-            ):
-                return response.status, await read_bounded(response, limit)
+            with self._legs.track(deadline):
+                async with deadline, leg as response:
+                    return response.status, await read_bounded(response, limit)
         except LegFailedError as error:
             if error.reason == "connect":
                 engine.lost()

@@ -7,7 +7,7 @@ nothing, and a powered-off node is noticed within seconds although its connectio
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
@@ -101,16 +101,21 @@ class Registry:
             log.warning("worker_suspected", extra={"worker": worker})
             self._probe_the_silent()
 
-    def watch(self, worker: str, on_gone: Callable[[], None]) -> Callable[[], None]:
-        """Call ``on_gone`` when the worker is found dead; return what ends the watch."""
+    @contextlib.contextmanager
+    def watched(self, worker: str, on_gone: Callable[[], None]) -> Iterator[None]:
+        """Call ``on_gone`` when the worker is found dead while the block lasts."""
         tracked = self._workers.get(worker)
         if tracked is None:
             on_gone()
-            return lambda: None
+            yield
+            return
         self._tickets += 1
         ticket = self._tickets
         tracked.watchers[ticket] = on_gone
-        return lambda: tracked.watchers.pop(ticket, None) and None
+        try:
+            yield
+        finally:
+            tracked.watchers.pop(ticket, None)
 
     def _take(self, records: tuple[WorkerRecord, ...]) -> None:
         now = self._clock()

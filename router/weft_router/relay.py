@@ -14,7 +14,7 @@ from weft_router.metrics import Metrics
 from weft_router.registry import Registry
 from weft_router.server import RETRY_HEADER
 from weft_router.state import WorkerRecord
-from weft_router.upstream import Deadline, post, read_bounded
+from weft_router.upstream import Deadline, Legs, post, read_bounded
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class Relay:
         self._http = http
         self._registry = registry
         self._metrics = metrics
+        self.legs = Legs()
 
     async def run(
         self, request: web.Request, record: WorkerRecord, payload: bytes, *,
@@ -52,18 +53,14 @@ class Relay:
         deadline.cap(timeouts.total)
         answer = _Answer(request, shown, deadline, timeouts.idle, facts)
         try:
-            async with deadline:
-                unwatch = self._registry.watch(record.worker, partial(deadline.end, "worker lost"))
-                try:
-                    async with post(self._http, record.url + request.path, payload, sent) as response:
-                        if response.headers.get(RETRY_HEADER) == "1":
-                            raise LegFailedError("refused", f"status {response.status}")
-                        if response.content_type == "text/event-stream" and response.status == 200:
-                            return await answer.stream(response)
-                        raw = await read_bounded(response, self._config.limits.max_reply_bytes)
-                        return answer.whole(response, raw)
-                finally:
-                    unwatch()
+            with self.legs.track(deadline), self._registry.watched(record.worker, partial(deadline.end, "worker lost")):
+                async with deadline, post(self._http, record.url + request.path, payload, sent) as response:
+                    if response.headers.get(RETRY_HEADER) == "1":
+                        raise LegFailedError("refused", f"status {response.status}")
+                    if response.content_type == "text/event-stream" and response.status == 200:
+                        return await answer.stream(response)
+                    raw = await read_bounded(response, self._config.limits.max_reply_bytes)
+                    return answer.whole(response, raw)
         except TimeoutError as error:
             reason = deadline.lost or "timeout"
             if answer.out is None:

@@ -20,7 +20,7 @@ from weft_router.round import Prefilled, Round
 from weft_router.routing import Dispatched
 from weft_router.server import REQUEST_ID
 from weft_router.state import WorkerRecord
-from weft_router.upstream import TOKEN_HEADER, Deadline, post, read_bounded
+from weft_router.upstream import TOKEN_HEADER, Deadline, Legs, post, read_bounded
 from weft_router.vllm import prefill_body, transfer_params
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class RemotePrefill:
         self._registry = registry
         self._metrics = metrics
         self.dispatched = Dispatched()
+        self.legs = Legs()
 
     async def run(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts; None when the round shall prefill locally.
@@ -133,14 +134,10 @@ class RemotePrefill:
     async def _call(self, record: WorkerRecord, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, bool]:
         deadline = Deadline(self._config.timeouts.first_byte)
         try:
-            async with deadline:
-                unwatch = self._registry.watch(record.worker, partial(deadline.end, "gone"))
-                try:
-                    async with post(self._http, record.url + "/internal/prefill", body, headers) as response:
-                        raw = await read_bounded(response, self._config.limits.max_reply_bytes)
-                        return response.status, raw, FROM_ENGINE in response.headers
-                finally:
-                    unwatch()
+            with self.legs.track(deadline), self._registry.watched(record.worker, partial(deadline.end, "gone")):
+                async with deadline, post(self._http, record.url + "/internal/prefill", body, headers) as response:
+                    raw = await read_bounded(response, self._config.limits.max_reply_bytes)
+                    return response.status, raw, FROM_ENGINE in response.headers
         except TimeoutError as error:
             raise LegFailedError(deadline.lost or "timeout") from error
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from weft_router.config import Settings
@@ -26,6 +27,7 @@ PRESTOP_GRACE_S = 2.0
 """How long a stopping engine waits for the drain to begin: both hooks of a pod start together."""
 AFTERGLOW_S = 1.0
 """A prefill's KV is fetched after its reply: the engine stays this long after the last one."""
+LAST_WORDS_S = 0.5
 
 _OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/engine/livez", "/engine/metrics", "/engine/prestop"})
 
@@ -47,6 +49,9 @@ class Duty(Protocol):
 
     def drain(self) -> None:
         """Tell the others that this process takes nothing new."""
+
+    def cut(self) -> None:
+        """End what is still under way: the drain time is over."""
 
     def observe(self) -> None:
         """Bring gauges up to date before they are read."""
@@ -103,6 +108,13 @@ class Server:
             async with asyncio.timeout(max(0.0, self._drain_end - monotonic())):
                 await self._idle.wait()
                 await asyncio.sleep(max(0.0, self._last_end + AFTERGLOW_S - monotonic()))
+
+    async def last_words(self) -> None:
+        """End what is still under way, and give the ends a moment to reach their clients."""
+        self._duty.cut()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._idle.wait()
 
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         path = request.path
@@ -217,6 +229,7 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
     runner = web.AppRunner(
         server.app,
+        logger=_quiet_logger(),
         access_log=None,
         handler_cancellation=True,
         keepalive_timeout=75.0,
@@ -233,10 +246,26 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
         await stop.wait()
         server.begin_drain()
         await server.drained()
-        log.info("stopping", extra={"unfinished": server.inflight})
     finally:
-        await duty.stop()
+        log.info("stopping", extra={"unfinished": server.inflight})
+        await server.last_words()
         await runner.cleanup()
+        await duty.stop()
+
+
+def _quiet_logger() -> logging.Logger:
+    """Return a logger for aiohttp that names broken HTTP but does not quote it: headers hold keys."""
+    quiet = logging.getLogger(__name__ + ".http")
+    if not quiet.filters:
+        quiet.addFilter(_without_quotes)
+    return quiet
+
+
+def _without_quotes(record: logging.LogRecord) -> bool:
+    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+        record.msg, record.args, record.exc_info = "bad_http", (), None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+    return True
 
 
 def models(settings: Settings) -> web.Response:

@@ -2,8 +2,8 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 
 import aiohttp
@@ -48,17 +48,25 @@ class Deadline:
     """One moving deadline over a whole leg, which somebody else may also end at once."""
 
     def __init__(self, seconds: float) -> None:
-        self._scope = asyncio.timeout(seconds)
+        self._seconds = seconds
+        self._scope = asyncio.timeout(None)
+        self._open = False
         self._end = float("inf")
         self.lost = ""
 
     async def __aenter__(self) -> "Deadline":
         await self._scope.__aenter__()
+        self._open = True
+        if self.lost:
+            self.end(self.lost)
+        else:
+            self.extend(self._seconds)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._open = False
         await self._scope.__aexit__(kind, error, trace)
 
     def cap(self, seconds: float) -> None:
@@ -67,13 +75,35 @@ class Deadline:
 
     def extend(self, seconds: float) -> None:
         """Move the deadline: this long from now."""
-        if not self.lost:
+        if not self.lost and self._open and not self._scope.expired():
             self._scope.reschedule(min(asyncio.get_running_loop().time() + seconds, self._end))
 
     def end(self, why: str) -> None:
-        """End the leg now."""
+        """End the leg now, or as soon as it begins."""
         self.lost = why
-        self._scope.reschedule(asyncio.get_running_loop().time())
+        if self._open and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+class Legs:
+    """The deadlines of all legs under way, so that a process that stops can end them with a word instead of silence."""
+
+    def __init__(self) -> None:
+        self._live: set[Deadline] = set()
+
+    @contextmanager
+    def track(self, deadline: Deadline) -> Iterator[None]:
+        """Count a leg while it lasts."""
+        self._live.add(deadline)
+        try:
+            yield
+        finally:
+            self._live.discard(deadline)
+
+    def cut(self, why: str) -> None:
+        """End all legs now."""
+        for deadline in list(self._live):
+            deadline.end(why)
 
 
 @asynccontextmanager

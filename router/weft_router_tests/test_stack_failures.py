@@ -1,0 +1,320 @@
+"""What clients see when engines and router processes fail, hang, or go away, and what clients do to them."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from weft_router_tests.stack import MODEL, Stack, router_json, until
+
+pytestmark = pytest.mark.component
+
+HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+
+
+async def test_a_failing_prefill_engine_is_replaced_by_another_one(stack: Stack) -> None:
+    await stack.up(prefill=2)
+    stack.engines["p0"].script.status = 500
+    for i in range(4):
+        answer = await stack.chat(HELLO, session=f"s{i}")
+        assert answer.status == 200
+        assert answer.headers["X-Weft-Prefill-Worker"] == "p1"
+    assert len(stack.engines["p0"].seen) > 0
+
+
+async def test_without_a_working_prefill_worker_rounds_are_local(stack: Stack) -> None:
+    await stack.up()
+    stack.engines["p0"].script.status = 500
+    answer = await stack.chat(HELLO, stream=True)
+    assert answer.status == 200
+    assert (answer.headers["X-Weft-Route"], answer.headers["X-Weft-Reason"]) == ("local", "prefill-failed")
+
+
+async def test_a_killed_prefill_sidecar_fails_no_request(stack: Stack) -> None:
+    await stack.up()
+    stack.engines["p0"].script.hang = True
+    pending = asyncio.ensure_future(stack.chat(HELLO))
+    await until(lambda: _is(stack.engines["p0"].running == 1))
+    await stack.kill("p0")
+    answer = await pending
+    assert answer.status == 200
+    assert answer.headers["X-Weft-Route"] == "local"
+
+
+async def test_a_refused_handle_costs_one_more_call_and_no_failure(stack: Stack) -> None:
+    await stack.up()
+    first = await stack.chat(HELLO, session="s")
+    stack.engines["p0"].script.refuse_handles = True
+    follow = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more " * 100}]
+    second = await stack.chat(follow, session="s")
+    assert second.status == 200
+    assert second.headers["X-Weft-Route"] == "remote"
+    sent = [body["kv_transfer_params"]["remote_engine_id"] for body in stack.engines["p0"].seen]
+    assert sent == [None, "d0", None]
+    assert (await stack.metrics("d0"))['weft_router_kv_handles_total{outcome="refused"}'] == 1
+
+
+async def test_an_expired_handle_is_not_offered(tmp_path: Path) -> None:
+    config = router_json(engine={"leaseSeconds": 5.05, "handleTtlSeconds": 5.05})
+    stack = Stack(tmp_path, config=config)
+    try:
+        await stack.up()
+        first = await stack.chat(HELLO, session="s")
+        await asyncio.sleep(0.1)  # the handle lives 0.05 s beyond the margin
+        follow = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more " * 100}]
+        assert (await stack.chat(follow, session="s")).status == 200
+        assert all(body["kv_transfer_params"]["remote_engine_id"] is None for body in stack.engines["p0"].seen)
+        assert (await stack.metrics("d0"))['weft_router_kv_handles_total{outcome="expired"}'] == 1
+    finally:
+        await stack.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_kv_that_the_decode_engine_cannot_load_is_computed_there(stack: Stack, stream: bool) -> None:
+    await stack.up()
+    stack.engines["d0"].script.refuse_handles = True
+    answer = await stack.chat(HELLO, stream=stream)
+    assert answer.status == 200
+    assert (answer.headers["X-Weft-Route"], answer.headers["X-Weft-Reason"]) == ("local", "kv-load-failed")
+    assert (await stack.metrics("d0"))['weft_router_kv_handles_total{outcome="orphaned"}'] == 1
+
+
+async def test_an_error_event_before_the_first_token_is_a_failed_leg(stack: Stack) -> None:
+    await stack.up(decode=2, prefill=0)
+    first = await stack.chat(HELLO, session="s", stream=True)
+    bound = first.headers["X-Weft-Worker"]
+    stack.engines[bound].script.error_event = True
+    answer = await stack.chat(HELLO, session="s", stream=True)
+    assert answer.status == 200
+    assert answer.headers["X-Weft-Worker"] != bound
+    assert b"error" not in answer.raw
+
+
+@pytest.mark.parametrize("token", [0, 1, 4, 7])
+async def test_a_decode_engine_that_dies_is_replaced_before_the_first_token_and_told_about_after(
+    stack: Stack, token: int
+) -> None:
+    await stack.up(decode=2)
+    whole = await stack.chat(HELLO, session="s", stream=True)
+    bound = whole.headers["X-Weft-Worker"]
+    stack.engines[bound].script.die_at_token = token
+    started = time.monotonic()
+    answer = await stack.chat(HELLO, session="s", stream=True)
+    assert answer.status == 200
+    assert time.monotonic() - started < 2
+    if token == 0:
+        assert answer.text == whole.text
+        assert answer.headers["X-Weft-Worker"] != bound
+        assert b"error" not in answer.raw
+    else:
+        assert answer.text == whole.text[:token]
+        assert answer.chunks[-1]["error"]["code"] == "stream_interrupted"
+        assert b"[DONE]" not in answer.raw
+
+
+async def test_a_stream_that_just_ends_is_not_passed_off_as_whole(stack: Stack) -> None:
+    await stack.up()
+    stack.engines["d0"].script.cut_short = True
+    answer = await stack.chat(HELLO, stream=True)
+    assert answer.chunks[-1]["error"]["code"] == "stream_interrupted"
+
+
+async def test_a_decode_pod_lost_mid_stream_ends_in_an_error_event(stack: Stack) -> None:
+    await stack.up(prefill=0)
+    stack.engines["d0"].script.gap_s = 0.1
+    async with stack.http.post(
+        stack.front + "/v1/chat/completions", json={"model": MODEL, "messages": HELLO, "stream": True}
+    ) as response:
+        await response.content.readuntil(b"\n\n")
+        await stack.kill("d0")
+        rest = await response.read()
+    assert b'"code":"stream_interrupted"' in rest
+    assert rest.endswith(b"\n\n")
+
+
+async def test_a_decode_pod_lost_before_the_first_byte_is_replayed_unseen(stack: Stack) -> None:
+    await stack.up(decode=2, prefill=0)
+    bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    stack.engines[bound].script.hang = True
+    pending = asyncio.ensure_future(stack.chat(HELLO, session="s", stream=True))
+    await until(lambda: _is(stack.engines[bound].running == 1))
+    await stack.kill(bound)
+    answer = await pending
+    assert answer.status == 200
+    assert answer.headers["X-Weft-Worker"] != bound
+    again = await stack.chat(HELLO, session="s")
+    assert again.headers["X-Weft-Worker"] == answer.headers["X-Weft-Worker"]
+
+
+async def test_a_worker_that_falls_silent_with_open_connections_is_given_up(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A powered-off node closes nothing: its address stops answering and its heartbeats stop."""
+    monkeypatch.setattr("weft_router.registry.SILENT_S", 0.3)
+    monkeypatch.setattr("weft_router.registry.PROBE_EVERY_S", 0.2)
+    monkeypatch.setattr("weft_router.registry.REFRESH_S", 0.1)
+    await stack.up(prefill=0)
+    stack.engines["d0"].script.gap_s = 30.0
+    pending = asyncio.ensure_future(stack.chat(HELLO, stream=True))
+    await until(lambda: _is(stack.engines["d0"].running == 1))
+
+    async def dead(_: object, __: str) -> str:
+        return "dead"
+
+    coordinator: Any = stack.processes["c0"].duty
+    coordinator._registry._probe = lambda url: dead(None, url)
+    sidecar: Any = stack.processes["d0"].duty
+    sidecar._sidecar.heartbeat._store = _Deaf()
+    started = time.monotonic()
+    answer = await pending
+    assert time.monotonic() - started < 5
+    assert answer.status in (502, 503)
+    assert answer.json["error"]["message"]
+
+
+class _Deaf:
+    async def heartbeat(self, _: object) -> None:
+        return
+
+    async def withdraw(self, _: str) -> None:
+        return
+
+
+async def test_a_client_that_leaves_stops_both_engines(stack: Stack) -> None:
+    await stack.up()
+    decode, prefill = stack.engines["d0"], stack.engines["p0"]
+    prefill.script.hang = True
+    await _leave(stack, lambda: prefill.running == 1)
+    await until(lambda: _is(prefill.running == 0 and prefill.aborted == 1), seconds=0.5)
+    prefill.script.hang = False
+    decode.script.hang = True
+    await _leave(stack, lambda: decode.running == 1)
+    await until(lambda: _is(decode.running == 0 and decode.aborted == 1), seconds=0.5)
+    decode.script.hang = False
+    decode.script.gap_s = 0.2
+    async with stack.http.post(
+        stack.front + "/v1/chat/completions", json={"model": MODEL, "messages": HELLO, "stream": True}
+    ) as response:
+        await response.content.readuntil(b"\n\n")
+        response.close()
+    await until(lambda: _is(decode.running == 0 and decode.aborted == 2), seconds=0.5)
+    for name in ("c0", "d0", "p0"):
+        await until(lambda name=name: _gauge(stack, name))
+
+
+async def test_a_prefill_still_queued_is_given_up_with_its_client(stack: Stack) -> None:
+    await stack.up()
+    prefill = stack.engines["p0"]
+    prefill.script.gate = asyncio.Event()
+    first = asyncio.ensure_future(stack.chat(HELLO, session="a"))
+    await until(lambda: _is(prefill.running == 1))
+    second = asyncio.ensure_future(stack.chat(HELLO, session="b"))
+    await until(lambda: _queue_is(stack, 2))
+    assert prefill.running == 1
+    second.cancel()
+    await asyncio.wait([second])
+    await until(lambda: _queue_is(stack, 1))
+    prefill.script.gate.set()
+    assert (await first).status == 200
+    assert len(prefill.seen) == 1
+
+
+async def test_an_engines_own_400_reaches_the_client(stack: Stack) -> None:
+    await stack.up()
+    for name in ("p0", "d0"):
+        stack.engines[name].script.status = 400
+        stack.engines[name].script.error_body = {
+            "error": {"message": "too long by 7", "type": "BadRequestError", "param": "messages", "code": 400}
+        }
+    for stream in (True, False):
+        answer = await stack.chat(HELLO, stream=stream)
+        assert answer.status == 400
+        assert answer.json["error"]["message"] == "too long by 7"
+        assert answer.json["error"]["param"] == "messages"
+    assert len(stack.engines["d0"].seen) == 0
+
+
+async def test_nothing_ready_is_refused_at_once_and_served_when_it_is_back(stack: Stack) -> None:
+    await stack.up(prefill=0)
+    stack.engines["d0"].script.health = 503
+    await until(lambda: _status_is(stack, "/readyz", 503))
+    started = time.monotonic()
+    answer = await stack.chat(HELLO)
+    assert time.monotonic() - started < 0.1
+    assert answer.status == 503
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert answer.json["error"]["type"] == "service_unavailable"
+    stack.engines["d0"].script.health = 200
+    await until(lambda: _status_is(stack, "/readyz", 200))
+    assert (await stack.chat(HELLO)).status == 200
+
+
+async def test_a_draining_worker_finishes_its_streams_and_gets_nothing_new(stack: Stack) -> None:
+    await stack.up(decode=2, prefill=0)
+    bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    stack.engines[bound].script.gap_s = 0.1
+    live = asyncio.ensure_future(stack.chat(HELLO, session="s", stream=True))
+    await until(lambda: _is(stack.engines[bound].running == 1))
+    running = stack.processes[bound]
+    token = {"X-Weft-Token": running.settings.token.decode()}
+    async with stack.http.post(running.url + "/drain") as refused:
+        assert refused.status == 401
+    prestop = asyncio.ensure_future(_get(stack, running.url + "/engine/prestop"))
+    async with stack.http.post(running.url + "/drain", headers=token) as accepted:
+        assert accepted.status == 200
+    moved = await stack.chat(HELLO, session="s")
+    assert moved.headers["X-Weft-Worker"] != bound
+    assert not prestop.done()
+    assert (await live).raw.endswith(b"data: [DONE]\n\n")
+    assert await prestop == (200, "drained\n")
+    assert (await _get(stack, running.url + "/readyz"))[0] == 503
+
+
+async def test_prestop_without_a_drain_does_not_wait(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_router.server.PRESTOP_GRACE_S", 0.05)
+    await stack.up(prefill=0)
+    assert await _get(stack, stack.processes["d0"].url + "/engine/prestop") == (200, "not draining\n")
+
+
+async def test_stopping_waits_for_live_requests(stack: Stack) -> None:
+    await stack.up(prefill=0)
+    stack.engines["d0"].script.gap_s = 0.05
+    live = asyncio.ensure_future(stack.chat(HELLO, stream=True))
+    await until(lambda: _is(stack.engines["d0"].running == 1))
+    for name in ("c0", "d0"):
+        stack.processes[name].stop.set()
+    assert (await live).raw.endswith(b"data: [DONE]\n\n")
+    for name in ("c0", "d0"):
+        await asyncio.wait_for(stack.processes[name].task, 10)
+
+
+async def _leave(stack: Stack, when: Any) -> None:
+    pending = asyncio.ensure_future(stack.chat(HELLO))
+    await until(lambda: _is(when()))
+    pending.cancel()
+    await asyncio.wait([pending])
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+async def _gauge(stack: Stack, name: str) -> bool:
+    page = await stack.metrics(name)
+    return all(value == 0 for key, value in page.items() if key.startswith("weft_router_inflight"))
+
+
+async def _queue_is(stack: Stack, length: int) -> bool:
+    return (await stack.metrics("p0"))["weft_router_queue_length"] == length
+
+
+async def _status_is(stack: Stack, path: str, status: int) -> bool:
+    return (await _get(stack, stack.front + path))[0] == status
+
+
+async def _get(stack: Stack, url: str) -> tuple[int, str]:
+    async with stack.http.get(url, timeout=aiohttp.ClientTimeout(total=10)) as response:
+        return response.status, await response.text()
