@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from weft_core.cost import CostProfileError
 from weft_core.profile_json import profile_from_json
+from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceService, DisaggInferenceServiceSpec
 from weft_operator.desired.config import read_record
 from weft_operator.desired.rendering import PlanRecord
@@ -57,10 +58,10 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
     try:
         return DisaggInferenceService.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        own = first["type"] == "rule"  # a rule's message names the field itself
-        raise StalledError("InvalidSpec", first["msg"] if own else f"{where}: {first['msg']}") from error
+        where, message = _first(error)
+        # A rule's message names the field itself.
+        own = error.errors(include_url=False)[0]["type"] == "rule"
+        raise StalledError("InvalidSpec", message if own else f"{where}: {message}") from error
 
 
 def question(service: DisaggInferenceService, observed: Observed) -> Question:
@@ -86,13 +87,27 @@ def question(service: DisaggInferenceService, observed: Observed) -> Question:
                 f"spec.profile.ref: there is no CostProfile {name} in namespace {service.metadata.namespace}; "
                 "create it, correct the name, or use spec.profile.analytic",
             )
-        profile = observed.profile.get("spec") or {}
-        try:
-            profile_from_json(profile)
-        except CostProfileError as error:
-            raise StalledError("ProfileInvalid", f"CostProfile {name}: spec.{error}") from error
+        profile = _profile_json(name, observed.profile.get("spec") or {})
     request = planner_request(spec, profile=profile)
     return Question(spec=spec, request=request, hash=request_hash(request))
+
+
+def _profile_json(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON form of a referenced profile, defaults filled in and figures checked."""
+    try:
+        spec = CostProfileSpec.model_validate(body).model_dump(mode="json", by_alias=True, exclude_none=True)
+        profile_from_json(spec)
+    except ValidationError as error:
+        where, message = _first(error)
+        raise StalledError("ProfileInvalid", f"CostProfile {name}: spec.{where}: {message}") from error
+    except CostProfileError as error:
+        raise StalledError("ProfileInvalid", f"CostProfile {name}: spec.{error}") from error
+    return spec
+
+
+def _first(error: ValidationError) -> tuple[str, str]:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ".".join(str(part) for part in first["loc"]), first["msg"]
 
 
 def settled(asked: Question, record: PlanRecord | None) -> Goal | None:

@@ -1,0 +1,165 @@
+"""A cluster in memory: the seam of a pass, with just enough of the controllers that make pods."""
+
+import copy
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from weft_operator.diff import Action, Apply, content_hash
+from weft_operator.errors import OperatorError
+from weft_operator.events import Fact
+from weft_operator.manifest import Manifest, ObjectKey, ServiceKey, is_terminating, key_of, labels_of, name_of
+from weft_operator.observe import Observed
+
+UID = "11111111-2222-3333-4444-555555555555"
+
+
+class FakeCluster:
+    """Keeps objects by key; ``settle`` plays the StatefulSet and Deployment controllers, scheduler and kubelet."""
+
+    def __init__(self, service: Manifest, *, clock: Callable[[], datetime], gpus: int = 16) -> None:
+        self.service = copy.deepcopy(service)
+        self.service["metadata"] |= {"uid": UID, "generation": 1}
+        self.objects: dict[ObjectKey, Manifest] = {}
+        self.pods: dict[str, Manifest] = {}
+        self.profile: Manifest | None = None
+        self.api_key_found = True
+        self.gpus: int | None = gpus
+        self.actions: list[Action] = []
+        self.events: list[Fact] = []
+        self.status_writes = 0
+        self.fail: Callable[[Action], OperatorError | None] = lambda _action: None
+        self._clock = clock
+        self._count = 0
+
+    async def observe(self, key: ServiceKey) -> Observed | None:
+        if name_of(self.service) != key.name:
+            return None
+        return Observed(
+            service=copy.deepcopy(self.service),
+            owned=tuple(copy.deepcopy(item) for item in self.objects.values()),
+            pods=tuple(copy.deepcopy(item) for item in self.pods.values()),
+            profile=self.profile,
+            api_key_found=self.api_key_found,
+        )
+
+    async def count_gpus(self, _pools: list[tuple[str, dict[str, str]]]) -> int | None:
+        return self.gpus
+
+    async def carry_out(self, action: Action, *, owner_uid: str) -> None:
+        assert owner_uid == UID
+        error = self.fail(action)
+        if error is not None:
+            raise error
+        self.actions.append(action)
+        if isinstance(action, Apply):
+            self._apply(action.manifest)
+        elif action.key.kind == "Pod":
+            assert self.pods[action.key.name]["metadata"]["uid"] == action.uid
+            del self.pods[action.key.name]
+        else:
+            assert self.objects[action.key]["metadata"]["uid"] == action.uid
+            del self.objects[action.key]
+            for name, pod in list(self.pods.items()):
+                if labels_of(pod).get("weft.dev/worker") == action.key.name:
+                    self.remove_pod(name)
+
+    async def write_status(self, _key: ServiceKey, status: dict[str, Any]) -> None:
+        self.status_writes += 1
+        self.service["status"] = copy.deepcopy(status)
+
+    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+        if fact.name(key.name, uid) not in {item.name(key.name, uid) for item in self.events}:
+            self.events.append(fact)
+
+    def change(self, **parts: Any) -> None:
+        """Change parts of the spec, as a user does."""
+        self.service["spec"] = {**self.service["spec"], **copy.deepcopy(parts)}
+        self.service["metadata"]["generation"] += 1
+
+    def settle(self) -> None:
+        """Let the controllers finish: every StatefulSet has its pod, everything is ready."""
+        for item in self.objects.values():
+            if item["kind"] == "StatefulSet":
+                self._settle_set(item)
+            elif item["kind"] == "Deployment":
+                count = item["spec"]["replicas"]
+                item["status"] = {
+                    "observedGeneration": item["metadata"]["generation"],
+                    **dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), count),
+                }
+
+    def remove_pod(self, name: str) -> None:
+        """End a pod, unless its node is dead: then it hangs."""
+        pod = self.pods[name]
+        if pod.get("on-dead-node"):
+            pod["metadata"].setdefault("deletionTimestamp", self._time(30))
+        else:
+            del self.pods[name]
+
+    def lose_node(self, name: str) -> None:
+        """Let a pod's node die: the taint manager deletes the pod, and nobody ends it."""
+        pod = self.pods[name]
+        pod["on-dead-node"] = True
+        pod["metadata"]["deletionTimestamp"] = self._time(30)
+        pod["status"]["conditions"] = [
+            {"type": "Ready", "status": "False"},
+            {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"},
+        ]
+
+    def named(self, kind: str, name: str) -> Manifest:
+        """Return an object."""
+        return next(item for key, item in self.objects.items() if (key.kind, key.name) == (kind, name))
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of the objects of a kind."""
+        return sorted(key.name for key in self.objects if key.kind == kind)
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """Return a condition of the service."""
+        conditions = self.service["status"]["conditions"]
+        return next(item for item in conditions if item["type"] == kind)
+
+    def _apply(self, manifest: Manifest) -> None:
+        key = key_of(manifest)
+        old = self.objects.get(key)
+        new = copy.deepcopy(manifest)
+        new["metadata"]["uid"] = old["metadata"]["uid"] if old else self._uid()
+        changed = old is None or old.get("spec") != new.get("spec")
+        generation = (old["metadata"]["generation"] if old else 0) + int(changed)
+        new["metadata"]["generation"] = generation
+        if old is not None and "status" in old:
+            new["status"] = old["status"]
+        self.objects[key] = new
+
+    def _settle_set(self, item: Manifest) -> None:
+        revision = content_hash(item["spec"]["template"])[:8]
+        item["status"] = {
+            "observedGeneration": item["metadata"]["generation"],
+            "updateRevision": revision,
+            "currentRevision": revision,
+        }
+        name = f"{name_of(item)}-0"
+        pod = self.pods.get(name)
+        if pod is not None and (is_terminating(pod) or labels_of(pod)["controller-revision-hash"] == revision):
+            return
+        template = copy.deepcopy(item["spec"]["template"])
+        self.pods[name] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": item["metadata"]["namespace"],
+                "uid": self._uid(),
+                "labels": {**template["metadata"]["labels"], "controller-revision-hash": revision},
+            },
+            "spec": {**template["spec"], "nodeName": "node-1"},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }
+
+    def _uid(self) -> str:
+        self._count += 1
+        return f"uid-{self._count}"
+
+    def _time(self, seconds: float) -> str:
+        return (self._clock() + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,72 @@
+"""Plans, records and renderings that tests begin with."""
+
+from dataclasses import replace
+from typing import Any
+
+from weft_core.plan import Plan, PlannedGroup, Prediction, plan_revision
+from weft_operator.api import CostProfileSpec, DisaggInferenceServiceSpec
+from weft_operator.desired.rendering import PlanRecord, Rendering
+from weft_operator.manifest import Manifest, ServiceKey
+from weft_operator.planning.child import Planned
+from weft_operator.planning.request import planner_request, request_hash
+from weft_operator.settings import Settings
+from weft_operator_tests.valid import PROFILE, service, spec
+
+PROFILE_JSON = CostProfileSpec.model_validate(PROFILE["spec"]).model_dump(mode="json", by_alias=True, exclude_none=True)
+KEY = ServiceKey("default", "demo")
+UID = "11111111-2222-3333-4444-555555555555"
+TOKEN = b"0123456789abcdef0123456789abcdef"
+SETTINGS = Settings(
+    router_image="registry.example.com/weft-router:1",
+    mock_image="registry.example.com/weft-mock-engine:1",
+    redis_url="redis://weft-redis.weft-system:6379/0",
+)
+
+
+def group(role: Any, degree: int, replicas: int, pool: str = "h20") -> PlannedGroup:
+    """Return a planned group."""
+    return PlannedGroup(role=role, degree=degree, replicas=replicas, pool=pool)
+
+
+def plan(*groups: PlannedGroup) -> Plan:
+    """Return a plan; P4x2 D8x1 without groups given."""
+    chosen = groups or (group("decode", 8, 1), group("prefill", 4, 2))
+    return Plan(
+        groups=chosen,
+        predicted=Prediction(
+            ttft_p95_s=0.9438731,
+            itl_p95_s=0.0251374,
+            ttft_mean_s=0.45,
+            itl_mean_s=0.024,
+            gpus=sum(item.gpus for item in chosen),
+            slo_met=True,
+        ),
+        objective="latency",
+        inputs_hash="0123456789abcdef",
+        revision=plan_revision(chosen, profile=PROFILE_JSON, engine_inputs={}),
+        reason="it is the best",
+        slo_reading="per session",
+    )
+
+
+def planned(*groups: PlannedGroup) -> Planned:
+    """Return a planner's answer."""
+    return Planned(plan=plan(*groups), profile=PROFILE_JSON)
+
+
+def record(body: Manifest | None = None, *groups: PlannedGroup) -> PlanRecord:
+    """Return the record of a planned service."""
+    parsed: DisaggInferenceServiceSpec = spec(body)
+    answer = planned(*groups)
+    hashed = request_hash(planner_request(parsed, profile=None))
+    return PlanRecord(spec=parsed, plan=answer.plan, profile=answer.profile, request_hash=hashed)
+
+
+def rendering(body: Manifest | None = None, *groups: PlannedGroup) -> Rendering:
+    """Return a service to render."""
+    return Rendering(key=KEY, uid=UID, record=record(body or service(), *groups), settings=SETTINGS)
+
+
+def with_spec(base: Rendering, **parts: Any) -> Rendering:
+    """Return a rendering with parts of its spec replaced."""
+    return replace(base, record=replace(base.record, spec=base.spec.model_copy(update=parts)))

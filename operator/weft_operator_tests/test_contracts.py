@@ -1,0 +1,81 @@
+"""What the operator renders is what the router and the mock engine read."""
+
+import argparse
+import json
+
+import pytest
+
+from weft_mock import cli as mock_cli
+from weft_operator.desired import desired_objects
+from weft_operator.desired.config import router_config
+from weft_operator.fleet import choose
+from weft_operator.manifest import Manifest
+from weft_operator_tests.samples import TOKEN, rendering
+from weft_operator_tests.valid import changed, service, vllm_service
+from weft_router import cli as router_cli
+from weft_router.config import read_config
+
+MOCK = changed(
+    service(), "spec.engine", {"type": "mock", "mock": {"timeScale": 0.1, "chunkTokens": 512, "kvCapacityTokens": 4096}}
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(exit_on_error=False)
+    verbs = top.add_subparsers(required=True)
+    router_cli.register(verbs)
+    mock_cli.register(verbs)
+    return top
+
+
+def pod_specs(body: Manifest) -> list[Manifest]:
+    base = rendering(body)
+    objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    return [item["spec"]["template"]["spec"] for item in objects if item["kind"] in ("StatefulSet", "Deployment")]
+
+
+@pytest.mark.parametrize("body", [service(), MOCK, vllm_service()], ids=["plain", "mock", "vllm"])
+def test_the_router_reads_its_configuration(body: Manifest) -> None:
+    base = rendering(body)
+    raw = router_config(base)["data"]["router.json"]
+    config = read_config(raw.encode(), source="router.json")
+    assert config.slo.ttft == 2.0
+    assert config.routing.session_ttl_seconds == 3600
+    assert config.cost_profile().kv_capacity(8) == 800_000
+    assert config.plan_revision == base.revision
+    assert "replicas" not in json.loads(raw)
+
+
+def test_routers_and_mock_engines_take_their_arguments() -> None:
+    read = parser()
+    seen = set()
+    for pod in pod_specs(MOCK):
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            args = read.parse_args(container["args"])
+            seen.add((container["name"], args.role))
+    assert seen == {
+        ("router", "coordinator"),
+        ("router", "prefill"),
+        ("router", "decode"),
+        ("engine", "prefill"),
+        ("engine", "decode"),
+    }
+
+
+def test_a_change_of_scale_changes_no_pod() -> None:
+    from weft_operator_tests.samples import group
+
+    small = rendering(service(), group("prefill", 4, 1), group("decode", 8, 1))
+    large = rendering(service(), group("prefill", 4, 2), group("decode", 8, 1))
+    for base in (small, large):
+        assert base.revision == small.revision
+    templates = [
+        {
+            item["metadata"]["name"]: item["spec"]
+            for item in desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+            if item["kind"] == "StatefulSet"
+        }
+        for base in (small, large)
+    ]
+    assert templates[0]["demo-p4-0"] == templates[1]["demo-p4-0"]
+    assert templates[0]["demo-d8-0"] == templates[1]["demo-d8-0"]

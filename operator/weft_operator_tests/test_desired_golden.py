@@ -1,0 +1,85 @@
+"""Everything that is rendered for a service, pinned byte for byte: WEFT_UPDATE_GOLDEN=1 rewrites the files."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from weft_operator.desired import desired_objects
+from weft_operator.fleet import choose
+from weft_operator.manifest import Manifest
+from weft_operator_tests.samples import TOKEN, rendering
+from weft_operator_tests.valid import changed, service, vllm_service
+
+GOLDEN = Path(__file__).parent / "golden"
+
+PVC = changed(vllm_service(), "spec.model.source", {"pvc": {"claimName": "models", "path": "llama-70b"}})
+KEYS = changed(
+    changed(
+        service(), "spec.coordinator", {"replicas": 3, "auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}
+    ),
+    "spec.engine",
+    {"type": "mock", "kvTransfer": {"bidirectional": False}, "mock": {"timeScale": 0.1, "chunkTokens": 512}},
+)
+CASES = {"mock": service(), "mock-keys": KEYS, "vllm": vllm_service(), "vllm-pvc": PVC}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_rendered_objects_are_those_of_the_golden_file(name: str) -> None:
+    base = rendering(CASES[name])
+    fleet = choose(base.record.plan.groups, ())
+    objects = desired_objects(base, fleet.workers, token=TOKEN)
+    text = yaml.safe_dump_all(objects, sort_keys=True, width=120)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("WEFT_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text, "if this is meant, run WEFT_UPDATE_GOLDEN=1 make test-unit and read the difference"
+
+
+def test_golden_objects_are_applied_after_what_they_mount() -> None:
+    base = rendering()
+    kinds = [item["kind"] for item in desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)]
+    first_pod = min(kinds.index("StatefulSet"), kinds.index("Deployment"))
+    assert {"Secret", "ConfigMap", "ServiceAccount", "Service"} <= set(kinds[:first_pod])
+
+
+def containers(objects: tuple[Manifest, ...]) -> list[Manifest]:
+    specs = [item["spec"]["template"]["spec"] for item in objects if item["kind"] in ("StatefulSet", "Deployment")]
+    return [item for spec in specs for item in (*spec.get("initContainers", ()), *spec["containers"])]
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_every_pod_is_restricted(name: str) -> None:
+    base = rendering(CASES[name])
+    objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    for container in containers(objects):
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+    for item in objects:
+        if item["kind"] in ("StatefulSet", "Deployment"):
+            pod = item["spec"]["template"]["spec"]
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert pod["automountServiceAccountToken"] is False
+
+
+def test_only_the_secret_holds_the_token() -> None:
+    base = rendering(KEYS)
+    objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    others = yaml.safe_dump_all([item for item in objects if item["kind"] != "Secret"])
+    assert TOKEN.decode() not in others
+
+
+def test_the_engine_takes_the_gpus_and_network_devices_of_its_worker() -> None:
+    base = rendering()
+    objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    sets = {item["metadata"]["name"]: item for item in objects if item["kind"] == "StatefulSet"}
+    assert sorted(sets) == ["demo-d8-0", "demo-p4-0", "demo-p4-1"]
+    for name, degree in (("demo-d8-0", "8"), ("demo-p4-1", "4")):
+        engine = sets[name]["spec"]["template"]["spec"]["containers"][0]
+        assert engine["resources"]["limits"] == {"nvidia.com/gpu": degree, "rdma/ib": "1"}
+        assert engine["resources"]["requests"]["nvidia.com/gpu"] == degree

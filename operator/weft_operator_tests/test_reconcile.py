@@ -1,0 +1,481 @@
+"""Passes over a service against a cluster in memory, and what people see of them."""
+
+import asyncio
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_operator.desired.config import read_record
+from weft_operator.diff import Action, Apply
+from weft_operator.errors import InvalidError, OperatorError, StalledError, TransientError
+from weft_operator.manifest import Manifest
+from weft_operator.planning.child import Answer, Refused
+from weft_operator.planning.desk import PlannerDesk
+from weft_operator.planning.request import Request
+from weft_operator.reconcile import Outcome, Reconciler
+from weft_operator_tests.fake_cluster import FakeCluster
+from weft_operator_tests.samples import KEY, SETTINGS, group, planned
+from weft_operator_tests.valid import PROFILE, REMOVED, changed, service
+
+
+class World:
+    """One service, its cluster, a planner that answers what the test says, and a clock that stands still."""
+
+    def __init__(self, body: Manifest | None = None) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.cluster = FakeCluster(body or service(), clock=lambda: self.now)
+        self.answer: Answer = planned()
+        self.requests: list[Request] = []
+        self.woken = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the operator anew: nothing is remembered but what the cluster holds."""
+        self.desk = PlannerDesk(solve=self._solve, wake=self._wake, clock=lambda: self.now.timestamp())
+        self.reconciler = Reconciler(
+            cluster=self.cluster,
+            desk=self.desk,
+            settings=SETTINGS,
+            clock=lambda: self.now,
+            new_token=lambda: b"0123456789abcdef0123456789abcdef",
+        )
+
+    async def step(self) -> Outcome:
+        """Run one pass, and let the planner answer afterwards."""
+        outcome = await self.reconciler.reconcile(KEY)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return outcome
+
+    async def until_quiet(self) -> int:
+        """Run passes and controllers until nothing changes; return how many passes it took."""
+        for passes in range(1, 12):
+            self.cluster.settle()
+            before = (len(self.cluster.actions), self.cluster.status_writes, self.woken)
+            await self.step()
+            if before == (len(self.cluster.actions), self.cluster.status_writes, self.woken):
+                return passes
+        raise AssertionError("the service does not come to rest")
+
+    async def _solve(self, request: Request) -> Answer:
+        self.requests.append(request)
+        return self.answer
+
+    def _wake(self, _key: object) -> None:
+        self.woken += 1
+
+
+async def serving(body: Manifest | None = None) -> World:
+    world = World(body)
+    await world.until_quiet()
+    assert world.cluster.condition("Ready")["reason"] == "Serving"
+    return world
+
+
+def summary(world: World) -> dict[str, tuple[str, str]]:
+    conditions = world.cluster.service["status"]["conditions"]
+    return {item["type"]: (item["status"], item["reason"]) for item in conditions}
+
+
+async def test_a_new_service_is_planned_deployed_and_served() -> None:
+    world = World()
+    await world.step()
+    assert summary(world) == {
+        "Planned": ("Unknown", "Planning"),
+        "Ready": ("False", "NotPlanned"),
+        "Progressing": ("True", "WaitingForPlan"),
+    }
+    assert world.cluster.actions == []
+    await world.step()
+    assert world.woken == 1
+    assert summary(world)["Ready"] == ("False", "NoPrefillWorker")
+    assert summary(world)["Progressing"] == ("True", "RollingOut")
+    await world.until_quiet()
+    assert summary(world) == {
+        "Planned": ("True", "PlanReady"),
+        "Ready": ("True", "Serving"),
+        "Progressing": ("False", "UpToDate"),
+    }
+    status = world.cluster.service["status"]
+    assert status["url"] == "http://demo.default.svc"
+    assert (status["planSummary"], status["sloSummary"]) == ("P4x2 D8x1", "met")
+    assert (status["ttftSummary"], status["itlSummary"]) == ("944 ms", "25.1 ms")
+    assert status["plan"]["predicted"]["ttftP95"] == 0.943873
+    assert [(row["role"], row["ready"], row["desired"]) for row in status["groups"]] == [
+        ("decode", 1, 1),
+        ("prefill", 2, 2),
+    ]
+    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-0", "demo-p4-1"]
+    assert len(world.requests) == 1
+
+
+async def test_at_rest_a_pass_changes_nothing() -> None:
+    world = await serving()
+    actions, writes = len(world.cluster.actions), world.cluster.status_writes
+    world.now += timedelta(hours=1)
+    for _ in range(3):
+        outcome = await world.step()
+        assert outcome == Outcome()
+    world.restart()
+    await world.step()
+    assert (len(world.cluster.actions), world.cluster.status_writes) == (actions, writes)
+    assert len(world.requests) == 1, "the plan is kept in the cluster, not in the operator"
+
+
+async def test_events_are_posted_once_per_fact() -> None:
+    world = await serving()
+    assert [fact.reason for fact in world.cluster.events] == ["PlanReady", "NoPrefillWorker", "Serving"]
+    assert [fact.type for fact in world.cluster.events] == ["Normal", "Warning", "Normal"]
+    world.restart()
+    await world.until_quiet()
+    assert len(world.cluster.events) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"profile": {"ref": {"name": "measured"}}}, ("ProfileNotFound", "no CostProfile measured")),
+        ({"coordinator": {"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}}, ("SecretNotFound", "keys")),
+        ({"capacity": {**service()["spec"]["capacity"], "gpus": 64}}, ("TooFewGpus", "the pools have 16")),
+        ({"slo": {"ttft": "1ms", "itl": "40ms"}}, ("InvalidSpec", "spec.slo.ttft")),
+    ],
+    ids=["profile", "secret", "gpus", "spec"],
+)
+async def test_a_bad_change_leaves_the_workers_as_they_are(change: dict[str, Any], words: tuple[str, str]) -> None:
+    world = await serving()
+    world.cluster.api_key_found = False
+    before = copy.deepcopy(world.cluster.objects)
+    old = copy.deepcopy(world.cluster.service["spec"])
+    world.cluster.change(**change)
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("False", words[0])
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert words[1] in world.cluster.condition("Planned")["message"]
+    assert "workers of P4x2 D8x1 stay as they are" in world.cluster.condition("Planned")["message"]
+    assert world.cluster.objects == before
+    assert world.cluster.service["status"]["observedGeneration"] == 2
+    # And it can be undone.
+    world.cluster.service["spec"] = old
+    world.cluster.service["metadata"]["generation"] += 1
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("True", "PlanReady")
+    assert world.cluster.objects == before
+
+
+async def test_a_lost_worker_is_replaced_while_the_new_spec_is_bad() -> None:
+    world = await serving()
+    world.cluster.change(profile={"ref": {"name": "measured"}})
+    world.cluster.lose_node("demo-p4-0-0")
+    await world.until_quiet()
+    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
+    assert summary(world)["Planned"] == ("False", "ProfileNotFound")
+    assert summary(world)["Ready"] == ("True", "Serving")
+
+
+async def test_a_profile_that_appears_is_used() -> None:
+    world = World(changed(service(), "spec.profile", {"ref": {"name": "measured"}}))
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("False", "ProfileNotFound")
+    world.cluster.profile = PROFILE
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert world.requests[0]["profile"]["gpu"] == "nvidia-h20"
+    assert world.requests[0]["analytic"] is None
+
+
+async def test_a_profile_with_a_bad_figure_is_named() -> None:
+    world = World(changed(service(), "spec.profile", {"ref": {"name": "measured"}}))
+    world.cluster.profile = changed(PROFILE, "spec.degrees.0.decode", REMOVED)
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("False", "ProfileInvalid")
+    assert "CostProfile measured: spec.degrees.0.decode" in world.cluster.condition("Planned")["message"]
+
+
+async def test_more_gpus_than_there_are_is_allowed_where_nodes_grow() -> None:
+    world = World(changed(service(), "spec.capacity.elastic", True))
+    world.cluster.gpus = 0
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+    blind = World()
+    blind.cluster.gpus = None
+    await blind.until_quiet()
+    assert summary(blind)["Ready"] == ("True", "Serving")
+
+
+async def test_an_infeasible_plan_says_why_with_the_planners_words() -> None:
+    world = World()
+    world.answer = Refused("ModelDoesNotFit", "141 GB are needed and 72 GB are there; degree 4 would do")
+    await world.until_quiet()
+    assert summary(world) == {
+        "Planned": ("False", "ModelDoesNotFit"),
+        "Ready": ("False", "NotPlanned"),
+        "Progressing": ("False", "WaitingForPlan"),
+    }
+    assert world.cluster.actions == []
+    assert len(world.requests) == 1
+    for _ in range(3):
+        world.now += timedelta(hours=1)
+        await world.step()
+    assert len(world.requests) == 1, "the same question has the same answer"
+
+
+async def test_an_unknown_refusal_has_a_documented_reason() -> None:
+    world = World()
+    world.answer = Refused("SomethingNew", "no")
+    await world.until_quiet()
+    assert world.cluster.condition("Planned")["reason"] == "Infeasible"
+    assert world.cluster.condition("Planned")["message"] == "SomethingNew: no"
+
+
+async def test_a_planner_that_crashes_is_asked_again_later() -> None:
+    world = await serving()
+    world.answer = Refused("PlannerTimeout", "no answer within 60 s", passing=True)
+    world.cluster.change(slo={"ttft": "3s", "itl": "40ms"})
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("False", "PlannerTimeout")
+    assert summary(world)["Ready"] == ("True", "Serving")
+    outcome = await world.step()
+    assert outcome.look_again == 15
+    assert len(world.requests) == 2
+    world.answer = planned(group("prefill", 4, 1), group("decode", 8, 1))
+    world.now += timedelta(seconds=15)
+    await world.until_quiet()
+    assert len(world.requests) == 3
+    assert summary(world)["Planned"] == ("True", "PlanReady")
+    assert world.cluster.service["status"]["planSummary"] == "P4x1 D8x1"
+    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-0"]
+
+
+async def test_scaling_leaves_the_pods_of_workers_that_stay() -> None:
+    world = await serving()
+    kept = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    world.answer = planned(group("prefill", 4, 1), group("decode", 8, 1))
+    world.cluster.change(workload={**service()["spec"]["workload"], "arrivalRate": 0.1})
+    await world.until_quiet()
+    now = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    assert now == {name: uid for name, uid in kept.items() if name != "demo-p4-1-0"}
+
+
+async def test_an_engine_change_is_rolled_out_without_a_new_plan() -> None:
+    world = await serving()
+    before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    configs = world.cluster.names("ConfigMap")
+    world.cluster.change(engine={"type": "mock", "image": "registry.example.com/mock:2"})
+    await world.step()
+    assert summary(world)["Ready"] == ("False", "NoPrefillWorker"), "old pods are not ready at the new template"
+    await world.until_quiet()
+    after = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert len(world.requests) == 1
+    assert world.cluster.names("ConfigMap") != configs
+    assert len(world.cluster.names("ConfigMap")) == 2, "the router's old ConfigMap is removed when nobody mounts it"
+
+
+async def test_a_worker_on_a_dead_node_is_replaced_at_once() -> None:
+    world = await serving()
+    world.cluster.lose_node("demo-d8-0-0")
+    await world.step()
+    assert summary(world)["Progressing"] == ("True", "ReplacingWorkers")
+    assert summary(world)["Ready"] == ("False", "NoDecodeWorker")
+    await world.until_quiet()
+    assert world.cluster.names("StatefulSet") == ["demo-d8-1", "demo-p4-0", "demo-p4-1"]
+    assert "demo-d8-0-0" in world.cluster.pods, "the pod still hangs, and nobody waits for it"
+    assert summary(world)["Ready"] == ("True", "Serving")
+    (fact,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
+    assert "demo-d8-0 on node node-1" in fact.message
+
+
+async def test_a_pod_that_does_not_stop_is_looked_at_again_in_time() -> None:
+    world = await serving()
+    pod = world.cluster.pods["demo-p4-0-0"]
+    pod["on-dead-node"] = True
+    pod["metadata"]["deletionTimestamp"] = (world.now + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    outcome = await world.step()
+    assert outcome.look_again == 15
+    world.now += timedelta(seconds=16)
+    await world.until_quiet()
+    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
+
+
+async def test_a_hand_edit_is_put_back_and_told() -> None:
+    world = await serving()
+    world.cluster.named("StatefulSet", "demo-p4-0")["spec"]["replicas"] = 3
+    await world.until_quiet()
+    assert world.cluster.named("StatefulSet", "demo-p4-0")["spec"]["replicas"] == 1
+    (fact,) = [item for item in world.cluster.events if item.reason == "DriftCorrected"]
+    assert "StatefulSet demo-p4-0" in fact.message
+    assert "spec.replicas" in fact.message
+
+
+async def test_a_plan_that_was_deleted_is_made_again() -> None:
+    world = await serving()
+    key = next(key for key in world.cluster.objects if key.name == "demo-plan")
+    pods = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    for restarts, questions in ((False, 1), (True, 2)):
+        del world.cluster.objects[key]
+        if restarts:
+            world.restart()
+        await world.until_quiet()
+        assert len(world.requests) == questions
+        assert key in world.cluster.objects
+        assert summary(world)["Ready"] == ("True", "Serving")
+    assert pods == {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+
+
+async def test_with_planning_off_the_plan_in_force_stays() -> None:
+    world = await serving()
+    world.cluster.change(planning={"mode": "Off"}, slo={"ttft": "9s", "itl": "90ms"})
+    await world.until_quiet()
+    assert len(world.requests) == 1
+    assert "planning.mode is Off" in world.cluster.condition("Planned")["message"]
+    record = read_record(world.cluster.named("ConfigMap", "demo-plan"))
+    assert record is not None
+    assert record.spec.slo.ttft == "9s"
+
+
+async def test_a_broken_pod_of_an_old_template_is_replaced() -> None:
+    world = await serving()
+    world.cluster.change(engine={"type": "mock", "image": "registry.example.com/mock:2"})
+    world.cluster.pods["demo-p4-0-0"]["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    real = world.cluster._settle_set
+
+    def held_up(item: Manifest) -> None:
+        """As StatefulSets do: a pod that is not ready holds up its own replacement."""
+        pod = world.cluster.pods.get(f"{item['metadata']['name']}-0")
+        real(item)
+        if pod is not None and pod["status"]["conditions"][0]["status"] == "False":
+            world.cluster.pods[pod["metadata"]["name"]] = pod
+
+    world.cluster._settle_set = held_up  # type: ignore[method-assign]
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+
+
+async def test_a_refused_object_is_told_and_does_not_hold_up_the_others() -> None:
+    world = World()
+
+    def refuse(action: Action) -> OperatorError | None:
+        return InvalidError("422 spec.x: no", status=422) if action.key.name == "demo-p4-0" else None
+
+    world.cluster.fail = refuse
+    for _ in range(4):
+        await world.step()
+        world.cluster.settle()
+    assert summary(world)["Progressing"] == ("False", "ApplyFailed")
+    assert "spec.x" in world.cluster.condition("Progressing")["message"]
+    assert world.cluster.names("Deployment") == ["demo"]
+    world.cluster.fail = lambda _action: None
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+
+
+async def test_a_name_that_is_taken_is_told() -> None:
+    world = World()
+    world.cluster.fail = lambda action: (
+        StalledError("NameTaken", f"{action.key} exists") if action.key.kind == "Service" else None
+    )
+    for _ in range(3):
+        await world.step()
+    assert summary(world)["Progressing"] == ("False", "NameTaken")
+
+
+async def test_trouble_of_the_api_server_ends_the_pass() -> None:
+    world = World()
+    await world.step()
+    world.cluster.fail = lambda _action: TransientError("503")
+    with pytest.raises(TransientError):
+        await world.reconciler.reconcile(KEY)
+    assert world.cluster.actions == []
+
+
+async def test_a_service_that_goes_is_left_to_its_owner_references() -> None:
+    world = World()
+    world.cluster.service["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert await world.step() == Outcome(gone=True)
+    assert world.cluster.actions == []
+    assert world.requests == []
+    world.cluster.service["metadata"]["name"] = "other"
+    assert await world.step() == Outcome(gone=True)
+
+
+@pytest.mark.parametrize("crash_at", range(16))
+async def test_killed_at_any_write_the_end_is_the_same(crash_at: int) -> None:
+    """A1 in small: the operator dies before its n-th write; the next one brings the service to the same end."""
+    reference = await serving()
+    world = World()
+    count = 0
+
+    def crash(_action: Action) -> OperatorError | None:
+        nonlocal count
+        count += 1
+        return TransientError("killed") if count == crash_at + 1 else None
+
+    world.cluster.fail = crash
+    for _ in range(3):
+        try:
+            await world.step()
+        except TransientError:
+            world.restart()
+    await world.until_quiet()
+    assert summary(world) == summary(reference)
+    assert {key: masked(item) for key, item in world.cluster.objects.items()} == {
+        key: masked(item) for key, item in reference.cluster.objects.items()
+    }
+
+
+def masked(item: Manifest) -> Manifest:
+    return {key: value for key, value in item.items() if key not in ("metadata", "status")}
+
+
+CHANGES: list[Callable[[World], None]] = [
+    lambda world: world.cluster.change(engine={"type": "mock", "args": ["--block-size=32"]}),
+    lambda world: world.cluster.change(rollout={"drainTimeout": "5s"}),
+    lambda world: world.cluster.change(coordinator={"replicas": 3}),
+    lambda world: setattr(world, "answer", planned(group("prefill", 8, 1), group("decode", 4, 2))),
+    lambda world: setattr(world, "answer", planned(group("prefill", 4, 1), group("decode", 8, 1))),
+    lambda world: world.cluster.change(slo={"ttft": "3s", "itl": "50ms"}),
+    lambda world: world.cluster.change(slo={"ttft": "4s", "itl": "50ms"}),
+    lambda world: world.cluster.lose_node(sorted(world.cluster.pods)[0]),
+    lambda world: world.cluster.lose_node(sorted(world.cluster.pods)[-1]),
+    lambda world: setattr(world, "now", world.now + timedelta(seconds=60)),
+    lambda world: world.restart(),
+]
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, len(CHANGES) - 1), st.booleans()), max_size=6))
+def test_after_any_history_the_service_comes_to_rest(steps: list[tuple[int, bool]]) -> None:
+    """A2 and A5: whatever happened, passes end in a state that the next pass leaves alone."""
+
+    async def history() -> None:
+        world = await serving()
+        for number, pass_between in steps:
+            CHANGES[number](world)
+            if pass_between:
+                await world.step()
+                world.cluster.settle()
+        await world.until_quiet()
+        before = copy.deepcopy(world.cluster.objects)
+        actions = len(world.cluster.actions)
+        world.restart()
+        await world.step()
+        assert world.cluster.objects == before
+        assert len(world.cluster.actions) == actions
+        assert summary(world)["Ready"] == ("True", "Serving")
+        names = world.cluster.names("StatefulSet")
+        record = read_record(world.cluster.named("ConfigMap", "demo-plan"))
+        assert record is not None
+        assert len(names) == sum(item.replicas for item in record.plan.groups)
+
+    asyncio.run(history())
+
+
+def test_actions_are_data() -> None:
+    action = Apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}, reason="missing", fresh=True)
+    assert str(action.key) == "Secret /a"
