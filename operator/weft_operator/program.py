@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import kopf
@@ -80,7 +81,7 @@ async def run(settings: Settings) -> None:
     runner = await probes.serve(port=settings.port, alive=alive, ready=watching.is_set, metrics=metrics)
     background: asyncio.Task[None] | None = None
     try:
-        await _crds(api)
+        await _crds(api, settings.watch_namespaces)
         background = asyncio.create_task(wakeups.run(), name="wakeups")
         await asyncio.sleep(0)  # kopf waits at its end for tasks that began after it; ours must have begun before
         log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
@@ -101,13 +102,15 @@ async def run(settings: Settings) -> None:
         log.info("stopped")
 
 
-async def _crds(api: ApiServer) -> None:
-    """Wait until the API server knows our kinds: Helm creates CRDs and operator together."""
+async def _crds(api: ApiServer, namespaces: Sequence[str]) -> None:
+    """Wait until the API server lists our kinds where we work: Helm creates CRDs, rights and operator together."""
     told = False
     while True:
         try:
-            for kind in ("DisaggInferenceService", "CostProfile"):
-                await asyncio.to_thread(api.list, f"{GROUP}/{VERSION}", kind, limit=1)
+            # With a list of namespaces there is no right to ask for all of them.
+            for namespace in namespaces or ("",):
+                for kind in ("DisaggInferenceService", "CostProfile"):
+                    await asyncio.to_thread(api.list, f"{GROUP}/{VERSION}", kind, namespace=namespace, limit=1)
         except NotFoundError:
             if not told:
                 log.warning("crds_missing", extra={"group": GROUP, "fix": "apply the files in crds/"})
