@@ -40,6 +40,9 @@ PROFILE: dict[str, Any] = {
 }
 
 
+_CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=15)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -240,9 +243,6 @@ class Answer:
             return "".join(choice["delta"].get("content") or "" for choice in choices)
         content: str = self.json["choices"][0]["message"]["content"]
         return content
-
-
-_CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=15)
 
 
 def _ready(role: str) -> str:

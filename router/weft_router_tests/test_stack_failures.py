@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,7 @@ async def test_a_client_that_leaves_stops_both_engines(stack: Stack) -> None:
         response.close()
     await until(lambda: _is(decode.running == 0 and decode.aborted == 2), seconds=0.5)
     for name in ("c0", "d0", "p0"):
-        await until(lambda name=name: _gauge(stack, name))
+        await until(partial(_gauge, stack, name))
 
 
 async def test_a_prefill_still_queued_is_given_up_with_its_client(stack: Stack) -> None:

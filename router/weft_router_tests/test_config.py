@@ -1,0 +1,128 @@
+"""Configuration, keys and logs: what is wrong is named with its fix, and secrets stay out of lines."""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from weft_router.auth import ApiKeys
+from weft_router.config import ConfigError, load, read_config
+from weft_router.errors import UnauthorizedError
+from weft_router.logs import JsonLines
+from weft_router_tests.stack import router_json
+
+ENV = {"WEFT_WORKER": "svc-d1-0", "WEFT_DEGREE": "1", "POD_IP": "10.0.0.7"}
+
+
+def arguments(tmp_path: Path, **changes: Any) -> argparse.Namespace:
+    (tmp_path / "router.json").write_text(json.dumps(router_json()))
+    given = {
+        "role": "decode", "config": tmp_path / "router.json", "listen": "0.0.0.0:8080",
+        "engine_url": "http://127.0.0.1:8000/", "advertise": None, "drain_seconds": 30.0,
+    }  # fmt: skip
+    return argparse.Namespace(**{**given, **changes})
+
+
+def environment(tmp_path: Path, **changes: str) -> dict[str, str]:
+    token = tmp_path / "token"
+    token.write_text("sixteen-characters-or-more\n")
+    return {**ENV, "WEFT_TOKEN_FILE": str(token), **changes}
+
+
+def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
+    found = load(arguments(tmp_path), environment(tmp_path))
+    assert (found.worker, found.degree, found.url) == ("svc-d1-0", 1, "http://10.0.0.7:8080")
+    assert (found.engine_url, found.token) == ("http://127.0.0.1:8000", b"sixteen-characters-or-more")
+    assert found.kv_capacity_tokens == 16000
+    assert found.config.routing.stats_window_seconds == 10
+    assert load(arguments(tmp_path, advertise="http://127.0.0.1:1"), environment(tmp_path)).url == "http://127.0.0.1:1"
+    assert load(arguments(tmp_path), environment(tmp_path, POD_IP="fd00::1")).url == "http://[fd00::1]:8080"
+    coordinator = load(arguments(tmp_path, role="coordinator"), environment(tmp_path, WEFT_DEGREE=""))
+    assert (coordinator.degree, coordinator.kv_capacity_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("env", "args", "names"),
+    [
+        ({"WEFT_WORKER": ""}, {}, "WEFT_WORKER"),
+        ({"WEFT_DEGREE": "two"}, {}, "WEFT_DEGREE"),
+        ({"WEFT_DEGREE": "0"}, {}, "WEFT_DEGREE"),
+        ({"WEFT_DEGREE": "8"}, {}, "WEFT_DEGREE"),
+        ({"POD_IP": ""}, {}, "POD_IP"),
+        ({"WEFT_TOKEN_FILE": "/nowhere"}, {}, "WEFT_TOKEN_FILE"),
+        ({}, {"listen": "8080"}, "--listen"),
+        ({}, {"listen": "0.0.0.0:99999"}, "--listen"),
+        ({}, {"advertise": "10.0.0.1:80"}, "--advertise"),
+        ({}, {"config": Path("/nowhere")}, "--config"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, env: dict[str, str], args: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        load(arguments(tmp_path, **args), environment(tmp_path, **env))
+
+
+def test_a_short_token_is_refused(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    (tmp_path / "token").write_text("short")
+    with pytest.raises(ConfigError, match="at least 16"):
+        load(arguments(tmp_path), env)
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "names"),
+    [
+        ("routing", {"policy": "magic"}, "routing.policy"),
+        ("routing", {"alpha": 0}, "routing.alpha"),
+        ("routing", {"window": 7}, "routing.window"),
+        ("routing", {"unknown": 1}, "routing.unknown"),
+        ("slo", {"ttft": -1}, "slo.ttft"),
+        ("model", {"maxModelLen": 0}, "model.maxModelLen"),
+        ("engine", {"type": "sglang"}, "engine.type"),
+        ("profile", {"kvBytesPerToken": -1}, "profile.kvBytesPerToken"),
+    ],
+)
+def test_wrong_fields_are_named(tmp_path: Path, section: str, fields: dict[str, Any], names: str) -> None:
+    raw = json.dumps(router_json(**{section: fields}))
+    with pytest.raises(ConfigError, match=names):
+        read_config(raw.encode(), source="router.json").cost_profile()
+
+
+def test_a_file_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"router\.json"):
+        read_config(b"{", source="router.json")
+
+
+def test_keys_are_read_again_and_a_broken_file_keeps_the_old_ones(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# comment\n\n  one  \n")
+    keys = ApiKeys(path)
+    tenant = keys.tenant("Bearer one")
+    assert keys.tenant("bearer  one") == tenant
+    path.write_text("one\nanother-key\n")
+    keys.reload()
+    assert keys.tenant("Bearer another-key") != tenant
+    path.unlink()
+    keys.reload()
+    assert keys.tenant("Bearer one") == tenant
+    for header in (None, "", "one", "Basic one", "Bearer ", "Bearer unknown", "Bearer # comment"):
+        with pytest.raises(UnauthorizedError):
+            keys.tenant(header)
+    assert ApiKeys(None).tenant(None) == "default"
+
+
+def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# nothing\n")
+    for path in (tmp_path / "keys", tmp_path / "absent"):
+        with pytest.raises(ConfigError, match="WEFT_API_KEYS_FILE"):
+            ApiKeys(path)
+
+
+def test_log_lines_are_json_with_an_event_and_facts() -> None:
+    record = logging.LogRecord("weft", logging.INFO, "f", 1, "worker_found", None, None)
+    record.worker = "d0"
+    line = orjson.loads(JsonLines().format(record))
+    assert (line["event"], line["worker"], line["level"]) == ("worker_found", "d0", "info")

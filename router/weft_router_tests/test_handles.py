@@ -1,0 +1,96 @@
+"""KV handles: accepted whole or not at all, turned the right way round, dead before their blocks are."""
+
+from array import array
+from typing import Any
+
+import pytest
+
+from weft_router.config import LimitsConfig, ModelConfig
+from weft_router.handles import MARGIN_S, KvHandle, accept, prefix_digest
+from weft_router.inference import check
+from weft_router.vllm import decode_body, local_body, prefill_body, transfer_params
+
+GIVEN: dict[str, Any] = {
+    "do_remote_prefill": False,
+    "do_remote_decode": True,
+    "remote_block_ids": [[1, 2]],
+    "remote_engine_id": "e",
+    "remote_request_id": "r",
+    "remote_host": "10.0.0.1",
+    "remote_port": 5600,
+    "remote_num_tokens": 4,
+    "tp_size": 1,
+}
+IDS = array("I", [1, 2, 3, 4, 5])
+
+
+def take(params: dict[str, Any], *, ids: "array[int] | None" = IDS, plain: bool = True) -> KvHandle | None:
+    return accept(params, ids=ids, plain=plain, received=100.0, lease_s=30.0, ttl_s=120.0)
+
+
+def test_a_returned_handle_lives_for_its_ttl_and_an_exported_one_for_its_lease() -> None:
+    returned = take(GIVEN)
+    exported = take({**GIVEN, "do_remote_prefill": True, "do_remote_decode": False})
+    assert returned is not None
+    assert exported is not None
+    assert (returned.deadline, exported.deadline) == (220.0 - MARGIN_S, 130.0 - MARGIN_S)
+    for handle in (returned, exported):
+        assert (handle.params["do_remote_decode"], handle.params["do_remote_prefill"]) == (True, False)
+        assert handle.digest == prefix_digest(array("I", [1, 2, 3, 4, 9]), 4)
+    assert returned.live(214.9)
+    assert not returned.live(215.0)
+
+
+@pytest.mark.parametrize("key", sorted(key for key in GIVEN if key.startswith("remote_")))
+@pytest.mark.parametrize("value", [None, "", []])
+def test_an_incomplete_object_is_no_handle(key: str, value: object) -> None:
+    assert take({**GIVEN, key: value}) is None
+    assert transfer_params({**GIVEN, "do_remote_prefill": True, key: value}) is None or key == "remote_num_tokens"
+
+
+def test_without_ids_only_plain_text_is_safe_and_fewer_ids_than_tokens_are_not() -> None:
+    assert take(GIVEN, ids=None) is not None
+    assert take(GIVEN, ids=None, plain=False) is None
+    assert take(GIVEN, ids=IDS, plain=False) is not None
+    assert take({**GIVEN, "remote_num_tokens": 6}) is None
+
+
+@pytest.mark.parametrize("params", [None, {}, [], {"do_remote_prefill": False}, {"do_remote_prefill": True}])
+def test_half_an_object_never_reaches_a_decode_engine(params: object) -> None:
+    assert transfer_params(params) is None
+
+
+def test_the_three_bodies_of_the_protocol() -> None:
+    body: dict[str, object] = {
+        "model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "stream_options": {"other": 1},
+        "max_completion_tokens": 50, "min_tokens": 5, "n": 1, "logprobs": True, "top_logprobs": 2, "seed": 3,
+    }  # fmt: skip
+    inference = check(
+        "/v1/chat/completions",
+        body,
+        model=ModelConfig.model_validate({"name": "m", "maxModelLen": 100}),
+        limits=LimitsConfig.model_validate({}),
+    )
+    before = dict(body)
+    prefill = prefill_body(inference, None, want_ids=False)
+    assert prefill == {
+        "model": "m", "messages": body["messages"], "stream": False, "max_tokens": 1, "max_completion_tokens": 1,
+        "n": 1, "seed": 3, "kv_transfer_params": {
+            "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
+            "remote_host": None, "remote_port": None,
+        },
+    }  # fmt: skip
+    handle = take(GIVEN)
+    assert handle is not None
+    reading = prefill_body(inference, handle, want_ids=True)
+    assert reading["kv_transfer_params"] == GIVEN
+    assert reading["return_token_ids"] is True
+    params = {**GIVEN, "do_remote_prefill": True, "do_remote_decode": False}
+    decode = decode_body(inference, params, want_ids=True)
+    assert decode["kv_transfer_params"] is params
+    assert decode["stream_options"] == {"other": 1, "include_usage": True}
+    assert (decode["min_tokens"], decode["max_completion_tokens"]) == (5, 50)
+    assert "kv_transfer_params" not in local_body(inference, export=False, want_ids=False)
+    export: Any = local_body(inference, export=True, want_ids=True)["kv_transfer_params"]
+    assert (export["do_remote_decode"], export["do_remote_prefill"]) == (True, False)
+    assert body == before

@@ -1,0 +1,145 @@
+"""The prefill queue: bounded concurrency, Algorithm 2 at its head, nothing lost when callers leave."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_core.profile_json import profile_from_json
+from weft_router.errors import UnavailableError
+from weft_router.prefill_queue import PrefillQueue, Slot
+from weft_router_tests.stack import PROFILE
+
+
+STEPS = st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def queue(
+    clock: Clock, *, concurrency: int = 1, window: int = 3, ttft_slo: float = 1.0, limit: int = 100
+) -> PrefillQueue:
+    return PrefillQueue(
+        profile=profile_from_json(PROFILE), degree=1, concurrency=concurrency, limit=limit, window=window,
+        ttft_slo=ttft_slo, clock=clock,
+    )  # fmt: skip
+
+
+class Caller:
+    """Tasks that wait in a queue and note the order in which they ran."""
+
+    def __init__(self, held: PrefillQueue) -> None:
+        self.queue = held
+        self.order: list[str] = []
+        self.slots: dict[str, Slot] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def add(self, name: str, increment: int) -> None:
+        self.tasks[name] = asyncio.get_running_loop().create_task(self._wait(name, increment))
+        await settle()
+
+    async def _wait(self, name: str, increment: int) -> None:
+        slot = await self.queue.acquire(name, PrefillTask(0, increment))
+        self.order.append(name)
+        self.slots[name] = slot
+
+    async def finish(self, name: str) -> None:
+        self.slots.pop(name).release()
+        await settle()
+
+    async def close(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_an_urgent_task_passes_one_that_is_late_anyway() -> None:
+    clock = Clock()
+    caller = Caller(queue(clock, ttft_slo=0.5))
+    await caller.add("running", 1000)
+    await caller.add("long", 9000)
+    await caller.add("short", 1000)
+    await caller.finish("running")
+    assert caller.order == ["running", "short"]
+    await caller.finish("short")
+    assert caller.order == ["running", "short", "long"]
+    await caller.close()
+
+
+async def test_a_window_of_one_keeps_the_order_of_arrival() -> None:
+    caller = Caller(queue(Clock(), window=1, ttft_slo=0.5))
+    for name, increment in (("a", 1000), ("b", 9000), ("c", 1000)):
+        await caller.add(name, increment)
+    for name in ("a", "b", "c"):
+        await caller.finish(name)
+    assert caller.order == ["a", "b", "c"]
+
+
+async def test_no_task_is_postponed_more_often_than_the_window_allows() -> None:
+    caller = Caller(queue(Clock(), window=2, ttft_slo=0.5))
+    await caller.add("running", 1)
+    await caller.add("long", 9000)
+    for i in range(6):
+        await caller.add(f"s{i}", 1000)
+    last = "running"
+    for _ in range(7):
+        await caller.finish(last)
+        last = caller.order[-1]
+    assert caller.order.index("long") == 3
+    assert sorted(caller.order) == sorted(["running", "long", *(f"s{i}" for i in range(6))])
+
+
+async def test_a_full_queue_refuses_and_says_so_to_the_hop_before() -> None:
+    caller = Caller(queue(Clock(), limit=2))
+    for name in ("a", "b", "c"):
+        await caller.add(name, 1)
+    with pytest.raises(UnavailableError) as refusal:
+        await caller.queue.acquire("d", PrefillTask(0, 1))
+    assert refusal.value.retryable
+    assert [entry.id for entry in caller.queue.entries()] == ["a", "b", "c"]
+    assert (len(caller.queue), caller.queue.waiting) == (3, 2)
+    await caller.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20)), max_size=40),
+    st.integers(1, 3),
+)
+def test_whoever_comes_and_goes_places_are_neither_lost_nor_doubled(steps: list[tuple[str, int]], places: int) -> None:
+    async def run() -> None:
+        caller = Caller(queue(Clock(), concurrency=places))
+        for number, (step, pick) in enumerate(steps):
+            running = list(caller.slots)
+            waiting = [name for name, task in caller.tasks.items() if not task.done()]
+            if step == "add":
+                await caller.add(f"t{number}", 100 * pick + 1)
+            elif step == "finish" and running:
+                await caller.finish(running[pick % len(running)])
+            elif step == "cancel" and waiting:
+                caller.tasks[waiting[pick % len(waiting)]].cancel()
+                await settle()
+            waiting = [name for name, task in caller.tasks.items() if not task.done()]
+            assert len(caller.slots) <= places
+            assert len(caller.queue) == len(caller.slots) + len(waiting)
+            assert not waiting or len(caller.slots) == places
+        for slot in caller.slots.values():
+            slot.release()
+            slot.release()
+        await caller.close()
+        await settle()
+        assert len(caller.queue) == 0
+
+    asyncio.run(run())

@@ -1,0 +1,176 @@
+"""Liveness: heartbeats, silence, probes; and that a silent store is no dead worker."""
+
+import asyncio
+from dataclasses import replace
+
+from weft_router.registry import PROBE_EVERY_S, SILENT_S, Health, Registry
+from weft_router.state import MemoryStore, QueueEntry, Snapshot, StoreDownError, WorkerRecord, read_record
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Scripted(MemoryStore):
+    """A store that shows what a test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: dict[str, WorkerRecord] = {}
+        self.down = False
+        self.epoch = "e1"
+        self.withdrawn: list[str] = []
+
+    async def snapshot(self) -> Snapshot:
+        if self.down:
+            raise StoreDownError("scripted")
+        return Snapshot(tuple(self.records.values()), self.epoch)
+
+    async def withdraw(self, worker: str) -> None:
+        self.withdrawn.append(worker)
+
+
+class World:
+    """A registry with one decode worker, a clock and a probe that answer as told."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.store = Scripted()
+        self.health: Health = "ready"
+        self.probes = 0
+        self.registry = Registry(self.store, self._probe, clock=self.clock)
+        self.record = WorkerRecord("d0", "decode", "http://x", 1, 1000, incarnation="i", seq=1, ready=True)
+        self.store.records["d0"] = self.record
+
+    async def _probe(self, _: str) -> Health:
+        self.probes += 1
+        return self.health
+
+    def beat(self, **changes: object) -> None:
+        self.record = replace(self.record, seq=self.record.seq + 1, **changes)  # type: ignore[arg-type]
+        self.store.records["d0"] = self.record
+
+    async def tick(self, seconds: float) -> None:
+        self.clock.now += seconds
+        await self.registry.refresh()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    @property
+    def ready(self) -> list[str]:
+        return [record.worker for record in self.registry.ready("decode")]
+
+
+async def test_heartbeats_decide_while_they_come() -> None:
+    world = World()
+    await world.tick(0)
+    assert world.ready == ["d0"]
+    world.beat(ready=False)
+    await world.tick(0.5)
+    assert world.ready == []
+    assert [record.worker for record in world.registry.known("decode")] == ["d0"]
+    world.beat(ready=True, draining=True)
+    await world.tick(0.5)
+    assert world.ready == []
+    assert world.probes == 0
+
+
+async def test_silence_is_probed_and_two_dead_answers_end_a_worker() -> None:
+    world = World()
+    lost: list[str] = []
+    await world.tick(0)
+    with world.registry.watched("d0", lambda: lost.append("d0")):
+        world.health = "dead"
+        await world.tick(SILENT_S + 0.1)
+        assert (world.ready, lost) == ([], [])
+        await world.tick(PROBE_EVERY_S)
+        assert lost == ["d0"]
+        assert world.store.withdrawn == ["d0"]
+        assert world.registry.known("decode") == []
+
+
+async def test_a_lost_or_emptied_store_changes_nothing_for_workers_that_answer() -> None:
+    world = World()
+    await world.tick(0)
+    world.store.down = True
+    for _ in range(10):
+        await world.tick(PROBE_EVERY_S)
+    assert world.ready == ["d0"]
+    assert not world.registry.store_up
+    assert world.probes >= 7
+    world.store.down = False
+    world.store.records.clear()
+    await world.tick(PROBE_EVERY_S)
+    assert world.ready == ["d0"]
+
+
+async def test_a_worker_that_is_alive_but_not_ready_gets_nothing_and_is_kept() -> None:
+    world = World()
+    await world.tick(0)
+    world.health = "busy"
+    for _ in range(5):
+        await world.tick(SILENT_S)
+    assert world.ready == []
+    assert [record.worker for record in world.registry.known("decode")] == ["d0"]
+    world.health = "ready"
+    await world.tick(PROBE_EVERY_S)
+    assert world.ready == ["d0"]
+
+
+async def test_a_reported_failure_takes_a_worker_out_until_a_probe_reaches_it() -> None:
+    world = World()
+    await world.tick(0)
+    world.health = "dead"
+    world.registry.report_failure("d0")
+    assert world.registry.get("d0") is None
+    world.beat()
+    await world.tick(0.1)
+    assert world.ready == []
+    world.health = "ready"
+    world.beat()
+    await world.tick(PROBE_EVERY_S)
+    assert world.ready == ["d0"]
+    world.registry.report_failure("nobody")
+
+
+async def test_a_restarted_worker_is_a_new_one() -> None:
+    world = World()
+    lost: list[str] = []
+    await world.tick(0)
+    with world.registry.watched("d0", lambda: lost.append("d0")):
+        world.beat(incarnation="j")
+        await world.tick(0.5)
+        assert lost == ["d0"]
+    assert world.ready == ["d0"]
+    with world.registry.watched("unknown", lambda: lost.append("unknown")):
+        assert lost == ["d0", "unknown"]
+
+
+async def test_a_new_epoch_is_told_once() -> None:
+    world = World()
+    told: list[str] = []
+
+    async def on_new_epoch() -> None:
+        told.append(world.registry.epoch)
+
+    world.registry.on_new_epoch = on_new_epoch
+    await world.tick(0)
+    await world.tick(0.5)
+    assert told == []
+    world.store.epoch = "e2"
+    await world.tick(0.5)
+    await world.tick(0.5)
+    assert told == ["e2"]
+
+
+def test_records_survive_the_store_and_strangers_are_skipped() -> None:
+    record = WorkerRecord(
+        "d0", "decode", "http://x", 2, 1000, pool="p", revision="r", node="n", incarnation="i", seq=3, ready=True,
+        queue=(QueueEntry(5, 6, "q"),), windowed_itl=0.1, kv_used=7, batch=8, sessions=9, chars_per_token=3.5,
+    )  # fmt: skip
+    assert read_record(record.to_json()) == record
+    for raw in (b"", b"[]", b"{}", record.to_json().replace(b'"decode"', b'"else"'), b'{"worker":1}'):
+        assert read_record(raw) is None

@@ -1,0 +1,192 @@
+"""Streams and whole replies of engines: bytes pass unchanged but for the declared rewrites, and nothing is missed."""
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_router.reply import StreamTap, read_whole
+from weft_router.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
+
+HANDLE = {"do_remote_decode": True, "remote_block_ids": [[1, 2]]}
+
+
+def event(chunk: object) -> bytes:
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+def delta(content: str | None = None, *, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    part: dict[str, Any] = {} if content is None else {"content": content}
+    return {"id": "x", "choices": [{"index": 0, "delta": part, "finish_reason": finish, **fields}]}
+
+
+ROLE = event({"id": "x", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+USAGE = event({"id": "x", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})
+STREAM = b"".join(
+    [
+        ROLE,
+        event(delta("Gr\u00fc\u00df ")),
+        event(delta('"token_ids":[1,2],')),
+        b": keep-alive\n\n",
+        event(delta(" dich")),
+        b": kv_transfer_params " + orjson.dumps(HANDLE) + b"\n\n",
+        event(delta(None, finish="stop")),
+        USAGE,
+        b"data: [DONE]\n\n",
+    ]
+)
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 10_000), max_size=30), st.booleans())
+def test_any_split_gives_the_same_bytes_and_facts(cuts: list[int], keep_usage: bool) -> None:
+    tap = StreamTap("chat", keep_usage=keep_usage, keep_ids=False)
+    out = b"".join(tap.feed(piece) for piece in pieces(STREAM, cuts))
+    expected = STREAM.replace(b": kv_transfer_params " + orjson.dumps(HANDLE) + b"\n\n", b"")
+    if not keep_usage:
+        expected = expected.replace(USAGE, b"")
+    assert out == expected
+    assert tap.complete
+    assert tap.reply.handle == HANDLE
+    assert tap.reply.finish_reason == "stop"
+    assert (tap.reply.prompt_tokens, tap.reply.completion_tokens) == (7, 3)
+    assert tap.reply.content() == {"role": "assistant", "content": 'Gr\u00fc\u00df "token_ids":[1,2], dich'}
+    assert tap.tokens == 3
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from([b"data: a\n\n", b"data: b\r\n\r\n", b": c\n\n", b"event: x\ndata: 1\ndata: 2\n\n"])),
+       st.lists(st.integers(0, 200)))  # fmt: skip
+def test_events_are_cut_at_blank_lines_of_either_kind(events: list[bytes], cuts: list[int]) -> None:
+    splitter = EventSplitter()
+    found = [e for piece in pieces(b"".join(events), cuts) for e in splitter.feed(piece)]
+    assert found == events
+    assert splitter.rest == b""
+
+
+def test_payloads_of_several_lines_are_joined() -> None:
+    assert payload(b"event: x\ndata: 1\ndata:2\n\n") == b"1\n2"
+    assert payload(b"data: {}\r\n\r\n") == b"{}"
+    assert payload(b": comment\n\n") is None
+
+
+def test_an_endless_event_is_refused() -> None:
+    splitter = EventSplitter()
+    half = b"x" * (MAX_EVENT // 2)
+    assert splitter.feed(half) + splitter.feed(half) == []
+    with pytest.raises(EventTooLargeError):
+        splitter.feed(b"x")
+
+
+def test_the_opening_event_waits_for_the_first_token() -> None:
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    assert tap.feed(ROLE) == b""
+    first = event(delta("a"))
+    assert tap.feed(first) == ROLE + first
+    assert tap.feed(event(delta("b"))) == event(delta("b"))
+
+
+def test_an_answer_without_tokens_passes() -> None:
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    end = event(delta(None, finish="stop"))
+    assert tap.feed(ROLE) + tap.feed(end) == ROLE + end
+
+
+IDS = {
+    "id": "x",
+    "prompt_token_ids": [5, 6],
+    "choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": [9, 10]}],
+}
+
+
+def test_token_ids_are_collected_counted_and_taken_out() -> None:
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    out = tap.feed(event(IDS))
+    assert out == event({"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}}]})
+    assert tap.tokens == 2
+    assert list(tap.reply.ids or ()) == [5, 6, 9, 10]
+    kept = StreamTap("chat", keep_usage=False, keep_ids=True)
+    assert kept.feed(event(IDS)) == event(IDS)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'data: {"prompt_token_ids": [1, 2], "choices": [{"token_ids": null, "text": "\\"token_ids\\":[1]"}]}\n\n',
+        b'data: {"choices": [{"token_ids": [1], "text": "\\"token_ids\\":[1]", "prompt_token_ids": [1]}]}\n\n',
+        b'data: {"choices": [{"text": "\\"token_ids\\":[1]", "prompt_token_ids": [ ]}]}\n\n',
+    ],
+)
+def test_ids_go_wherever_they_stand_and_content_stays(raw: bytes) -> None:
+    tap = StreamTap("text", keep_usage=False, keep_ids=False)
+    data = payload(tap.feed(raw))
+    assert data is not None
+    assert orjson.loads(data) == {"choices": [{"text": '"token_ids":[1]'}]}
+
+
+def test_tool_calls_are_put_together_and_reasoning_is_noticed() -> None:
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    parts = [
+        {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a'}}]},
+        {"tool_calls": [{"index": 1, "id": "d", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '":1}'}}]},
+    ]
+    for part in parts:
+        tap.feed(event({"choices": [{"index": 0, "delta": part}]}))
+    content: Any = tap.reply.content()
+    assert [call["function"] for call in content["tool_calls"]] == [
+        {"name": "f", "arguments": '{"a":1}'},
+        {"name": "g", "arguments": "{}"},
+    ]
+    assert not tap.reply.plain
+    thinking = StreamTap("chat", keep_usage=False, keep_ids=False)
+    thinking.feed(event({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}))
+    assert not thinking.reply.plain
+    assert thinking.tokens == 1
+
+
+def test_an_error_event_passes_and_is_noticed() -> None:
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    raw = event({"error": {"message": "x"}})
+    assert tap.feed(raw) == raw
+    assert tap.reply.error
+    assert not tap.complete
+
+
+@pytest.mark.parametrize("rest", [b"", b"data: [DO"])
+def test_a_cut_stream_is_not_complete(rest: bytes) -> None:
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    tap.feed(event(delta("a")) + rest)
+    assert not tap.complete
+
+
+def test_whole_replies_lose_only_what_the_router_asked_for() -> None:
+    answer = {
+        "id": "x",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop", "token_ids": [3]}
+        ],
+        "usage": {"prompt_tokens": 2, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 1}},
+        "prompt_token_ids": [1, 2],
+        "kv_transfer_params": HANDLE,
+    }  # fmt: skip
+    reply, data = read_whole("chat", orjson.dumps(answer), keep_ids=False)
+    body = orjson.loads(data)
+    assert "kv_transfer_params" not in body
+    assert "prompt_token_ids" not in body
+    assert "token_ids" not in body["choices"][0]
+    assert (reply.handle, list(reply.ids or ()), reply.cached_tokens) == (HANDLE, [1, 2, 3], 1)
+    _, kept = read_whole("chat", orjson.dumps(answer), keep_ids=True)
+    assert orjson.loads(kept)["prompt_token_ids"] == [1, 2]
+    plain = b'{ "id":"x", "choices":[{"message":{"content":"hi"},"finish_reason":"stop"}] }'
+    assert read_whole("chat", plain, keep_ids=False)[1] is plain
+    with pytest.raises(ValueError, match="object"):
+        read_whole("chat", b"[]", keep_ids=False)

@@ -1,0 +1,99 @@
+"""What a decode sidecar expects of a session's next round, and that a handle is offered once."""
+
+from typing import Any
+
+import pytest
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.config import LimitsConfig, ModelConfig
+from weft_router.handles import KvHandle
+from weft_router.inference import Inference, check
+from weft_router.sessions import Outlook, Sessions
+from weft_router.tokens import CharsPerToken
+from weft_router.transcript import of_request, with_reply
+
+MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
+LIMITS = LimitsConfig.model_validate({})
+FIRST = [{"role": "user", "content": "x" * 400}]
+REPLY = {"role": "assistant", "content": "y" * 40}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def chat(messages: list[dict[str, Any]]) -> Inference:
+    return check("/v1/chat/completions", {"model": "m", "messages": messages}, model=MODEL, limits=LIMITS)
+
+
+def handle(deadline: float = 1100.0) -> KvHandle:
+    return KvHandle(params={}, tokens=100, deadline=deadline, digest=None)
+
+
+def started(clock: Clock, kept: KvHandle | None) -> Sessions:
+    """Return sessions after one round of session ``s``: 100 prompt tokens, 10 generated."""
+    sessions = Sessions(ttl_s=600, clock=clock)
+    asked = chat(FIRST)
+    seen = with_reply(of_request(asked), asked, REPLY)
+    sessions.finish("s", transcript=seen, tokens=110, chars=440, handle=kept, prefilled={"p0": 100})
+    return sessions
+
+
+def begin(sessions: Sessions, messages: list[dict[str, Any]], key: str = "s") -> Outlook:
+    inference = chat(messages)
+    return sessions.begin(key, inference, of_request(inference), CharsPerToken())
+
+
+FOLLOW = [*FIRST, REPLY, {"role": "user", "content": "z" * 80}]
+
+
+def test_an_unknown_session_has_no_history() -> None:
+    sessions = Sessions(ttl_s=600, clock=Clock())
+    assert begin(sessions, FIRST) == Outlook(PrefillTask(0, 100), later=False, continues=False)
+    assert begin(sessions, FOLLOW) == Outlook(PrefillTask(0, 130), later=True, continues=False)
+
+
+def test_a_continuation_has_exact_history_an_estimated_increment_and_the_handle_once() -> None:
+    clock = Clock()
+    sessions = started(clock, handle())
+    clock.now += 7
+    outlook = begin(sessions, FOLLOW)
+    assert outlook.task == PrefillTask(110, 20)
+    assert outlook.handle == handle()
+    assert (outlook.continues, outlook.gap_s, outlook.prefilled) == (True, 7.0, {"p0": 100})
+    again = begin(sessions, FOLLOW)
+    assert (again.handle, again.lost) == (None, None)
+
+
+def test_a_dead_handle_and_a_changed_history_say_what_was_lost() -> None:
+    clock = Clock()
+    late = begin(started(clock, handle(deadline=1000.0)), FOLLOW)
+    assert (late.handle, late.lost, late.task) == (None, "expired", PrefillTask(110, 20))
+    edited = [FIRST[0], {**REPLY, "content": "other"}, FOLLOW[2]]
+    changed = begin(started(clock, handle()), edited)
+    assert (changed.handle, changed.lost, changed.continues) == (None, "history_changed", False)
+    assert changed.task.history == pytest.approx(99, abs=2)
+    assert changed.task.history + changed.task.increment == round((400 + 5 + 80) / 4)
+
+
+def test_idle_sessions_are_forgotten() -> None:
+    clock = Clock()
+    sessions = started(clock, handle())
+    clock.now += 601
+    assert begin(sessions, FOLLOW).task.history == 0
+    sessions.expire()
+    assert len(sessions) == 0
+
+
+def test_the_ratio_follows_what_engines_report() -> None:
+    ratio = CharsPerToken()
+    assert ratio.estimate(400) == 100
+    for _ in range(500):
+        ratio.learn(300, 100)
+    assert ratio.ratio == pytest.approx(3.0, abs=0.1)
+    ratio.learn(5, 0)
+    ratio.learn(0, 5)
+    assert ratio.estimate(0) == 1

@@ -1,0 +1,148 @@
+"""The chain of what an engine saw: only an exact continuation extends it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_router.config import LimitsConfig, ModelConfig
+from weft_router.identity import Heads, derived, explicit, session_key
+from weft_router.inference import Inference, check
+from weft_router.transcript import extends, heads, of_request, shared_share, with_reply
+
+MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
+LIMITS = LimitsConfig.model_validate({})
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
+turns = st.lists(words, min_size=1, max_size=4)
+
+
+def chat(messages: list[dict[str, Any]], **fields: Any) -> Inference:
+    return check("/v1/chat/completions", {"model": "m", "messages": messages, **fields}, model=MODEL, limits=LIMITS)
+
+
+def text(prompt: object) -> Inference:
+    return check("/v1/completions", {"model": "m", "prompt": prompt}, model=MODEL, limits=LIMITS)
+
+
+def conversation(texts: list[str]) -> list[dict[str, Any]]:
+    return [{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(texts)]
+
+
+@settings(max_examples=100)
+@given(turns, words, words)
+def test_the_next_round_extends_and_any_change_does_not(texts: list[str], reply: str, more: str) -> None:
+    asked = chat(conversation(texts))
+    seen = with_reply(of_request(asked), asked, {"role": "assistant", "content": reply})
+    history = [*conversation(texts), {"role": "assistant", "content": reply}]
+    follow = chat([*history, {"role": "user", "content": more}])
+    assert extends(follow, of_request(follow), seen)
+    assert shared_share(of_request(follow), seen) == 1.0
+    for i in range(len(history)):
+        changed = [dict(message) for message in history]
+        changed[i]["content"] += "!"
+        edited = chat([*changed, {"role": "user", "content": more}])
+        assert not extends(edited, of_request(edited), seen)
+        assert shared_share(of_request(edited), seen) < 1.0
+    same = chat(history)
+    assert not extends(same, of_request(same), seen)
+
+
+def test_what_templates_render_besides_messages_counts() -> None:
+    user = {"role": "user", "content": "x"}
+    asked = chat([user])
+    seen = with_reply(of_request(asked), asked, {"role": "assistant", "content": "y"})
+    messages = [user, {"role": "assistant", "content": "y"}, user]
+    for fields in ({"tools": [{"type": "function"}]}, {"chat_template_kwargs": {"thinking": True}}):
+        other = chat(messages, **fields)
+        assert not extends(other, of_request(other), seen)
+    same = chat(messages, temperature=0.5, seed=7)
+    assert extends(same, of_request(same), seen)
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        {"role": "assistant", "content": None,
+         "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "assistant", "content": "", "refusal": None,
+         "tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+    ],
+)  # fmt: skip
+def test_clients_echo_tool_calls_in_their_own_ways(echo: dict[str, Any]) -> None:
+    user = {"role": "user", "content": "x"}
+    asked = chat([user])
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    seen = with_reply(of_request(asked), asked, {"role": "assistant", "content": "", "tool_calls": [call]})
+    follow = chat([user, echo, {"role": "tool", "tool_call_id": "c", "content": "1"}])
+    assert extends(follow, of_request(follow), seen)
+
+
+@settings(max_examples=100)
+@given(words, words, words)
+def test_text_prompts_extend_by_their_characters(prompt: str, reply: str, more: str) -> None:
+    asked = text(prompt)
+    seen = with_reply(of_request(asked), asked, reply)
+    follow = text(prompt + reply + more)
+    assert extends(follow, of_request(follow), seen)
+    for other in ("!" + prompt + reply + more, prompt + reply):
+        not_follow = text(other)
+        assert extends(not_follow, of_request(not_follow), seen) == (
+            other.startswith(prompt + reply) and len(other) > len(prompt + reply)
+        )
+
+
+def test_id_prompts_extend_by_their_ids_and_never_mix_with_text() -> None:
+    asked = text([1, 2])
+    seen = with_reply(of_request(asked), asked, [3])
+    assert extends(text([1, 2, 3, 4]), of_request(text([1, 2, 3, 4])), seen)
+    assert not extends(text([1, 2, 9, 4]), of_request(text([1, 2, 9, 4])), seen)
+    assert not extends(text("[1,2,3,4]"), of_request(text("[1,2,3,4]")), seen)
+    mixed = with_reply(of_request(asked), asked, "x")
+    assert not extends(text([1, 2, 3]), of_request(text([1, 2, 3])), mixed)
+
+
+@settings(max_examples=50)
+@given(turns, words, words)
+def test_a_nameless_follow_up_finds_its_conversation(texts: list[str], reply: str, more: str) -> None:
+    texts = texts[: len(texts) - (len(texts) + 1) % 2]
+    known = Heads()
+    first = chat(conversation(texts))
+    one = derived("t", first, of_request(first), fresh="1")
+    assert known.find(one.parents) is None
+    known.put(one.head, one.key)
+    follow = chat([*conversation([*texts, reply, more])])
+    two = derived("t", follow, of_request(follow), fresh="2")
+    assert known.find(two.parents) == one.key
+    stranger = derived("other", follow, of_request(follow), fresh="2")
+    assert known.find(stranger.parents) is None
+    again = derived("t", first, of_request(first), fresh="3")
+    assert known.find(again.parents) is None
+
+
+def test_heads_are_bounded() -> None:
+    known = Heads(limit=2)
+    for i in range(3):
+        known.put(str(i), f"s{i}")
+    assert known.find(("0",)) is None
+    assert known.find(("9", "2")) == "s2"
+
+
+def test_named_sessions_take_the_header_first_and_stay_with_their_tenant() -> None:
+    body: dict[str, object] = {"session_id": "b", "conversation_id": "c"}
+    named = explicit("t", {"X-Session-Id": "h"}, body)
+    assert named is not None
+    assert named.shown == "h"
+    for field in ("session_id", "conversation_id", "previous_response_id", "prompt_cache_key"):
+        found = explicit("t", {}, {field: "same"})
+        assert found is not None
+        assert found.key == session_key("t", "id", "same")
+    assert explicit("t", {}, {"session_id": ""}) is None
+    assert session_key("t", "id", "x") != session_key("u", "id", "x")
+    assert session_key("a", "id", "b|x") != session_key("a|id", "b", "x")
+
+
+def test_prefix_hashes_depend_on_all_before_them() -> None:
+    one, two = (heads(of_request(chat(conversation(texts)))) for texts in (["a", "b", "c"], ["z", "b", "c"]))
+    assert one[0] == two[0]
+    assert all(x != y for x, y in zip(one[1:], two[1:], strict=True))
