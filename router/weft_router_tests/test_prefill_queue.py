@@ -12,7 +12,6 @@ from weft_router.errors import UnavailableError
 from weft_router.prefill_queue import PrefillQueue, Slot
 from weft_router_tests.stack import PROFILE
 
-
 STEPS = st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20))
 
 
