@@ -5,7 +5,9 @@ and control groups nothing may be left, and the machine's own mounts, links, rou
 settings are as before.
 """
 
+import os
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +20,16 @@ SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/p
 
 @dataclass(frozen=True)
 class Occupied:
-    """A cluster's processes (number, start time) and the namespaces that only they are in."""
+    """A cluster's processes (number, start time) and the namespaces that only they are in.
+
+    The kernel gives a namespace's number to the next one once it is gone: it counts only for processes that
+    started up to `taken` (in ticks since the machine's start, as in /proc/PID/stat). Later ones of the cluster
+    are found by its control groups.
+    """
 
     processes: frozenset[tuple[int, str]]
     namespaces: frozenset[str]
+    taken: int
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,9 @@ def occupied(name: str) -> Occupied:
     pids = cgroups.processes(cgroups.find(ClusterPaths.of(name).cgroup))
     own = frozenset(link for kind in KINDS if (link := _namespace("self", kind)))
     namespaces = frozenset(link for pid in pids for kind in KINDS if (link := _namespace(pid, kind)))
-    return Occupied(frozenset((pid, start) for pid in pids if (start := _start_time(pid))), namespaces - own)
+    processes = frozenset((pid, start) for pid in pids if (start := _start_time(pid)))
+    taken = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    return Occupied(processes, namespaces - own, taken)
 
 
 def machine() -> Machine:
@@ -66,7 +76,7 @@ def leftovers(name: str, before: Occupied) -> list[str]:
         if not entry.name.isdigit():
             continue
         held = {_namespace(entry.name, kind) for kind in KINDS} & before.namespaces
-        if held:
+        if held and int(_start_time(entry.name) or before.taken + 1) <= before.taken:
             found.append(f"process {entry.name} ({_command(entry.name)}) in {sorted(held)}")
         if str(paths.root) in _command(entry.name):
             found.append(f"process {entry.name} with the cluster's files: {_command(entry.name)}")
@@ -87,7 +97,7 @@ def _namespace(pid: int | str, kind: str) -> str:
         return ""
 
 
-def _start_time(pid: int) -> str:
+def _start_time(pid: int | str) -> str:
     """Return the start time of a process that is alive, else ""."""
     words = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return words[19] if words and words[0] not in "ZX" else ""

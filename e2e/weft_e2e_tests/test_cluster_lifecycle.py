@@ -108,9 +108,9 @@ def test_up_is_quick_complete_and_idempotent_and_down_leaves_nothing() -> None:
     assert not down(NAME), "a second down finds nothing and does not fail"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Cluster:
-    return up(CONFIG)
+    return up(CONFIG)  # where the test before has left it hurt, this mends it
 
 
 def test_kill_9_ends_everything_and_both_ways_on_are_clean() -> None:
