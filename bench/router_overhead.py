@@ -111,7 +111,8 @@ class Stack:
             sys.executable, "-c", WEFT, "mock-engine", "--model", MODEL,
             "--profile", str(self.folder / "profile.json"), "--degree", "1", "--role", role,
             "--listen", f"127.0.0.1:{port}",
-            "--side-channel-port", str(free_port()), "--engine-id", role, "--bidirectional", "--handle-ttl-seconds", "5",
+            "--side-channel-port", str(free_port()), "--engine-id", role, "--bidirectional",
+            "--handle-ttl-seconds", "5",
         )  # fmt: skip
         url = f"http://127.0.0.1:{port}"
         await wait_for(url + "/health")

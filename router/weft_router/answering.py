@@ -133,7 +133,7 @@ class Answering:
         self._sessions.finish(
             rnd.session,
             transcript=transcript,
-            tokens=prompt_tokens + completion,
+            tokens=prompt_tokens + max(0, completion - 1),  # the last token was never fed back, so it has no KV
             chars=chars,
             handle=handle,
             prefilled=known,

@@ -1,11 +1,37 @@
 """Every metric of the router, in one registry a process; the reference page lists exactly these."""
 
+import sys
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 5.0)
 TOKENS = (16.0, 64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0)
 PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+
+_PAGE = """# Metrics of the router
+
+Every router process serves these at `GET :8080/metrics`, without a token; a worker's sidecar also passes its engine's
+own metrics on at `GET :8080/engine/metrics`. Times are seconds. Written by `python -m weft_router.metrics`.
+
+Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
+times in the sidecar whose queue it is; replays and bindings in coordinators; requests in all (label `role`).
+
+* `phase` is `first` for the first round of a conversation and `later` for the rounds after it; `route` is `local`
+  (prefilled by the decode worker) or `remote` (prefilled by a prefill worker).
+* `weft_router_kv_handles_total` by `outcome`: `stored` (a round left a handle), `used` (a remote prefill read the
+  history by it), `superseded` (the next round ran locally, where the cache has it), `expired`, `history_changed` (the
+  next prompt did not continue what the engine saw), `ids_differ` (its token ids did not; the prefill was repeated),
+  `refused` and `lost` (the prefill worker would not read, or broke), `malformed`, `orphaned` (prefilled KV that no
+  decode engine took; it waits for its lease).
+* `weft_router_history_tokens_total` by `kind`: `read` (came from the decode worker), `cached` (was where it was
+  needed), `recomputed`. KV bytes and `read` come from token counts: an engine reports its own cache and what it read
+  as one figure, and what the session left in its cache earlier is taken off.
+
+| name | type | labels | meaning |
+| --- | --- | --- | --- |
+"""
 
 
 class Metrics:
@@ -98,3 +124,19 @@ class Metrics:
     def page(self) -> bytes:
         """Return all metrics in Prometheus' text form."""
         return generate_latest(self.registry)
+
+
+def reference() -> str:
+    """Return the reference page: every metric with its type, labels and meaning."""
+    rows = []
+    for metric in vars(Metrics()).values():
+        if isinstance(metric, MetricWrapperBase):
+            (family,) = metric.describe()
+            suffix = "_total" if family.type == "counter" else ""
+            labels = ", ".join(f"`{name}`" for name in metric._labelnames) or "none"
+            rows.append(f"| `{family.name}{suffix}` | {family.type} | {labels} | {family.documentation} |")
+    return _PAGE + "\n".join(sorted(rows)) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

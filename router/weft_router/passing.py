@@ -83,7 +83,7 @@ class Passing:
                 last = now
             if tap.reply.error and self._out is None:
                 raise LegFailedError("engine-error", "an error event before the first token")
-            if tap.done and not recorded:
+            if tap.done and not recorded and not tap.reply.error:
                 recorded = True
                 self._owner.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens)
             self._deadline.extend(self._owner.config.timeouts.idle)

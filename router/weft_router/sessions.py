@@ -20,6 +20,7 @@ class Session:
 
     transcript: Transcript
     tokens: int
+    """How many tokens of it have KV."""
     chars: int
     handle: KvHandle | None
     rounds: int

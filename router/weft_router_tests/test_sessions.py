@@ -15,7 +15,7 @@ from weft_router.transcript import of_request, with_reply
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})
 FIRST = [{"role": "user", "content": "x" * 400}]
-REPLY = {"role": "assistant", "content": "y" * 40}
+REPLY: dict[str, Any] = {"role": "assistant", "content": "y" * 40}
 
 
 class Clock:
