@@ -11,7 +11,8 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="run the operator: plan and deploy DisaggInferenceServices",
         description="Run the operator against the cluster of its pod, or of KUBECONFIG. Settings come from the "
         "environment: WEFT_ROUTER_IMAGE (required), WEFT_MOCK_IMAGE, WEFT_REDIS_URL, WEFT_WATCH_NAMESPACES, "
-        "WEFT_PLANNER_DEADLINE_SECONDS, WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT.",
+        "WEFT_PLANNER_DEADLINE_SECONDS, WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT, WEFT_OPERATOR_INSTANCE (look after "
+        "services only that carry it as label weft.dev/operator).",
     )
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     parser.set_defaults(run=run)

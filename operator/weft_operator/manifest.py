@@ -13,6 +13,9 @@ DEGREE_LABEL = "weft.dev/degree"
 POOL_LABEL = "weft.dev/pool"
 REVISION_LABEL = "weft.dev/revision"
 PLAN_REVISION_LABEL = "weft.dev/plan-revision"
+OPERATOR_LABEL = "weft.dev/operator"
+"""On a service: the one operator, of several in a cluster, that looks after it; absent for the usual one."""
+
 COMPONENT_LABEL = "app.kubernetes.io/component"
 HASH_ANNOTATION = "weft.dev/applied-hash"
 

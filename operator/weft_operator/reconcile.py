@@ -20,6 +20,7 @@ from weft_operator.fleet import Fleet, Worker, choose, live_workers, next_loss, 
 from weft_operator.goal import Goal, Question, answered, last_record, parse_service, question, refused, settled
 from weft_operator.manifest import (
     COMPONENT_LABEL,
+    OPERATOR_LABEL,
     POOL_LABEL,
     WORKER_LABEL,
     Manifest,
@@ -101,6 +102,8 @@ class Reconciler:
             # Owner references remove what belongs to it; nothing of ours must be finished first.
             self._desk.forget(key)
             return Outcome(gone=True)
+        if labels_of(observed.service).get(OPERATOR_LABEL, "") != self._settings.instance:
+            return Outcome(gone=True)  # another operator's service
         if observed.former:
             raise WaitingError(
                 "FormerObjects",

@@ -22,6 +22,8 @@ class Settings:
     resync: float = 60.0
     port: int = 8081
     pod_name: str = ""
+    instance: str = ""
+    """Which of several operators in a cluster this is: it looks after services that carry its name as a label."""
 
 
 def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
@@ -40,6 +42,7 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         resync=_seconds(env, "WEFT_RESYNC_SECONDS", 60.0),
         port=_port(env, "WEFT_OPERATOR_PORT", 8081),
         pod_name=env.get("POD_NAME", ""),
+        instance=env.get("WEFT_OPERATOR_INSTANCE", ""),
     )
 
 

@@ -83,3 +83,10 @@ def test_the_engine_takes_the_gpus_and_network_devices_of_its_worker() -> None:
         engine = sets[name]["spec"]["template"]["spec"]["containers"][0]
         assert engine["resources"]["limits"] == {"nvidia.com/gpu": degree, "rdma/ib": "1"}
         assert engine["resources"]["requests"]["nvidia.com/gpu"] == degree
+
+
+def test_a_variable_of_the_spec_wins_over_the_adapters() -> None:
+    base = rendering(changed(vllm_service(), "spec.engine.env", [{"name": "HOME", "value": "/models/home"}]))
+    objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    engine = next(item for item in containers(objects) if item["name"] == "engine")
+    assert [item["value"] for item in engine["env"] if item["name"] == "HOME"] == ["/models/home"]

@@ -404,6 +404,13 @@ async def test_a_service_that_goes_is_left_to_its_owner_references() -> None:
     assert await world.step() == Outcome(gone=True)
 
 
+async def test_another_operators_service_is_left_alone() -> None:
+    world = World(changed(service(), "metadata.labels", {"weft.dev/operator": "canary"}))
+    assert await world.step() == Outcome(gone=True)
+    assert world.cluster.actions == []
+    assert world.cluster.status_writes == 0
+
+
 @pytest.mark.parametrize("crash_at", range(16))
 async def test_killed_at_any_write_the_end_is_the_same(crash_at: int) -> None:
     """A1 in small: the operator dies before its n-th write; the next one brings the service to the same end."""

@@ -132,16 +132,7 @@ def _engine(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineCont
         "image": engine.image,
         "imagePullPolicy": "IfNotPresent",
         "args": list(engine.args),
-        "env": [
-            from_field("POD_NAME", "metadata.name"),
-            from_field("POD_IP", "status.podIP"),
-            *({"name": name, "value": value} for name, value in engine.env),
-            *(
-                {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-                for name, secret, key in engine.secret_env
-            ),
-            *({"name": item.name, "value": item.value} for item in rendering.spec.engine.env),
-        ],
+        "env": _engine_env(rendering, engine),
         "ports": [{"name": "kv", "containerPort": SIDE_CHANNEL_PORT, "protocol": "TCP"}],
         "resources": _engine_resources(rendering, worker, pool, engine),
         "securityContext": container_security(),
@@ -163,6 +154,21 @@ def _engine(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineCont
     if engine.command:
         container["command"] = list(engine.command)
     return container
+
+
+def _engine_env(rendering: Rendering, engine: EngineContainer) -> list[Manifest]:
+    """Return the engine's variables; the spec's win over the adapter's, for a name may appear once only."""
+    env: list[Manifest] = [
+        from_field("POD_NAME", "metadata.name"),
+        from_field("POD_IP", "status.podIP"),
+        *({"name": name, "value": value} for name, value in engine.env),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+            for name, secret, key in engine.secret_env
+        ),
+        *({"name": item.name, "value": item.value} for item in rendering.spec.engine.env),
+    ]
+    return list({item["name"]: item for item in env}.values())
 
 
 def _engine_resources(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineContainer) -> Manifest:
