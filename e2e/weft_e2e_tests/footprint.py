@@ -15,6 +15,7 @@ from weft_e2e.cluster import cgroups
 from weft_e2e.cluster.paths import ClusterPaths
 
 KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
+BUILDS = ("/var/lib/containers/", "/var/tmp/")  # where image builds, which may run meanwhile, mount their layers
 SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward")
 
 
@@ -54,8 +55,9 @@ def occupied(name: str) -> Occupied:
 
 
 def machine() -> Machine:
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return Machine(
-        mounts=tuple(Path("/proc/self/mountinfo").read_text().splitlines()),
+        mounts=tuple(line for line in mounts if not line.split()[4].startswith(BUILDS)),
         links=_output("ip", "-brief", "link"),
         routes=_output("ip", "route"),
         filters="".join(line for line in _output("iptables-save").splitlines(keepends=True) if line[0] not in "#:"),
