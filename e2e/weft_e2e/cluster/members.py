@@ -135,17 +135,23 @@ def _wire(config: ClusterConfig, paths: ClusterPaths, name: str, pid: int) -> No
         ["link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)],
         ["link", "set", port, "master", "br0", "up"],
     ]
+    # The kernel takes a dead node's interface away in its own time, which may be seconds.
+    _ip(switch, [["link", "delete", port]])
     for where, commands in ((switch, outside), (pid, node.wiring(config, name))):
-        batch = "\n".join(" ".join(command) for command in commands)
-        done = subprocess.run(
-            ["nsenter", "-t", str(where), "-n", "ip", "-batch", "-"],
-            input=batch,
-            capture_output=True,
-            text=True,
-            timeout=LAUNCH_SECONDS,
-        )
-        if done.returncode != 0:
-            raise StartError(f"the network of {name} could not be set up: {done.stderr.strip()}")
+        if problem := _ip(where, commands):
+            raise StartError(f"the network of {name} could not be set up: {problem}")
+
+
+def _ip(pid: int, commands: list[list[str]]) -> str:
+    """Run `ip` commands in the network namespace of a process; return what went wrong, or ""."""
+    done = subprocess.run(
+        ["nsenter", "-t", str(pid), "-n", "ip", "-batch", "-"],
+        input="\n".join(" ".join(command) for command in commands),
+        capture_output=True,
+        text=True,
+        timeout=LAUNCH_SECONDS,
+    )
+    return done.stderr.strip() if done.returncode != 0 else ""
 
 
 def _procs(groups: list[Path]) -> list[str]:
