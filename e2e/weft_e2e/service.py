@@ -63,17 +63,16 @@ class Service:
         }
 
     def wait_ready(self, *, timeout_s: float) -> Object:
-        """Return the object once Ready speaks of its newest spec and is True."""
+        """Return the object once its newest spec is planned, rolled out and served."""
         seen: list[Object] = []
 
         def probe() -> Object | None:
             seen[:] = [self.object()]
-            ready = current_conditions(seen[0]).get("Ready")
-            return seen[0] if ready is not None and ready.true else None
+            return seen[0] if settled(current_conditions(seen[0])) else None
 
         return until(
             probe,
-            what=f"Ready=True of {self.namespace}/{self.name}",
+            what=f"a planned, rolled out and Ready {self.namespace}/{self.name}",
             timeout_s=timeout_s,
             last=lambda: condition_words(seen[0]) if seen else "",
         )
@@ -108,6 +107,12 @@ def current_conditions(obj: Mapping[str, Any]) -> dict[str, Condition]:
     if observed != generation:
         return {}
     return {n: c for n, c in kube.conditions(obj).items() if c.generation in (None, generation)}
+
+
+def settled(now: Mapping[str, Condition]) -> bool:
+    """Tell whether the newest spec is planned, rolled out and served (Ready alone may be the last plan's)."""
+    wanted = {"Planned": "True", "Ready": "True", "Progressing": "False"}
+    return all(kind in now and now[kind].status == status for kind, status in wanted.items())
 
 
 def condition_words(obj: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from weft_e2e.replay.client import Deadlines, Target, replay
 from weft_e2e.replay.records import ReplayResult, RoundRecord, save
 from weft_e2e.replay.selection import Selection, means, recorded_gaps, select, variations
 from weft_e2e.replay.traces import load
-from weft_e2e.service import Service
+from weft_e2e.service import Service, settled
 from weft_e2e.waiting import WaitedTooLong, until
 from weft_mock.tokenizer import filler
 from weft_planner.sessions import VARIATION
@@ -100,10 +100,10 @@ def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:
             planned = now.get("Planned")
             if planned is not None and planned.status == "False":
                 raise DemoFailed(f"the service was not planned: {planned.reason}: {planned.message}")
-            return "Ready" in now and now["Ready"].true
+            return settled(now)
 
         try:
-            until(ready, what="Ready=True", timeout_s=READY_S, last=lambda: "; ".join(said.values()))
+            until(ready, what="a Ready service", timeout_s=READY_S, last=lambda: "; ".join(said.values()))
         except WaitedTooLong as late:
             raise DemoFailed(f"{late}; see `kubectl -n {NAMESPACE} get pods,events`") from None
         plan = service.plan()
