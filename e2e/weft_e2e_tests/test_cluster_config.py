@@ -2,11 +2,13 @@
 
 import ipaddress
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_e2e.cluster import state
 from weft_e2e.cluster.config import (
     API_SERVICE_IP,
     CONTROL_PLANE_IP,
@@ -17,7 +19,7 @@ from weft_e2e.cluster.config import (
     node_ip,
     pod_cidr,
 )
-from weft_e2e.cluster.errors import Refused
+from weft_e2e.cluster.errors import ClusterError, Refused
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.state import ClusterState
 
@@ -45,8 +47,8 @@ CONFIGS = st.builds(
         fake_nodes=st.integers(0, 1000),
     )
 )
-def test_state_survives_its_file(state: ClusterState) -> None:
-    assert ClusterState.from_json(state.to_json()) == state
+def test_state_survives_its_file(written: ClusterState) -> None:
+    assert ClusterState.from_json(written.to_json()) == written
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"config": {"name": "x"}}', '{"config": 3}'])
@@ -56,10 +58,10 @@ def test_a_state_of_another_shape_is_not_used(text: str) -> None:
 
 
 def test_power_is_noted_once_per_node() -> None:
-    state = ClusterState(config=ClusterConfig(), api_port=1, created=0.0)
-    off = state.with_power("node-1", on=False).with_power("node-1", on=False)
+    on = ClusterState(config=ClusterConfig(), api_port=1, created=0.0)
+    off = on.with_power("node-1", on=False).with_power("node-1", on=False)
     assert off.powered_off == ("node-1",)
-    assert off.with_power("node-1", on=True) == state
+    assert off.with_power("node-1", on=True) == on
 
 
 @pytest.mark.parametrize(
@@ -108,3 +110,17 @@ def test_control_groups_of_two_caches_differ(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("WEFT_CACHE", "/somewhere/two")
     assert one != ClusterPaths.of("local").cgroup
     assert one.startswith("weft-local-")
+
+
+def test_one_command_at_a_time_changes_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(state, "LOCK_SECONDS", 0.0)
+    paths = ClusterPaths.of("x")
+    paths.root.mkdir(parents=True)
+    with state.locked(paths):
+        with pytest.raises(ClusterError, match="another command"), state.locked(paths):
+            pytest.fail("two hold the lock")
+        paths.root.rmdir()
+    assert not paths.lock.exists(), "no cluster, no lock"
+    with state.locked(paths):
+        assert paths.lock.exists()

@@ -50,7 +50,6 @@ def down(name: str) -> bool:
     with state.locked(paths):
         there = paths.root.exists() or bool(cgroups.find(paths.cgroup))
         _remove(paths)
-        paths.lock.unlink(missing_ok=True)
     return there
 
 

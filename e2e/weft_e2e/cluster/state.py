@@ -112,21 +112,33 @@ def require_member_pid(paths: ClusterPaths, member: str) -> int:
 
 @contextmanager
 def locked(paths: ClusterPaths) -> Iterator[None]:
-    """Hold the cluster's lock, so that two commands never change one cluster at once."""
+    """Hold the cluster's lock, so that two commands never change one cluster at once.
+
+    The lock's file goes with the cluster: who leaves no cluster behind removes it.
+    """
     paths.lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while (descriptor := _try_lock(paths.lock)) is None:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"another command has held cluster {paths.name!r} for {LOCK_SECONDS:.0f} s")
+        time.sleep(0.1)
     try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ClusterError(
-                        f"another command has held cluster {paths.name!r} for {LOCK_SECONDS:.0f} s"
-                    ) from None
-                time.sleep(0.1)
         yield
     finally:
+        if not paths.root.exists():
+            paths.lock.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def _try_lock(file: Path) -> int | None:
+    """Return a descriptor that holds the lock, or None when another process does."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever held it may have removed the file meanwhile: a lock on a file without a name locks nobody out.
+        if os.fstat(descriptor).st_ino == file.stat().st_ino:
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None
