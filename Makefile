@@ -96,11 +96,14 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@for extra in planner router operator e2e dev; do \
 	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal --extra $$extra pyproject.toml -o requirements/$$extra.txt; done
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --universal - -o requirements/build.txt
 
 ##@ Ship
 .PHONY: images
-images: setup ## Build the container images that changed
-	@$(PY) -m weft_e2e.images build
+images: $(if $(REGISTRY),$(STAMP),setup) ## Build the container images that changed (with REGISTRY= only those to push)
+	@$(PY) -m weft_e2e.images build $(if $(REGISTRY),--published)
 
 .PHONY: push
 push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1]

@@ -1,6 +1,7 @@
 """Every Dockerfile can be followed by content tags, and ends in an image without root, shell or installer."""
 
 import re
+import tomllib
 
 import pytest
 
@@ -48,6 +49,12 @@ def test_dependencies_are_pinned_by_hash_and_weft_comes_without_any(image: Image
     installs = re.findall(r"pip\S* .*?install .*", dockerfile_of(image))
     assert len(installs) == 3
     assert all("--require-hashes" in line or ("--no-deps" in line and "--no-index" in line) for line in installs)
+
+
+def test_images_are_built_with_the_pinned_build_backend() -> None:
+    project = tomllib.loads((repository_root() / "pyproject.toml").read_text())
+    pinned = re.findall(r"^[\w-]+==\S+", (repository_root() / "requirements/build.txt").read_text(), re.MULTILINE)
+    assert set(project["build-system"]["requires"]) <= set(pinned)
 
 
 @pytest.mark.parametrize("image", PUBLISHED, ids=named)

@@ -134,6 +134,15 @@ def test_list_prints_names_as_json_without_building(store: FakeStore, capsys: py
     assert store.built == []
 
 
+def test_only_the_published_images_are_built_for_a_registry(store: FakeStore) -> None:
+    assert main(["build", "--published"]) == 0
+    assert sorted(ref.partition(":")[0] for ref in store.built) == [
+        "localhost/weft-mock-engine",
+        "localhost/weft-operator",
+        "localhost/weft-router",
+    ]
+
+
 def test_an_error_is_one_line_and_exit_status_1(store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "nothing"]) == 1
     captured = capsys.readouterr()

@@ -56,6 +56,11 @@ def programs_of(image: Image) -> dict[str, Path]:
         raise CannotBuildError(f"{image.name}: {missing}") from missing
 
 
+def published_names() -> list[str]:
+    """Return the names of the images that users run from their own registry."""
+    return [image.name for image in IMAGES.values() if image.published]
+
+
 def chosen(names: list[str] | None) -> list[Image]:
     """Return the named images, or all of them; refuse an unknown name."""
     if not names:

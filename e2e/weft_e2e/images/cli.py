@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from weft_e2e.images import buildah
-from weft_e2e.images.catalogue import IMAGES
+from weft_e2e.images.catalogue import IMAGES, published_names
 from weft_e2e.images.errors import ImagesError
 from weft_e2e.images.shelf import PYTHON_IMAGE_VARIABLE, build, prune, push, refs
 
@@ -27,7 +27,8 @@ def show(images: Mapping[str, str], *, as_json: bool) -> None:
 
 def run_build(options: argparse.Namespace) -> None:
     """Build what changed."""
-    show(build(options.names, python_image=options.python_image, report=say), as_json=options.json)
+    names = published_names() if options.published else options.names
+    show(build(names, python_image=options.python_image, report=say), as_json=options.json)
 
 
 def run_list(options: argparse.Namespace) -> None:
@@ -83,7 +84,8 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    verb("build", run_build, "Build the images whose content changed.", choose=True)
+    make = verb("build", run_build, "Build the images whose content changed.", choose=True)
+    make.add_argument("--published", action="store_true", help="only those that `push` pushes")
     verb("list", run_list, "Print the names that the present content gives, and whether they are built.", choose=True)
     load = verb("load", run_load, "Build what changed and bring it to the nodes of a local cluster.", choose=True)
     load.add_argument("--cluster", default="local", metavar="NAME", help="name of the local cluster (default: local)")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from weft_e2e.images import buildah
 from weft_e2e.images.base import base_ref, ensure_base, images_cache
-from weft_e2e.images.catalogue import Image, chosen, programs_of, repository_root
+from weft_e2e.images.catalogue import Image, chosen, programs_of, published_names, repository_root
 from weft_e2e.images.content import context_files, copied_paths, digest, stage
 from weft_e2e.images.errors import CannotBuildError
 
@@ -97,9 +97,8 @@ def push(
     if not prefix or "://" in prefix or " " in prefix:
         raise CannotBuildError(f"registry {registry!r}: write it as registry.example.com/team, without a scheme")
     wanted = tag or chart_app_version()
-    published = [image.name for image in chosen(None) if image.published]
     pushed: dict[str, str] = {}
-    for name, ref in build(published, python_image=python_image, report=report).items():
+    for name, ref in build(published_names(), python_image=python_image, report=report).items():
         target = f"{prefix}/{name}:{wanted}"
         report(f"pushing {target}")
         buildah.push(ref, f"docker://{target}", options=options, log=images_cache() / f"logs/push-{name}.log")
