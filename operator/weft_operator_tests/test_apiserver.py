@@ -1,0 +1,235 @@
+"""Requests to the API server, and its answers as errors that say what to do next."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+
+from weft_operator import apiserver, observe
+from weft_operator.apiserver import ApiServer
+from weft_operator.apply import carry_out, post_event, write_status
+from weft_operator.diff import Apply, Delete
+from weft_operator.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    StalledError,
+    TransientError,
+)
+from weft_operator.events import Fact
+from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator_tests.samples import KEY
+
+pytestmark = pytest.mark.component
+
+CONFIG = ObjectKey("v1", "ConfigMap", "default", "a")
+ROOT = "/api/v1/namespaces/default"
+
+
+class Scripted:
+    """An HTTP server that answers from a table of (method, path) and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], tuple[int, Any, dict[str, str]]] = {}
+        self.asked: list[tuple[str, str, Any, str]] = []
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                script.asked.append((self.command, self.path, body, self.headers.get("Content-Type", "")))
+                path = self.path.partition("?")[0]
+                missing = (404, {"message": "not found"}, {})
+                status, reply, headers = script.answers.get((self.command, path), missing)
+                raw = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 - names of the base class
+
+            def log_message(self, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        settings = Configuration()
+        settings.host = f"http://127.0.0.1:{self._server.server_port}"
+        self._client = ApiClient(configuration=settings)
+        self.api = ApiServer(self._client)
+
+    def on(self, method: str, path: str, reply: Any, *, status: int = 200, **headers: str) -> None:
+        self.answers[method, path] = (status, reply, {k.replace("_", "-"): v for k, v in headers.items()})
+
+    def close(self) -> None:
+        self._client.rest_client.pool_manager.clear()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    scripted = Scripted()
+    yield scripted
+    scripted.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, InvalidError),
+        (401, ForbiddenError),
+        (403, ForbiddenError),
+        (404, NotFoundError),
+        (409, ConflictError),
+        (422, InvalidError),
+        (429, TransientError),
+        (500, TransientError),
+        (503, TransientError),
+    ],
+)
+def test_answers_become_errors_of_our_own(server: Scripted, status: int, kind: type[ApiError]) -> None:
+    server.on("GET", f"{ROOT}/configmaps/a", {"message": "why not"}, status=status, Retry_After="7")
+    with pytest.raises(ApiError, match="why not") as caught:
+        server.api.get(CONFIG)
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
+    assert server.api.requests == {("GET", "configmaps", status): 1}
+
+
+def test_an_answer_that_is_not_json_is_an_error_too(server: Scripted) -> None:
+    server.on("GET", f"{ROOT}/configmaps/a", b"<html>bad gateway</html>", status=502)
+    with pytest.raises(TransientError, match="502"):
+        server.api.get(CONFIG)
+
+
+def test_no_answer_is_transient(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apiserver, "READ_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = Configuration()
+        settings.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        client = ApiClient(configuration=settings)
+        with pytest.raises(TransientError, match="no answer from the API server"):
+            ApiServer(client).get(CONFIG)
+        client.rest_client.pool_manager.clear()
+
+
+def test_apply_is_server_side_with_our_field_manager(server: Scripted) -> None:
+    server.on("PATCH", f"{ROOT}/configmaps/a", {})
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}
+    server.api.apply(body)
+    method, path, sent, content = server.asked[0]
+    assert (method, content) == ("PATCH", "application/apply-patch+yaml")
+    assert path == f"{ROOT}/configmaps/a?fieldManager=weft-operator&force=true"
+    assert sent == body
+
+
+def test_deletes_are_by_uid_and_repeatable(server: Scripted) -> None:
+    action = Delete(CONFIG, uid="u-1", reason="")
+    carry_out(server.api, action, owner_uid="o")  # 404: gone already
+    server.on("DELETE", f"{ROOT}/configmaps/a", {"message": "uid"}, status=409)
+    carry_out(server.api, action, owner_uid="o")  # another object of this name
+    assert [asked[2]["preconditions"] for asked in server.asked] == [{"uid": "u-1"}] * 2
+
+
+def owned(uid: str, kind: str = "DisaggInferenceService") -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "a",
+            "namespace": "default",
+            "uid": "x",
+            "labels": {"weft.dev/service": "demo"},
+            "ownerReferences": [{"controller": True, "uid": uid, "kind": kind}],
+        },
+    }
+
+
+def test_only_our_own_objects_are_taken_over(server: Scripted) -> None:
+    fresh = Apply(owned("o"), reason="missing", fresh=True)
+    server.on("PATCH", f"{ROOT}/configmaps/a", {})
+    carry_out(server.api, fresh, owner_uid="o")
+    server.on("GET", f"{ROOT}/configmaps/a", owned("o"))
+    carry_out(server.api, fresh, owner_uid="o")
+    for foreign in (owned("other"), {"metadata": {"name": "a"}}):
+        server.on("GET", f"{ROOT}/configmaps/a", foreign)
+        with pytest.raises(StalledError, match="ConfigMap default/a exists and was not made for this service"):
+            carry_out(server.api, fresh, owner_uid="o")
+    assert sum(asked[0] == "PATCH" for asked in server.asked) == 2
+
+
+def test_the_status_of_a_service_that_went_is_not_missed(server: Scripted) -> None:
+    write_status(server.api, KEY, {"conditions": []})
+    assert server.asked[0][1].startswith(
+        "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo/status?"
+    )
+
+
+def test_an_event_that_was_posted_is_not_posted_again(server: Scripted) -> None:
+    fact = Fact(type="Normal", reason="Serving", message="all is well", origin="1")
+    server.on("POST", f"{ROOT}/events", {"message": "exists"}, status=409)
+    post_event(server.api, KEY, "uid", fact, now="2026-01-01T00:00:00Z")
+    (asked,) = server.asked
+    assert asked[2]["metadata"]["name"] == fact.name("demo", "uid")
+    assert asked[2]["involvedObject"]["uid"] == "uid"
+
+
+def test_a_service_is_observed_with_all_that_is_its_own(server: Scripted) -> None:
+    service = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}, "spec": {}}
+    server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
+    for path in ("apps/v1/statefulsets", "apps/v1/deployments", "policy/v1/poddisruptionbudgets"):
+        group, version, plural = path.split("/")
+        server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
+    for plural in ("services", "serviceaccounts", "pods"):
+        server.on("GET", f"{ROOT}/{plural}", {"items": []})
+    former, foreign = owned("before"), owned("o", kind="Deployment")
+    server.on("GET", f"{ROOT}/configmaps", {"items": [owned("o"), former, foreign]})
+    found = observe.observe(server.api, KEY)
+    assert found is not None
+    assert found.owned == (owned("o"),)
+    assert [key.name for key in found.former] == ["a"]
+    assert all("labelSelector=weft.dev%2Fservice%3Ddemo" in asked[1] for asked in server.asked if "?" in asked[1])
+    secrets = [asked[1] for asked in server.asked if "secrets" in asked[1]]
+    assert secrets == [f"{ROOT}/secrets/demo-token"], "Secrets are read by name"
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [({"all": "c2stMQ=="}, True), ({"all": ""}, False), ({"all": "ICA="}, False), ({"other": "c2stMQ=="}, False)],
+)
+def test_an_api_key_counts_only_when_it_holds_something(server: Scripted, data: dict[str, str], found: bool) -> None:
+    spec = {"coordinator": {"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}}
+    server.on("GET", f"{ROOT}/secrets/keys", {"data": data})
+    assert observe._api_key_found(server.api, KEY, spec) is found
+
+
+def test_gpus_are_counted_once_per_node(server: Scripted) -> None:
+    def node(labels: dict[str, str], gpus: str) -> Manifest:
+        return {"metadata": {"labels": labels}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+
+    items = [node({"pool": "a"}, "8"), node({"pool": "b"}, "4"), node({}, "2")]
+    server.on("GET", "/api/v1/nodes", {"items": items})
+    gpu = "nvidia.com/gpu"
+    assert observe.count_gpus(server.api, [(gpu, {})]) == 14
+    assert observe.count_gpus(server.api, [(gpu, {"pool": "a"}), (gpu, {"pool": "b"})]) == 12
+    assert observe.count_gpus(server.api, [(gpu, {"pool": "a"}), (gpu, {})]) == 14
+    assert observe.count_gpus(server.api, [("amd.com/gpu", {})]) == 0
+    server.on("GET", "/api/v1/nodes", {"message": "no"}, status=403)
+    assert observe.count_gpus(server.api, [(gpu, {})]) is None

@@ -1,0 +1,68 @@
+"""The operator's settings come from the environment; what is wrong is named."""
+
+import argparse
+import json
+import logging
+
+import pytest
+
+from weft_operator import cli
+from weft_operator.logs import JsonLines
+from weft_operator.settings import SettingsError, settings_from_env
+
+LEAST = {"WEFT_ROUTER_IMAGE": "router:1"}
+
+
+def test_defaults() -> None:
+    found = settings_from_env(LEAST)
+    assert found.redis_url == "redis://weft-redis.weft-system:6379/0"
+    assert (found.watch_namespaces, found.planner_deadline, found.resync, found.port) == ((), 60.0, 60.0, 8081)
+
+
+def test_what_is_given_is_taken() -> None:
+    found = settings_from_env(
+        {
+            **LEAST,
+            "WEFT_WATCH_NAMESPACES": "a, b",
+            "WEFT_PLANNER_DEADLINE_SECONDS": "12.5",
+            "WEFT_OPERATOR_PORT": "9000",
+        }
+    )
+    assert (found.watch_namespaces, found.planner_deadline, found.port) == (("a", "b"), 12.5, 9000)
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"WEFT_ROUTER_IMAGE": " "}, "WEFT_ROUTER_IMAGE is not set"),
+        ({**LEAST, "WEFT_PLANNER_DEADLINE_SECONDS": "soon"}, "WEFT_PLANNER_DEADLINE_SECONDS='soon'"),
+        ({**LEAST, "WEFT_RESYNC_SECONDS": "0"}, "WEFT_RESYNC_SECONDS='0'"),
+        ({**LEAST, "WEFT_OPERATOR_PORT": "99999"}, "WEFT_OPERATOR_PORT='99999'"),
+    ],
+)
+def test_what_is_wrong_is_named(env: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        settings_from_env(env)
+
+
+def test_the_verb_ends_with_2_for_a_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("WEFT_ROUTER_IMAGE", raising=False)
+    parser = argparse.ArgumentParser()
+    cli.register(parser.add_subparsers())
+    handlers = logging.getLogger().handlers[:]
+    try:
+        args = parser.parse_args(["operator"])
+        assert args.run(args) == 2
+    finally:
+        logging.getLogger().handlers[:] = handlers
+    assert "WEFT_ROUTER_IMAGE is not set" in capsys.readouterr().err
+
+
+def test_a_log_line_is_one_json_object() -> None:
+    record = logging.makeLogRecord(
+        {"name": "weft", "levelname": "INFO", "msg": "applied", "object": "Pod ns/a", "tries": 2}
+    )
+    line = json.loads(JsonLines().format(record))
+    assert {"event": "applied", "object": "Pod ns/a", "tries": 2, "level": "info"}.items() <= line.items()

@@ -1,0 +1,209 @@
+"""The status follows from the result of a pass, and only from it."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from weft_core.plan import Prediction
+from weft_operator.api.status import Status
+from weft_operator.fleet import Worker
+from weft_operator.readiness import CoordinatorState, WorkerState, coordinator_state, stuck_pods, worker_states
+from weft_operator.status import Result, Verdict, build_status
+from weft_operator_tests.samples import KEY, record
+
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
+PLANNED = Verdict("True", "PlanReady", "fine")
+WORKERS = (
+    Worker(role="decode", degree=8, index=0, pool="h20"),
+    Worker(role="prefill", degree=4, index=0, pool="h20"),
+    Worker(role="prefill", degree=4, index=1, pool="h20"),
+)
+
+
+def result(ready: str = "111", *, coordinator: bool = True, rolled_out: bool = True, **parts: Any) -> Result:
+    states = tuple(
+        WorkerState(
+            worker, worker.name("demo"), flag == "1", "" if flag == "1" else f"pod of {worker.name('demo')} is sick"
+        )
+        for worker, flag in zip(WORKERS, ready, strict=True)
+    )
+    return Result(
+        key=KEY,
+        generation=3,
+        planned=PLANNED,
+        record=record(),
+        workers=states,
+        coordinator=CoordinatorState(available=coordinator, rolled_out=rolled_out, trouble="container router waits"),
+        **parts,
+    )
+
+
+def reasons(found: Result) -> tuple[str, str]:
+    status = build_status(found, {}, now=NOW)
+    Status.model_validate(status)
+    return status["conditions"][1]["reason"], status["conditions"][2]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (result(), ("Serving", "UpToDate")),
+        (result("110"), ("Degraded", "RollingOut")),
+        (result("100"), ("NoPrefillWorker", "RollingOut")),
+        (result("011"), ("NoDecodeWorker", "RollingOut")),
+        (result(coordinator=False, rolled_out=False), ("CoordinatorNotReady", "RollingOut")),
+        (result(rolled_out=False), ("Serving", "RollingOut")),
+        (result(leaving=("demo-p4-9",)), ("Serving", "RollingOut")),
+        (result("110", lost=("demo-p4-0",)), ("Degraded", "ReplacingWorkers")),
+        (result(failure=Verdict("False", "ApplyFailed", "422")), ("Serving", "ApplyFailed")),
+        (Result(key=KEY, generation=1, planned=Verdict("False", "TooFewGpus", "2")), ("NotPlanned", "WaitingForPlan")),
+    ],
+)
+def test_reasons(found: Result, expected: tuple[str, str]) -> None:
+    assert reasons(found) == expected
+
+
+def test_a_worker_without_a_node_is_told_by_the_scheduler() -> None:
+    found = result("110")
+    sick = dataclasses.replace(
+        found.workers[2], unschedulable=True, trouble="pod demo-p4-1-0 cannot be scheduled: no GPU"
+    )
+    status = build_status(dataclasses.replace(found, workers=(*found.workers[:2], sick)), {}, now=NOW)
+    assert status["conditions"][2]["reason"] == "Unschedulable"
+    assert "no GPU" in status["conditions"][2]["message"]
+    assert "missing: demo-p4-1; pod demo-p4-1-0" in status["conditions"][1]["message"]
+
+
+def test_times_change_with_the_status_only() -> None:
+    before = build_status(result("110"), {}, now=NOW)
+    after = build_status(result("100"), before, now=LATER)
+    assert [item["lastTransitionTime"] for item in after["conditions"]] == [NOW, NOW, NOW]
+    served = build_status(result(), after, now=LATER)
+    assert [item["lastTransitionTime"] for item in served["conditions"]] == [NOW, LATER, LATER]
+    assert build_status(result(), served, now="2027-01-01T00:00:00Z") == served
+
+
+def test_a_load_beyond_the_capacity_has_no_figures() -> None:
+    found = result()
+    assert found.record is not None
+    predicted = Prediction(math.inf, 0.02, math.inf, 0.02, gpus=16, slo_met=False)
+    plan = dataclasses.replace(found.record.plan, predicted=predicted)
+    status = build_status(dataclasses.replace(found, record=dataclasses.replace(found.record, plan=plan)), {}, now=NOW)
+    Status.model_validate(status)
+    assert status["plan"]["predicted"] == {"itlP95": 0.02, "itlMean": 0.02, "sloMet": False}
+    assert (status["sloSummary"], status["ttftSummary"]) == ("missed", "unbounded")
+
+
+def test_an_undocumented_reason_is_a_bug() -> None:
+    with pytest.raises(LookupError, match=r"Surprise is not in weft_operator\.reasons"):
+        build_status(result(failure=Verdict("False", "Surprise", "")), {}, now=NOW)
+
+
+def pod(name: str, revision: str, *, ready: bool = True, **status: Any) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}, *status.pop("conditions", ())]
+    labels = {"weft.dev/worker": name, "controller-revision-hash": revision}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{name}-0", "uid": "u", "labels": labels},
+        "status": {"conditions": conditions, **status},
+    }
+
+
+def statefulset(name: str, revision: str, *, seen: int = 1) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "generation": 1},
+        "status": {"observedGeneration": seen, "updateRevision": revision},
+    }
+
+
+def state(
+    statefulsets: list[dict[str, Any]], pods: list[dict[str, Any]], changed: frozenset[str] = frozenset()
+) -> WorkerState:
+    (found,) = worker_states("demo", WORKERS[:1], statefulsets=statefulsets, pods=pods, changed=changed)
+    return found
+
+
+def test_a_worker_is_ready_at_the_newest_template_only() -> None:
+    name = "demo-d8-0"
+    assert state([statefulset(name, "b")], [pod(name, "b")]).ready
+    assert not state([statefulset(name, "b")], [pod(name, "a")]).ready
+    assert not state([statefulset(name, "b", seen=0)], [pod(name, "b")]).ready
+    assert not state([statefulset(name, "b")], [pod(name, "b")], frozenset({name})).ready
+    assert not state([], [pod(name, "b")]).ready
+    terminating = pod(name, "b")
+    terminating["metadata"]["deletionTimestamp"] = NOW
+    assert not state([statefulset(name, "b")], [terminating]).ready
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]},
+            "cannot be scheduled: no GPU",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "engine", "image": "x:1", "state": {"waiting": {"reason": "ErrImagePull"}}}
+                ]
+            },
+            "x:1",
+        ),
+        (
+            {
+                "initContainerStatuses": [
+                    {
+                        "name": "router",
+                        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+                        "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+                    }
+                ]
+            },
+            "keeps ending: OOMKilled, exit code 137",
+        ),
+        ({"containerStatuses": [{"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}}]}, ""),
+        (
+            {"containerStatuses": [{"name": "e", "state": {"waiting": {"reason": "CreateContainerConfigError"}}}]},
+            "waits: Cr",
+        ),
+    ],
+)
+def test_what_keeps_a_worker_is_said_in_stable_words(status: dict[str, Any], words: str) -> None:
+    name = "demo-d8-0"
+    found = state([statefulset(name, "b")], [pod(name, "b", ready=False, **status)])
+    assert words in found.trouble
+    assert bool(words) == bool(found.trouble)
+
+
+def test_only_broken_pods_of_an_old_template_are_stuck() -> None:
+    sets = [statefulset("w", "b")]
+    assert stuck_pods(sets, [pod("w", "a", ready=False)])
+    assert not stuck_pods(sets, [pod("w", "a")])
+    assert not stuck_pods(sets, [pod("w", "b", ready=False)])
+    assert not stuck_pods([statefulset("w", "b", seen=0)], [pod("w", "a", ready=False)])
+    assert not stuck_pods([], [pod("w", "a", ready=False)])
+
+
+@pytest.mark.parametrize(
+    ("total", "updated", "available", "serves", "done"),
+    [
+        (2, 2, 2, True, True),
+        (3, 1, 2, False, False),
+        (3, 2, 2, True, False),
+        (2, 2, 1, True, False),
+        (0, 0, 0, False, False),
+    ],
+)
+def test_the_coordinator_serves_with_a_pod_of_the_newest_template(
+    total: int, updated: int, available: int, serves: bool, done: bool
+) -> None:
+    status = {"observedGeneration": 1, "replicas": total, "updatedReplicas": updated, "availableReplicas": available}
+    deployment = {"metadata": {"name": "demo", "generation": 1}, "spec": {"replicas": 2}, "status": status}
+    found = coordinator_state(deployment, (), changed=False)
+    assert (found.available, found.rolled_out) == (serves, done)
+    assert not coordinator_state(deployment, (), changed=True).available
+    assert not coordinator_state(None, (), changed=False).available
