@@ -49,7 +49,7 @@ class Scripted:
                 body = json.loads(self.rfile.read(length)) if length else None
                 script.asked.append((self.command, self.path, body, self.headers.get("Content-Type", "")))
                 path = self.path.partition("?")[0]
-                missing = (404, {"message": "not found"}, {})
+                missing: tuple[int, Any, dict[str, str]] = (404, {"message": "not found"}, {})
                 status, reply, headers = script.answers.get((self.command, path), missing)
                 raw = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
                 self.send_response(status)

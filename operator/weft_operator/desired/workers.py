@@ -161,6 +161,7 @@ def _engine_env(rendering: Rendering, engine: EngineContainer) -> list[Manifest]
     env: list[Manifest] = [
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_IP", "status.podIP"),
+        from_field("NODE_NAME", "spec.nodeName"),
         *({"name": name, "value": value} for name, value in engine.env),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
