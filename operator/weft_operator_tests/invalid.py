@@ -130,7 +130,7 @@ CASES: tuple[Case, ...] = (
         "variable-of-the-operator",
         "spec.engine.env",
         [{"name": "POD_IP", "value": "10.0.0.1"}],
-        rule="spec.engine.env: names that begin with WEFT_, POD_ or VLLM_NIXL_ are set by the operator; "
+        rule="spec.engine.env: names that begin with WEFT_, POD_, NODE_ or VLLM_NIXL_ are set by the operator; "
         "remove this one",
     ),
     _case(

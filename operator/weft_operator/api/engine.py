@@ -30,7 +30,7 @@ MANAGED_FLAGS = (
 
 # vLLM takes underscores for hyphens.
 _MANAGED = f"^--({'|'.join(MANAGED_FLAGS)})(=|$)".replace("-", "[-_]").replace("^[-_][-_]", "^--")
-_RESERVED_ENV = "^(WEFT_|POD_|VLLM_NIXL_)"
+_RESERVED_ENV = "^(WEFT_|POD_|NODE_|VLLM_NIXL_)"
 
 
 class Resources(ApiModel):
@@ -147,7 +147,7 @@ class EnvVar(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!self.name.matches('{_RESERVED_ENV}')",
-            "spec.engine.env: names that begin with WEFT_, POD_ or VLLM_NIXL_ are set by the operator; remove this one",
+            "spec.engine.env: names that begin with WEFT_, POD_, NODE_ or VLLM_NIXL_ are set by the operator; remove this one",
             lambda e: re.match(_RESERVED_ENV, e.name) is None,
         ),
     )
