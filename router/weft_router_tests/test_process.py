@@ -1,0 +1,140 @@
+"""Router processes as they run in pods: started by the command line, killed, drained, misconfigured."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from weft_router import process
+from weft_router_tests.conftest import RedisServer
+from weft_router_tests.fake_engine import FakeEngine
+from weft_router_tests.stack import MODEL, TOKEN, free_port, router_json, until
+
+pytestmark = pytest.mark.component
+
+HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+
+
+class Processes:
+    """Router processes of one test."""
+
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        self.folder = folder
+        self.env = {**os.environ, "WEFT_TOKEN_FILE": str(folder / "token"), "WEFT_REDIS_URL": redis_url}
+        (folder / "token").write_text(TOKEN)
+        (folder / "router.json").write_text(json.dumps(router_json()))
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, role: str, *, engine: str = "", name: str = "", **env: str
+    ) -> "tuple[subprocess.Popen[bytes], str]":
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "weft_router", "--role", role, "--config", str(self.folder / "router.json")]
+        command += ["--listen", f"127.0.0.1:{port}", "--drain-seconds", "5"]
+        if engine:
+            command += ["--engine-url", engine, "--advertise", url]
+            env = {"WEFT_WORKER": name, "WEFT_DEGREE": "1", **env}
+        with (self.folder / f"{name or role}.log").open("wb") as log:
+            made = subprocess.Popen(command, env={**self.env, **env}, stderr=log, stdout=log)
+        self.running.append(made)
+        return made, url
+
+    def stop(self) -> None:
+        for made in self.running:
+            if made.poll() is None:
+                made.kill()
+            made.wait(timeout=10)
+
+
+@pytest.fixture
+def processes(tmp_path: Path, redis_server: RedisServer) -> Iterator[Processes]:
+    made = Processes(tmp_path, redis_server.url)
+    yield made
+    made.stop()
+
+
+async def ready(http: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with http.get(url + "/readyz") as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+@pytest.mark.timeout(60)
+async def test_a_killed_decode_process_ends_streams_with_an_error_event_and_a_new_one_takes_over(
+    processes: Processes,
+) -> None:
+    engine = FakeEngine("d0")
+    await engine.start(free_port())
+    sidecar, _ = processes.start("decode", engine=engine.url, name="d0")
+    coordinator, front = processes.start("coordinator")
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as http:
+            await until(lambda: ready(http, front), seconds=15)
+            engine.script.gap_s = 0.2
+            async with http.post(front + "/v1/chat/completions", json=HELLO) as response:
+                await response.content.readuntil(b"\n\n")
+                sidecar.kill()
+                started = time.monotonic()
+                rest = await response.read()
+            assert time.monotonic() - started < 2
+            assert b'"code":"stream_interrupted"' in rest
+            engine.script.gap_s = 0.0
+            processes.start("decode", engine=engine.url, name="d0")
+            await until(lambda: ready(http, front), seconds=15)
+            async with http.post(front + "/v1/chat/completions", json=HELLO) as response:
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+            coordinator.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(coordinator.wait, 10) == 0
+    finally:
+        await engine.stop()
+
+
+@pytest.mark.timeout(60)
+async def test_the_drain_command_drains_its_pod(processes: Processes) -> None:
+    engine = FakeEngine("d0")
+    await engine.start(free_port())
+    _, url = processes.start("decode", engine=engine.url, name="d0")
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as http:
+            await until(lambda: ready(http, url), seconds=15)
+            for token, code in ((b"not the token of this service", 1), (TOKEN.encode(), 0)):
+                (processes.folder / "sent").write_bytes(token)
+                env = {"WEFT_TOKEN_FILE": str(processes.folder / "sent"), "WEFT_DRAIN_URL": url + "/drain"}
+                command = [sys.executable, "-m", "weft_router.drain"]
+                done = await asyncio.to_thread(
+                    subprocess.run, command, env={**processes.env, **env}, capture_output=True, timeout=15, check=False
+                )
+                assert done.returncode == code, done.stderr
+                async with http.get(url + "/readyz") as response:
+                    assert response.status == (503 if code == 0 else 200)
+    finally:
+        await engine.stop()
+
+
+def test_a_wrong_configuration_ends_with_status_2_and_one_line(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "router.json").write_text(json.dumps(router_json(routing={"policy": "magic"})))
+    command = [sys.executable, "-m", "weft_router", "--role", "coordinator", "--config", str(tmp_path / "router.json")]
+    env = {**os.environ, "WEFT_TOKEN_FILE": str(tmp_path / "token")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=15, check=False)
+    assert done.returncode == 2
+    assert "routing.policy" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    process.require_c_parser()
+    monkeypatch.setattr("aiohttp.http_parser.HttpRequestParser", process.http_parser.HttpRequestParserPy)
+    with pytest.raises(process.SlowParserError):
+        process.require_c_parser()
