@@ -135,9 +135,13 @@ def test_equal_content_gives_equal_layers(ref: str, tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
-def test_a_failed_build_shows_the_end_of_its_log(ref: str, tmp_path: Path) -> None:
+def test_a_failed_build_shows_the_end_of_its_log_and_leaves_no_container(ref: str, tmp_path: Path) -> None:
     with pytest.raises(BuildFailedError, match=r"(?s)building localhost/.* failed .*missing-file"):
-        build_small(ref, tmp_path, "FROM scratch\nCOPY missing-file /\n")
+        build_small(ref, tmp_path, f"FROM scratch\nLABEL test={ref}\nCOPY missing-file /\n")
+    listed = subprocess.run(["buildah", "containers", "--json"], capture_output=True, text=True, check=True, timeout=60)
+    for container in json.loads(listed.stdout or "null") or []:
+        asked = ["buildah", "inspect", container["id"]]
+        assert ref not in subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout
 
 
 def test_a_failed_push_shows_the_reason(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def build(
         "--isolation",
         "chroot",
         "--layers",
+        "--force-rm",
         "--timestamp",
         "0",
         "--file",
