@@ -5,7 +5,7 @@ so its replacement gets the next free index and never waits for the node (docs/d
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,8 @@ from weft_operator.manifest import (
 
 LINGER_S = 10.0
 """A pod that is still there this long after its grace period has no kubelet that would end it."""
+
+STUCK = "its pod is broken and of an old template, which keeps the new one from being tried"
 
 _LETTER: Mapping[Role, str] = {"prefill": "p", "decode": "d"}
 _ROLE: Mapping[str, Role] = {"p": "prefill", "d": "decode"}
@@ -75,9 +77,14 @@ def parse_name(service: str, name: str, pool: str) -> Worker | None:
 
 
 def live_workers(
-    service: str, statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime
+    service: str,
+    statefulsets: Iterable[Manifest],
+    pods: Sequence[Manifest],
+    *,
+    now: datetime,
+    stuck: Collection[str] = (),
 ) -> tuple[LiveWorker, ...]:
-    """Return the workers that have a StatefulSet, lost ones marked."""
+    """Return the workers that have a StatefulSet, lost ones marked; ``stuck`` names those that cannot be updated."""
     of_worker: dict[str, list[Manifest]] = {}
     for pod in pods:
         of_worker.setdefault(labels_of(pod).get(WORKER_LABEL, ""), []).append(pod)
@@ -88,6 +95,8 @@ def live_workers(
             continue
         mine = of_worker.get(name_of(item), [])
         reasons = [reason for pod in mine if (reason := loss_of(pod, now=now))]
+        if name_of(item) in stuck:
+            reasons.append(STUCK)
         found.append(
             LiveWorker(
                 worker=worker,

@@ -71,21 +71,22 @@ def coordinator_state(deployment: Manifest | None, pods: Sequence[Manifest], *, 
     )
 
 
-def stuck_pods(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> tuple[Manifest, ...]:
-    """Return pods of an old template that are not ready: their StatefulSet waits for them and never replaces them.
+def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[str]:
+    """Return workers whose pod has an old template and is not ready: their StatefulSet never replaces it.
 
     A rolling update counts a broken pod as unavailable and takes no further one, so that the template that would
     mend it is never tried (Kubernetes documentation, StatefulSet, "Forced rollback").
     """
     revisions = {name_of(item): item["status"].get("updateRevision") for item in statefulsets if is_current(item)}
-    found = []
+    found = set()
     for pod in pods:
-        revision = revisions.get(labels_of(pod).get(WORKER_LABEL, ""))
+        worker = labels_of(pod).get(WORKER_LABEL, "")
+        revision = revisions.get(worker)
         outdated = revision is not None and labels_of(pod).get("controller-revision-hash") != revision
         ready = condition_of(pod, "Ready")
         if outdated and not is_terminating(pod) and (ready is None or ready.get("status") != "True"):
-            found.append(pod)
-    return tuple(found)
+            found.add(worker)
+    return frozenset(found)
 
 
 def is_current(manifest: Mapping[str, Any]) -> bool:

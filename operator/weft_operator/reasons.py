@@ -103,7 +103,9 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
     {
         "UpToDate": Reason("Every object is as the plan and the spec want it."),
         "RollingOut": Reason("Workers or coordinators are starting or being replaced."),
-        "ReplacingWorkers": Reason("Workers were lost, with their node for example, and new ones take their place."),
+        "ReplacingWorkers": Reason(
+            "Workers were lost (their node is gone, or a broken pod cannot be updated); new ones take their place."
+        ),
         "Unschedulable": Reason(
             "The scheduler finds no node for a worker.",
             "See the message: GPUs, RDMA devices, taints or labels are missing.",

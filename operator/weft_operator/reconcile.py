@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from weft_operator.desired import Rendering, desired_objects
 from weft_operator.desired.identity import read_token
 from weft_operator.desired.rendering import PlanRecord
-from weft_operator.diff import Action, Apply, Delete, diff
+from weft_operator.diff import Action, Apply, diff
 from weft_operator.errors import ApiError, StalledError, TransientError, WaitingError
 from weft_operator.events import Fact, facts
 from weft_operator.fleet import Fleet, Worker, choose, live_workers, next_loss, parse_name
@@ -27,12 +27,11 @@ from weft_operator.manifest import (
     ObjectKey,
     ServiceKey,
     is_terminating,
-    key_of,
     labels_of,
 )
 from weft_operator.observe import Observed
 from weft_operator.planning.desk import PlannerDesk
-from weft_operator.readiness import coordinator_state, stuck_pods, worker_states
+from weft_operator.readiness import coordinator_state, stuck_workers, worker_states
 from weft_operator.settings import Settings
 from weft_operator.status import Result, Verdict, build_status
 
@@ -152,7 +151,8 @@ class Reconciler:
             return Result(key=key, generation=generation, planned=goal.planned), (), None
         now = self._clock()
         sets = observed.of_kind("StatefulSet")
-        live = live_workers(key.name, sets, observed.pods, now=now)
+        stuck = stuck_workers(sets, observed.pods)
+        live = live_workers(key.name, sets, observed.pods, now=now, stuck=stuck)
         fleet = choose(goal.record.plan.groups, live, taken=_taken(key, observed))
         actions = self._plan_actions(key, observed, goal.record, fleet)
         done, failure = await self._apply(actions, owner_uid=observed.service["metadata"]["uid"])
@@ -186,17 +186,7 @@ class Reconciler:
         secret = observed.named("Secret", f"{key.name}-token")
         token = (read_token(secret) if secret is not None else None) or self._new_token()
         wanted = desired_objects(rendering, fleet.workers, token=token)
-        actions = diff(wanted, observed.owned, prunable=PRUNABLE, keep=_mounted(key, observed))
-        going = {action.key.name for action in actions if isinstance(action, Delete)}
-        stuck = stuck_pods(observed.of_kind("StatefulSet"), observed.pods)
-        return (
-            *actions,
-            *(
-                Delete(key_of(pod), uid=pod["metadata"]["uid"], reason="broken and of an old template")
-                for pod in stuck
-                if labels_of(pod).get(WORKER_LABEL) not in going
-            ),
-        )
+        return diff(wanted, observed.owned, prunable=PRUNABLE, keep=_mounted(key, observed))
 
     async def _apply(self, actions: tuple[Action, ...], *, owner_uid: str) -> tuple[tuple[Action, ...], Verdict | None]:
         """Carry out the actions in order; return those done and why one failed, if one did.

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,26 +14,57 @@ CRDS = Path(__file__).parents[2] / "crds"
 
 
 @pytest.fixture(scope="session")
-def kube() -> Kube:
-    """Give kubectl for the cluster that WEFT_TEST_KUBECONFIG names, and refuse to guess one."""
+def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
+    """Give kubectl for the cluster of the tests.
+
+    That is the one $WEFT_TEST_KUBECONFIG names, else the user's own by $KUBE_CONTEXT, else a local cluster named
+    ``test``, which is removed afterwards unless it was there before. A current context is never taken by itself.
+    """
     config = os.environ.get("WEFT_TEST_KUBECONFIG")
-    if not config:
-        pytest.fail("WEFT_TEST_KUBECONFIG is not set: name the kubeconfig of a cluster for tests, or use make test")
-    return Kube(Path(config))
+    context = os.environ.get("KUBE_CONTEXT")
+    if config:
+        yield Kube(Path(config))
+    elif context:
+        only = ["kubectl", "config", "view", "--minify", "--flatten", f"--context={context}"]
+        shown = subprocess.run(only, capture_output=True, text=True, check=False, timeout=30)
+        assert shown.returncode == 0, f"KUBE_CONTEXT={context}: {shown.stderr}"
+        path = tmp_path_factory.mktemp("kube") / "config"
+        path.touch(mode=0o600)
+        path.write_text(shown.stdout)
+        yield Kube(path)
+    else:
+        yield from _local()
 
 
-@pytest.fixture(scope="session")
+def _local() -> Iterator[Kube]:
+    from weft_e2e.cluster import ClusterConfig, down, up
+    from weft_e2e.cluster.config import context_name
+    from weft_e2e.cluster.context import made_here
+
+    name = os.environ.get("WEFT_TEST_CLUSTER", "test")
+    was_there = context_name(name) in made_here()
+    try:
+        yield Kube(up(ClusterConfig(name=name)).kubeconfig)
+    finally:
+        if not was_there and not os.environ.get("WEFT_TEST_KEEP"):
+            down(name)
+
+
+@pytest.fixture(scope="module")
 def crds(kube: Kube) -> Iterator[None]:
-    """Have the CRDs in the cluster; those that were not there before are removed afterwards."""
+    """Have today's CRDs in the cluster; those that were not there before are removed after the module.
+
+    They must not stay until the end of the run: Helm installs none over CRDs that it did not make.
+    """
     missing = []
     for path in sorted(CRDS.glob("*.yaml")):
         if not kube.exists("crd", path.name.removesuffix(".yaml").partition("_")[2] + ".weft.dev"):
-            kube.run("apply", "--server-side", "-f", str(path))
             missing.append(path)
+        kube.run("apply", "--server-side", "--force-conflicts", "-f", str(path))
     kube.run("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
     yield
     for path in missing:
-        kube.run("delete", "--wait=false", "-f", str(path))
+        kube.run("delete", "--timeout=60s", "-f", str(path), timeout=90)
 
 
 @pytest.fixture

@@ -54,9 +54,6 @@ class FakeCluster:
         self.actions.append(action)
         if isinstance(action, Apply):
             self._apply(action.manifest)
-        elif action.key.kind == "Pod":
-            assert self.pods[action.key.name]["metadata"]["uid"] == action.uid
-            del self.pods[action.key.name]
         else:
             assert self.objects[action.key]["metadata"]["uid"] == action.uid
             del self.objects[action.key]
@@ -107,6 +104,10 @@ class FakeCluster:
             {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"},
         ]
 
+    def break_pod(self, name: str) -> None:
+        """Let a pod never be ready again: its StatefulSet then waits for it and does not replace it."""
+        self.pods[name]["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+
     def named(self, kind: str, name: str) -> Manifest:
         """Return an object."""
         return next(item for key, item in self.objects.items() if (key.kind, key.name) == (kind, name))
@@ -141,7 +142,11 @@ class FakeCluster:
         }
         name = f"{name_of(item)}-0"
         pod = self.pods.get(name)
-        if pod is not None and (is_terminating(pod) or labels_of(pod)["controller-revision-hash"] == revision):
+        if pod is not None and (
+            is_terminating(pod)
+            or labels_of(pod)["controller-revision-hash"] == revision
+            or pod["status"]["conditions"][0]["status"] == "False"
+        ):
             return
         template = copy.deepcopy(item["spec"]["template"])
         self.pods[name] = {

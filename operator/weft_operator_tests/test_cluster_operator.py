@@ -268,6 +268,22 @@ def test_a_worker_whose_pod_hangs_is_replaced_under_a_new_name(operator: Operato
     operator.kube.run("-n", operator.namespace, "delete", "dis", name)
 
 
+def test_a_bad_image_can_be_changed_for_another(operator: Operator) -> None:
+    name = operator.apply(named("mended"))
+    selector = f"weft.dev/service={name},weft.dev/worker"
+
+    def images() -> set[str]:
+        pods = operator.kube.list(operator.namespace, "pods", selector)
+        alive = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+        return {pod["spec"]["containers"][0]["image"] for pod in alive}
+
+    wait_for("pods", lambda: images() == {"localhost/weft-mock-engine:absent"})
+    # No pod of the first image is ever ready, and a StatefulSet does not replace such a pod by itself.
+    operator.apply(named("mended", engine={"type": "mock", "image": "localhost/weft-mock-engine:other"}))
+    wait_for("pods of the other image", lambda: images() == {"localhost/weft-mock-engine:other"}, timeout=60)
+    operator.kube.run("-n", operator.namespace, "delete", "dis", name)
+
+
 def test_the_idle_operator_is_small_and_quiet(operator: Operator) -> None:
     name = operator.apply(named("idle"))
     wait_for("coordinator", lambda: operator.kube.get(operator.namespace, "deployment", name))

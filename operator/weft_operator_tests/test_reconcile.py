@@ -339,22 +339,15 @@ async def test_with_planning_off_the_plan_in_force_stays() -> None:
     assert record.spec.slo.ttft == "9s"
 
 
-async def test_a_broken_pod_of_an_old_template_is_replaced() -> None:
+async def test_a_worker_with_a_broken_pod_of_an_old_template_is_replaced() -> None:
     world = await serving()
+    world.cluster.break_pod("demo-p4-0-0")
     world.cluster.change(engine={"type": "mock", "image": "registry.example.com/mock:2"})
-    world.cluster.pods["demo-p4-0-0"]["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-    real = world.cluster._settle_set
-
-    def held_up(item: Manifest) -> None:
-        """As StatefulSets do: a pod that is not ready holds up its own replacement."""
-        pod = world.cluster.pods.get(f"{item['metadata']['name']}-0")
-        real(item)
-        if pod is not None and pod["status"]["conditions"][0]["status"] == "False":
-            world.cluster.pods[pod["metadata"]["name"]] = pod
-
-    world.cluster._settle_set = held_up  # type: ignore[method-assign]
     await world.until_quiet()
+    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
     assert summary(world)["Ready"] == ("True", "Serving")
+    (fact,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
+    assert "its pod is broken and of an old template" in fact.message
 
 
 async def test_a_refused_object_is_told_and_does_not_hold_up_the_others() -> None:

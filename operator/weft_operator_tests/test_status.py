@@ -9,7 +9,7 @@ import pytest
 from weft_core.plan import Prediction
 from weft_operator.api.status import Status
 from weft_operator.fleet import Worker
-from weft_operator.readiness import CoordinatorState, WorkerState, coordinator_state, stuck_pods, worker_states
+from weft_operator.readiness import CoordinatorState, WorkerState, coordinator_state, stuck_workers, worker_states
 from weft_operator.status import Result, Verdict, build_status
 from weft_operator_tests.samples import KEY, record
 
@@ -179,13 +179,13 @@ def test_what_keeps_a_worker_is_said_in_stable_words(status: dict[str, Any], wor
     assert bool(words) == bool(found.trouble)
 
 
-def test_only_broken_pods_of_an_old_template_are_stuck() -> None:
+def test_only_workers_with_a_broken_pod_of_an_old_template_are_stuck() -> None:
     sets = [statefulset("w", "b")]
-    assert stuck_pods(sets, [pod("w", "a", ready=False)])
-    assert not stuck_pods(sets, [pod("w", "a")])
-    assert not stuck_pods(sets, [pod("w", "b", ready=False)])
-    assert not stuck_pods([statefulset("w", "b", seen=0)], [pod("w", "a", ready=False)])
-    assert not stuck_pods([], [pod("w", "a", ready=False)])
+    assert stuck_workers(sets, [pod("w", "a", ready=False)])
+    assert not stuck_workers(sets, [pod("w", "a")])
+    assert not stuck_workers(sets, [pod("w", "b", ready=False)])
+    assert not stuck_workers([statefulset("w", "b", seen=0)], [pod("w", "a", ready=False)])
+    assert not stuck_workers([], [pod("w", "a", ready=False)])
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ class EnvVar(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!self.name.matches('{_RESERVED_ENV}')",
-            "spec.engine.env: names that begin with WEFT_, POD_, NODE_ or VLLM_NIXL_ are set by the operator; remove this one",
+            "spec.engine.env: names that begin with WEFT_, POD_, NODE_ or VLLM_NIXL_ are set by the operator; "
+            "remove this one",
             lambda e: re.match(_RESERVED_ENV, e.name) is None,
         ),
     )
