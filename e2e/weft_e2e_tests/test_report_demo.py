@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from weft_e2e.demo import cli, install, run
+from weft_e2e.demo import cli, install
 from weft_e2e.demo.collect import collect, write
 from weft_e2e.demo.facts import Facts
 from weft_e2e.demo.install import CRDS, check_setup, ensure_namespace, take_down
 from weft_e2e.demo.run import choose, manifest_for, progress
-from weft_e2e.demo.settings import MARK, NAMESPACE, SYSTEM_NAMESPACE, Settings
+from weft_e2e.demo.settings import MARK, NAMESPACE, REPLAY_DEADLINE_S, SYSTEM_NAMESPACE, Settings
 from weft_e2e.demo.steps import DemoFailed, Steps
 from weft_e2e.replay.records import ReplayResult
 from weft_e2e.service import Service
@@ -253,4 +253,4 @@ def test_the_replay_is_as_long_as_promised() -> None:
     ends = [s.arrival_s + sum(r.gap_s + 0.5 + 0.017 * r.decode_tokens for r in s.rounds) for s in selection.sessions]
 
     assert max(ends) < 100
-    assert 2 * max(ends) < run.REPLAY_DEADLINE_S
+    assert 2 * max(ends) < REPLAY_DEADLINE_S
