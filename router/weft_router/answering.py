@@ -79,7 +79,10 @@ class Answering:
         url = self._engine.url + inference.path
         try:
             with self.legs.track(deadline):
-                async with deadline, post(self._engine.http, url, payload, headers, again=lambda: True) as response:
+                async with (
+                    deadline,
+                    post(self._engine.http, url, payload, headers, resend=prefilled is None) as response,
+                ):
                     if response.status != 200:
                         await self._refused(response)
                     if response.content_type == "text/event-stream":

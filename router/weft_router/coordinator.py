@@ -8,7 +8,9 @@ from uuid import uuid4
 import orjson
 from aiohttp import web
 
+from weft_router.answers import models, not_ready, read_body
 from weft_router.auth import ApiKeys
+from weft_router.background import Background
 from weft_router.bindings import Bindings
 from weft_router.body import parse, sanitise
 from weft_router.config import Settings
@@ -19,9 +21,9 @@ from weft_router.inference import PATHS, Inference, check
 from weft_router.metrics import Metrics
 from weft_router.placement import Placement
 from weft_router.registry import Registry
-from weft_router.relay import Relay
-from weft_router.server import FACTS, REQUEST_ID, models, not_ready, read_body
-from weft_router.sidecar import SIDECAR_KEEPALIVE_S, Background
+from weft_router.relay import ENGINE_FAILED, Relay
+from weft_router.server import FACTS, REQUEST_ID
+from weft_router.sidecar import SIDECAR_KEEPALIVE_S
 from weft_router.state import Store, StoreDownError
 from weft_router.tokens import START_CHARS_PER_TOKEN
 from weft_router.transcript import of_request
@@ -168,6 +170,7 @@ class Coordinator:
         """Relay to the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""
         tried: set[str] = set()
         failure: LegFailedError | None = None
+        failed_engines = 0
         for _ in range(MAX_ATTEMPTS):
             worker = await self._place(session, inference, tried)
             record = self._registry.get(worker) if worker is not None else None
@@ -184,7 +187,11 @@ class Coordinator:
                     "leg_failed",
                     extra={"request_id": sent[REQUEST_ID], "worker": record.worker, "reason": error.reason},
                 )
-                if error.reason != "refused":
+                if error.reason == ENGINE_FAILED:
+                    failed_engines += 1
+                    if failed_engines > 1:
+                        break  # two engines failed on it: a third would more likely be hurt than serve it
+                elif error.reason != "refused":
                     self._registry.report_failure(record.worker)
         if failure is None or failure.reason in ("refused", "connect"):
             raise not_ready("decode worker")

@@ -12,6 +12,7 @@ from aiohttp import web
 from weft_core.policies.snapshot import Decision, DecodeWorkerView, PrefillTask
 from weft_core.slo import Slo
 from weft_router.answering import Answering
+from weft_router.answers import models, read_body
 from weft_router.auth import NO_KEYS_TENANT
 from weft_router.body import parse, sanitise
 from weft_router.config import Settings
@@ -21,7 +22,7 @@ from weft_router.metrics import Metrics
 from weft_router.remote import EngineAnsweredError, RemotePrefill, engine_error
 from weft_router.round import Prefilled, Round
 from weft_router.routing import Policy
-from weft_router.server import FACTS, REQUEST_ID, models, read_body
+from weft_router.server import FACTS, REQUEST_ID
 from weft_router.sessions import Sessions
 from weft_router.sidecar import Sidecar
 from weft_router.state import Store, WorkerRecord

@@ -7,8 +7,9 @@ from typing import Protocol
 import aiohttp
 from aiohttp import web
 
+from weft_router.answers import say_last
 from weft_router.config import RouterConfig, Settings
-from weft_router.errors import LegFailedError, StreamBrokenError, stream_error
+from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.metrics import Metrics
 from weft_router.prefill_queue import Slot
 from weft_router.reply import Reply, StreamTap, read_whole
@@ -115,8 +116,7 @@ class Passing:
             raise LegFailedError(reason)
         self._owner.metrics.broken_streams.labels(reason).inc()
         log.warning("stream_broken", extra={"request_id": self._rnd.id, "reason": reason})
-        await self._out.write(stream_error(reason).event())
-        await self._out.write_eof()
+        await say_last(self._request, self._out, reason)
         return self._out
 
     def close(self) -> None:

@@ -8,11 +8,12 @@ from time import monotonic
 from aiohttp import web
 
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.answers import models, read_body
 from weft_router.config import Settings
 from weft_router.errors import ApiError, InvalidRequestError, LegFailedError, UnavailableError
 from weft_router.inference import PATHS
 from weft_router.metrics import Metrics
-from weft_router.server import FACTS, REQUEST_ID, models, read_body
+from weft_router.server import FACTS, REQUEST_ID
 from weft_router.sidecar import Sidecar
 from weft_router.state import Store, WorkerRecord
 from weft_router.upstream import Deadline, Legs, post, read_bounded
@@ -96,7 +97,7 @@ class PrefillSidecar:
         self._metrics.queue_seconds.observe(slot.waited_s)
         started = monotonic()
         try:
-            status, reply = await self._run(path, body, request_id)
+            status, reply = await self._run(path, body, request_id, fresh=task.history == 0)
         finally:
             slot.release()
         ended = monotonic()
@@ -115,11 +116,11 @@ class PrefillSidecar:
             },
         )
 
-    async def _run(self, path: str, body: bytes, request_id: str) -> tuple[int, bytes]:
+    async def _run(self, path: str, body: bytes, request_id: str, *, fresh: bool) -> tuple[int, bytes]:
         engine = self._sidecar.engine
         limit = self._settings.config.limits.max_reply_bytes
         deadline = Deadline(self._settings.config.timeouts.first_byte)
-        leg = post(engine.http, engine.url + path, body, {REQUEST_ID: request_id}, again=lambda: True)
+        leg = post(engine.http, engine.url + path, body, {REQUEST_ID: request_id}, resend=fresh)
         try:
             with self._legs.track(deadline):
                 async with deadline, leg as response:

@@ -7,14 +7,14 @@ import signal
 import uvloop
 from aiohttp import http_parser
 
-from weft_router.config import Settings
+from weft_router.config import ConfigError, Settings
 from weft_router.coordinator import Coordinator
 from weft_router.decode import DecodeSidecar
 from weft_router.metrics import Metrics
 from weft_router.prefill import PrefillSidecar
 from weft_router.redis_store import RedisStore
 from weft_router.server import Duty, Server
-from weft_router.server import run as serve
+from weft_router.serving import run as serve
 from weft_router.state import MemoryStore, Store
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,10 @@ def open_store(settings: Settings) -> Store:
     """Return the shared store the settings name; ``memory://`` serves one process by itself."""
     if settings.redis_url.startswith("memory://"):
         return MemoryStore()
-    return RedisStore(settings.redis_url, namespace=settings.config.namespace, service=settings.config.service)
+    try:
+        return RedisStore(settings.redis_url, namespace=settings.config.namespace, service=settings.config.service)
+    except ValueError as error:  # the URL itself stays unsaid: it may hold a password
+        raise ConfigError("WEFT_REDIS_URL: is not a Redis URL; give redis://host:6379/0") from error
 
 
 def build(settings: Settings, store: Store) -> tuple[Server, Duty]:
@@ -77,6 +80,9 @@ def run(settings: Settings) -> int:
     try:
         require_c_parser()
         uvloop.run(_main(settings))
+    except ConfigError as error:
+        log.critical("wrong_configuration", extra={"error": str(error)})
+        return 2
     except (SlowParserError, OSError) as error:
         log.critical("cannot_run", extra={"error": str(error)})
         return 1

@@ -8,15 +8,17 @@ from time import monotonic
 import aiohttp
 from aiohttp import web
 
+from weft_router.answers import RETRY_HEADER, cut_off, say_last
 from weft_router.config import RouterConfig
-from weft_router.errors import LegFailedError, StreamBrokenError, stream_error
+from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.metrics import Metrics
 from weft_router.registry import Registry
-from weft_router.server import RETRY_HEADER
 from weft_router.state import WorkerRecord
 from weft_router.upstream import Deadline, Legs, post, read_bounded
 
 log = logging.getLogger(__name__)
+
+ENGINE_FAILED = "engine-failed"
 
 PASSED_HEADERS = (
     "X-Weft-Route",
@@ -56,7 +58,7 @@ class Relay:
             with self.legs.track(deadline), self._registry.watched(record.worker, partial(deadline.end, "worker lost")):
                 async with deadline, post(self._http, record.url + request.path, payload, sent) as response:
                     if response.headers.get(RETRY_HEADER) == "1":
-                        raise LegFailedError("refused", f"status {response.status}")
+                        raise LegFailedError("refused" if response.status == 503 else ENGINE_FAILED)
                     if response.content_type == "text/event-stream" and response.status == 200:
                         return await answer.stream(response)
                     raw = await read_bounded(response, self._config.limits.max_reply_bytes)
@@ -65,18 +67,24 @@ class Relay:
             reason = deadline.lost or "timeout"
             if answer.out is None:
                 raise LegFailedError(reason) from error
-            return await self._broken(answer.out, record, reason)
+            if answer.writing and not deadline.lost:
+                log.warning("slow_client", extra={"worker": record.worker})
+                self._metrics.broken_streams.labels("slow client").inc()
+                cut_off(request)
+                return answer.out
+            return await self._broken(request, answer.out, record, reason)
         except StreamBrokenError as error:
             if answer.out is None:
                 raise LegFailedError(error.reason) from error
-            return await self._broken(answer.out, record, error.reason)
+            return await self._broken(request, answer.out, record, error.reason)
 
-    async def _broken(self, out: web.StreamResponse, record: WorkerRecord, reason: str) -> web.StreamResponse:
+    async def _broken(
+        self, request: web.Request, out: web.StreamResponse, record: WorkerRecord, reason: str
+    ) -> web.StreamResponse:
         self._registry.report_failure(record.worker)
         self._metrics.broken_streams.labels(reason).inc()
         log.warning("stream_broken", extra={"worker": record.worker, "reason": reason})
-        await out.write(stream_error(reason).event())
-        await out.write_eof()
+        await say_last(request, out, reason)
         return out
 
 
@@ -98,6 +106,7 @@ class _Answer:
         self._facts = facts
         self._started = monotonic()
         self.out: web.StreamResponse | None = None
+        self.writing = False
 
     async def stream(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
         """Pass whole events on, so that a broken leg never leaves half an event before the error."""
@@ -121,7 +130,9 @@ class _Answer:
                 data, rest = buffer[:cut], buffer[cut:]
             if self.out is None:
                 self.out = await self._prepare(response)
+            self.writing = True
             await self.out.write(data)
+            self.writing = False
         if rest or self.out is None:
             raise StreamBrokenError("cut short")
         await self.out.write_eof()

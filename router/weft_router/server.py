@@ -7,19 +7,20 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Protocol
 
-import aiohttp
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
+from weft_router.answers import LAST_WORDS_S, answer, translate
 from weft_router.config import Settings
-from weft_router.errors import ApiError, InvalidRequestError, NotFoundError, TooLargeError, UnavailableError
+from weft_router.connections import Connections
+from weft_router.errors import (
+    ApiError,
+)
 from weft_router.metrics import Metrics
 from weft_router.upstream import TOKEN_HEADER, token_matches
 
 log = logging.getLogger(__name__)
 
-RETRY_HEADER = "X-Weft-Retry"
 REQUEST_ID = "X-Request-Id"
 FACTS: web.RequestKey[dict[str, object]] = web.RequestKey("facts", dict[str, object])
 
@@ -27,7 +28,6 @@ PRESTOP_GRACE_S = 2.0
 """How long a stopping engine waits for the drain to begin: both hooks of a pod start together."""
 AFTERGLOW_S = 1.0
 """A prefill's KV is fetched after its reply: the engine stays this long after the last one."""
-LAST_WORDS_S = 0.5
 
 _OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/engine/livez", "/engine/metrics", "/engine/prestop"})
 
@@ -72,7 +72,9 @@ class Server:
         self._last_end = float("-inf")
         # Between the router's own hops a body may have grown by what the router adds to it.
         size = settings.config.limits.max_body_bytes * (1 if settings.role == "coordinator" else 2)
-        self.app = web.Application(client_max_size=size, middlewares=[_middleware(self._guard)])
+        self.app = web.Application(client_max_size=size, middlewares=[_middleware(self._serve)])
+        self.app.on_response_prepare.append(_name_server)
+        self.connections = Connections()
         self.app.add_routes(
             [
                 web.get("/healthz", self._healthz),
@@ -116,6 +118,10 @@ class Server:
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._idle.wait()
 
+    async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        with self.connections.serving(request.protocol):
+            return await self._guard(request, handler)
+
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         path = request.path
         if path in _OPEN:
@@ -140,7 +146,7 @@ class Server:
             except ApiError as error:
                 response = answer(error)
             except web.HTTPException as error:
-                response = answer(_translate(error, request, self._settings))
+                response = answer(translate(error, request, self._settings))
             except ConnectionResetError:  # the client went away while it was written to
                 self._metrics.cancelled.inc()
                 return web.Response(status=status)
@@ -195,112 +201,13 @@ class Server:
         return web.Response(text="drained\n")
 
 
-def answer(error: ApiError) -> web.Response:
-    """Return an error as a response."""
-    response = web.Response(status=error.status, body=error.body(), content_type="application/json")
-    if error.retry_after_s is not None:
-        response.headers["Retry-After"] = str(error.retry_after_s)
-    if error.retryable:
-        response.headers[RETRY_HEADER] = "1"
-    return response
-
-
-async def read_body(request: web.Request, *, limit: int, seconds: float) -> bytes:
-    """Return a request's body.
-
-    Raises:
-        TooLargeError: it exceeds ``limit``.
-        ApiError: it did not arrive within ``seconds``.
-    """
-    if request.content_length is not None and request.content_length > limit:
-        raise TooLargeError(limit)
-    try:
-        async with asyncio.timeout(seconds):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise TooLargeError(limit) from error
-    except TimeoutError as error:
-        raise ApiError(f"the request body did not arrive within {seconds:g} s", status=408) from error
-    except (aiohttp.ClientPayloadError, web.RequestPayloadError) as error:
-        raise InvalidRequestError(f"the request body is broken: {error}") from error
-
-
-async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
-    runner = web.AppRunner(
-        server.app,
-        logger=_quiet_logger(),
-        access_log=None,
-        handler_cancellation=True,
-        keepalive_timeout=75.0,
-        shutdown_timeout=1.0,
-        auto_decompress=False,
-        max_line_size=8190,
-        max_field_size=8190,
-    )
-    await runner.setup()
-    await duty.start()
-    try:
-        await web.TCPSite(runner, settings.host, settings.port, backlog=1024, reuse_address=True).start()
-        log.info("listening", extra={"role": settings.role, "host": settings.host, "port": settings.port})
-        await stop.wait()
-        server.begin_drain()
-        await server.drained()
-    finally:
-        log.info("stopping", extra={"unfinished": server.inflight})
-        await server.last_words()
-        await runner.cleanup()
-        await duty.stop()
-
-
-def _quiet_logger() -> logging.Logger:
-    """Return a logger for aiohttp that names broken HTTP but does not quote it: headers hold keys."""
-    quiet = logging.getLogger(__name__ + ".http")
-    if not quiet.filters:
-        quiet.addFilter(_without_quotes)
-    return quiet
-
-
-def _without_quotes(record: logging.LogRecord) -> bool:
-    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
-        record.msg, record.args, record.exc_info = "bad_http", (), None
-        record.levelno, record.levelname = logging.INFO, "INFO"
-    return True
-
-
-def models(settings: Settings) -> web.Response:
-    """Return the list of the one model this service runs."""
-    model = settings.config.model
-    entry = {
-        "id": model.name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "weft",
-        "max_model_len": model.max_model_len,
-    }
-    return web.json_response({"object": "list", "data": [entry]})
-
-
-def not_ready(what: str) -> UnavailableError:
-    """Return the quick refusal when nothing can serve."""
-    return UnavailableError(f"no {what} is ready; try again shortly", retry_after_s=2)
-
-
-def _translate(error: web.HTTPException, request: web.Request, settings: Settings) -> ApiError:
-    if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return TooLargeError(settings.config.limits.max_body_bytes)
-    if error.status == 404:
-        return NotFoundError(
-            f"unknown path {request.path[:128]!r}; this service has /v1/chat/completions, /v1/completions, /v1/models"
-        )
-    if error.status == 405:
-        return ApiError(f"{request.method} is not allowed on {request.path[:128]!r}", status=405)
-    return ApiError(error.reason, status=error.status)
-
-
 def _middleware(guard: Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await guard(request, handler)
 
     return middleware
+
+
+async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "weft"  # versions are nobody's business

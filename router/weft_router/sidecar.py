@@ -1,13 +1,12 @@
 """What prefill and decode sidecars share: the engine's watch, the worker's heartbeat, the picture of other workers."""
 
-import asyncio
-import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 
 import aiohttp
 from aiohttp import web
 
+from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.engine import Engine
 from weft_router.heartbeat import Heartbeat
@@ -17,38 +16,9 @@ from weft_router.registry import Registry
 from weft_router.state import Store, WorkerRecord
 from weft_router.upstream import client, probe
 
-log = logging.getLogger(__name__)
-
 ENGINE_KEEPALIVE_S = 3.0
 """vLLM's server drops idle connections after 5 s; ours end first."""
 SIDECAR_KEEPALIVE_S = 30.0
-
-
-class Background:
-    """Tasks that live as long as the process."""
-
-    def __init__(self) -> None:
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self, *work: Coroutine[None, None, None]) -> None:
-        """Start tasks; one that ends by an error ends up in the log."""
-        for coroutine in work:
-            task = asyncio.get_running_loop().create_task(coroutine)
-            task.add_done_callback(_report)
-            self._tasks.append(task)
-
-    async def stop(self) -> None:
-        """Cancel all tasks until they end: asyncio.wait_for before Python 3.12, used by redis, can swallow a cancel."""
-        pending = set(self._tasks)
-        while pending:
-            for task in pending:
-                task.cancel()
-            _, pending = await asyncio.wait(pending, timeout=1.0)
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("background_task_died", exc_info=task.exception())
 
 
 class Sidecar:

@@ -2,9 +2,9 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 
 import aiohttp
 
@@ -22,9 +22,26 @@ def token_matches(given: str | None, token: bytes) -> bool:
     return hmac.compare_digest((given or "").encode("utf-8", "replace"), token)
 
 
+class _Sent:
+    """What is known of a request on its way: whether it went over a connection that had been idle."""
+
+    def __init__(self) -> None:
+        self.reused = False
+
+
+async def _on_reuse(
+    _: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams
+) -> None:
+    if isinstance(context.trace_request_ctx, _Sent):
+        context.trace_request_ctx.reused = True
+
+
 def client(*, connect_s: float, keepalive_s: float) -> aiohttp.ClientSession:
-    """Return a client whose idle connections end before the server's would, so that none is used half closed."""
+    """Return a client whose idle connections end before the server's would, so that few are used half closed."""
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_on_reuse)
     return aiohttp.ClientSession(
+        trace_configs=[trace],
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, use_dns_cache=True, ttl_dns_cache=5),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -113,25 +130,28 @@ async def post(
     data: bytes,
     headers: Mapping[str, str],
     *,
-    again: Callable[[], bool] | None = None,
+    resend: bool = False,
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """Send a JSON body and give the response; leaving the block early closes the connection, which aborts the work.
 
-    A connection the server closed while it was idle shows only when it is used: the request is then sent
-    once more, if ``again`` allows it.
+    A connection that the server closed while it was idle shows only when it is used: with ``resend`` the request
+    is then sent once more. Not for requests with a KV handle, which is good for one sending.
 
     Raises:
         LegFailedError: no response came.
     """
     response: aiohttp.ClientResponse | None = None
+    sent = _Sent()
     for attempt in range(2):
         try:
-            response = await http.post(url, data=data, headers={"Content-Type": "application/json", **headers})
+            response = await http.post(
+                url, data=data, headers={"Content-Type": "application/json", **headers}, trace_request_ctx=sent
+            )
             break
         except CONNECT_ERRORS as error:
             raise LegFailedError("connect", str(error)) from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if attempt or again is None or not again():
+            if attempt or not resend or not sent.reused:
                 raise LegFailedError("disconnected", str(error)) from error
         except aiohttp.ClientError as error:
             raise LegFailedError("protocol", str(error)) from error

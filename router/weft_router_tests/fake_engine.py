@@ -31,6 +31,8 @@ class Script:
     gap_s: float = 0.0
     gate: asyncio.Event | None = None
     tool_call: bool = False
+    close_reused: bool = False
+    padding: int = 0
 
 
 @dataclass
@@ -47,6 +49,7 @@ class FakeEngine:
     kv_usage: float = 0.0
     on_request: Callable[[Body], None] | None = None
     _runner: web.AppRunner | None = None
+    _met: list[asyncio.Transport | None] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -83,6 +86,12 @@ class FakeEngine:
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         body: Body = orjson.loads(await request.read())
+        if self.script.close_reused and request.transport in self._met:
+            self._met.clear()
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        self._met.append(request.transport)
         self.seen.append(body)
         self.headers.append(dict(request.headers))
         if self.on_request is not None:
@@ -156,6 +165,8 @@ class FakeEngine:
             if k == len(finished.output) - 1 and finished.handle is not None and script.plugin:
                 await out.write(b": kv_transfer_params " + orjson.dumps(finished.handle) + b"\n\n")
             await out.write(finished.token(k))
+            if script.padding:
+                await out.write(b": " + b"x" * script.padding + b"\n\n")
         if script.cut_short:
             return out
         if not script.no_usage and (finished.body.get("stream_options") or {}).get("include_usage"):

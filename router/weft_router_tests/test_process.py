@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import http_parser
 
 from weft_router import process
 from weft_router_tests.conftest import RedisServer
@@ -33,16 +34,15 @@ class Processes:
         (folder / "router.json").write_text(json.dumps(router_json()))
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(
-        self, role: str, *, engine: str = "", name: str = "", **env: str
-    ) -> "tuple[subprocess.Popen[bytes], str]":
+    def start(self, role: str, *, engine: str = "", name: str = "") -> "tuple[subprocess.Popen[bytes], str]":
+        env: dict[str, str] = {}
         port = free_port()
         url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "weft_router", "--role", role, "--config", str(self.folder / "router.json")]
         command += ["--listen", f"127.0.0.1:{port}", "--drain-seconds", "5"]
         if engine:
             command += ["--engine-url", engine, "--advertise", url]
-            env = {"WEFT_WORKER": name, "WEFT_DEGREE": "1", **env}
+            env = {"WEFT_WORKER": name, "WEFT_DEGREE": "1"}
         with (self.folder / f"{name or role}.log").open("wb") as log:
             made = subprocess.Popen(command, env={**self.env, **env}, stderr=log, stdout=log)
         self.running.append(made)
@@ -135,6 +135,6 @@ def test_a_wrong_configuration_ends_with_status_2_and_one_line(tmp_path: Path) -
 
 def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     process.require_c_parser()
-    monkeypatch.setattr("aiohttp.http_parser.HttpRequestParser", process.http_parser.HttpRequestParserPy)
+    monkeypatch.setattr("aiohttp.http_parser.HttpRequestParser", http_parser.HttpRequestParserPy)
     with pytest.raises(process.SlowParserError):
         process.require_c_parser()

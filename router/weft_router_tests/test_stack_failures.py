@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 
 from weft_router_tests.stack import MODEL, Stack, router_json, until
@@ -321,3 +322,55 @@ async def _status_is(stack: Stack, path: str, status: int) -> bool:
 async def _get(stack: Stack, url: str) -> tuple[int, str]:
     async with stack.http.get(url, timeout=aiohttp.ClientTimeout(total=10)) as response:
         return response.status, await response.text()
+
+
+async def test_a_request_that_fails_two_engines_is_not_tried_on_a_third(stack: Stack) -> None:
+    await stack.up(decode=3, prefill=0)
+    for engine in stack.engines.values():
+        engine.script.status = 500
+    answer = await stack.chat(HELLO)
+    assert answer.status == 502
+    assert answer.json["error"]["code"] == "worker_failed"
+    assert sum(len(engine.seen) for engine in stack.engines.values()) == 2
+
+
+async def test_a_connection_closed_while_idle_costs_no_request(stack: Stack) -> None:
+    await stack.up(prefill=0)
+    engine = stack.engines["d0"]
+    assert (await stack.chat(HELLO)).status == 200
+    engine.script.close_reused = True
+    assert (await stack.chat(HELLO)).status == 200
+
+
+async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    stack = Stack(tmp_path, config=router_json(timeouts={"idle": 0.5}))
+    try:
+        await stack.up(prefill=0)
+        engine = stack.engines["d0"]
+        engine.script.padding = 4_000_000
+        body = orjson.dumps({"model": MODEL, "messages": HELLO, "stream": True})
+        reader, writer = await asyncio.open_connection("127.0.0.1", stack.processes["c0"].settings.port, limit=1024)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await reader.readline()
+        await until(lambda: _gauge(stack, "c0"))
+        await until(lambda: _gauge(stack, "d0"))
+        assert engine.running == 0
+        assert (await stack.metrics("c0"))['weft_router_broken_streams_total{reason="slow client"}'] == 1
+        writer.close()
+    finally:
+        await stack.close()
+
+
+async def test_connections_that_ask_for_nothing_are_closed(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_router.connections.HEADERS_S", 0.2)
+    monkeypatch.setattr("weft_router.connections.CHECK_S", 0.05)
+    await stack.up(prefill=0)
+    stack.engines["d0"].script.gap_s = 0.1
+    live = asyncio.ensure_future(stack.chat(HELLO, stream=True))
+    for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost:"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", stack.processes["c0"].settings.port)
+        writer.write(sent)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+    assert (await live).raw.endswith(b"data: [DONE]\n\n")
