@@ -8,6 +8,7 @@ from weft_e2e.checks import (
     CheckFailed,
     check_answers,
     check_history_read,
+    check_no_failures,
     check_no_silent_failures,
     check_nothing_left,
     check_pods_untouched,
@@ -149,6 +150,11 @@ def test_silent_failures_are_not_tolerated_and_clear_ones_counted() -> None:
     for outcome in ("truncated", "connection", "deadline", "malformed"):
         with pytest.raises(CheckFailed, match="1 of 2 rounds failed without a clear error: c round 1"):
             check_no_silent_failures([ok, a_round("c", outcome=outcome, error="x")])
+    check_no_failures([ok])
+    with pytest.raises(CheckFailed, match="2 of 3 rounds failed: b round 1 refused"):
+        check_no_failures([ok, refused, unsent])
+    with pytest.raises(CheckFailed, match="0 of 0"):
+        check_no_failures([])
     with pytest.raises(CheckFailed, match="1 rounds were never sent and nothing says why"):
         check_no_silent_failures([ok, replace(unsent, session="z")])
 

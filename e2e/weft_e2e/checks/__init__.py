@@ -3,12 +3,13 @@
 from weft_e2e.checks.failed import CheckFailed
 from weft_e2e.checks.history import check_history_read, check_tokens_computed_once
 from weft_e2e.checks.objects import check_nothing_left, check_pods_untouched, check_ready, check_unchanged
-from weft_e2e.checks.sessions import check_answers, check_no_silent_failures, check_session_served
+from weft_e2e.checks.sessions import check_answers, check_no_failures, check_no_silent_failures, check_session_served
 
 __all__ = [
     "CheckFailed",
     "check_answers",
     "check_history_read",
+    "check_no_failures",
     "check_no_silent_failures",
     "check_nothing_left",
     "check_pods_untouched",

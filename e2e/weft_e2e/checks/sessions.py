@@ -69,6 +69,14 @@ def expected_reply(messages: Sequence[Mapping[str, str]], tokens: int) -> str:
     return decode(answer(chat_ids(messages), tokens, ignore_eos=True))
 
 
+def check_no_failures(records: Sequence[RoundRecord]) -> None:
+    """Require every round to have succeeded."""
+    failed = [r for r in records if not r.ok]
+    if failed or not records:
+        shown = "; ".join(_words(r) for r in failed[:5])
+        raise CheckFailed(f"{len(failed)} of {len(records)} rounds failed: {shown}")
+
+
 def check_no_silent_failures(records: Sequence[RoundRecord]) -> tuple[int, int]:
     """Let rounds fail only with a clear error; return how many succeeded and how many failed clearly.
 
