@@ -48,8 +48,8 @@ def test_requirements_are_pinned_by_hash_and_name_no_index(extra: str) -> None:
 
 
 def test_the_wheel_holds_exactly_the_packages(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=60)
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=60)
     (wheel,) = tmp_path.glob("weft-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
