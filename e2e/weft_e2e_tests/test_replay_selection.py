@@ -24,7 +24,7 @@ def _trace(rounds: list[list[RecordedRound]]) -> Trace:
     return Trace(name="t", origin="o", licence="l", sessions=sessions)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.lists(ROUNDS, min_size=1, max_size=12), min_size=1, max_size=12),
     st.integers(1, 8),

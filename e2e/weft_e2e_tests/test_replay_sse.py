@@ -15,7 +15,7 @@ def _split(stream: bytes, cuts: list[int]) -> list[bytes]:
     return [stream[a:b] for a, b in itertools.pairwise(edges)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PAYLOADS, st.lists(st.integers(0, 4096), max_size=10), st.sampled_from([b"\n", b"\r\n"]))
 def test_any_split_gives_the_events_that_were_sent(payloads: list[bytes], cuts: list[int], end: bytes) -> None:
     stream = b"".join(b"data: " + p + end + end for p in payloads)

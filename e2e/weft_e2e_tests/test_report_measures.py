@@ -65,7 +65,7 @@ def test_sessions_keep_their_rounds_in_order() -> None:
         assert {r.session for r in rounds} == {name}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=30))
 def test_most_at_once_is_the_largest_overlap(spans: list[tuple[int, int]]) -> None:
     intervals = [(float(start), float(start + length)) for start, length in spans]
@@ -106,7 +106,7 @@ def test_a_counter_that_no_page_declares_is_missing_and_never_zero() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_distribution_is_ordered(values: list[float]) -> None:
     found = distribution(values)
 

@@ -242,7 +242,7 @@ def test_a_short_history_is_computed_when_the_threshold_says_so() -> None:
     assert sequence.record.history_recomputed == 90
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(5, 90), st.integers(1, 40), st.integers(0, 2), st.booleans()), min_size=1, max_size=8

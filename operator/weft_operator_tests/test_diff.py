@@ -108,13 +108,13 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(value=JSON)
 def test_everything_holds_itself(value: Any) -> None:
     assert first_difference(value, copy.deepcopy(value)) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.text("xy", max_size=2)), max_size=4, unique_by=lambda t: t[0]))
 def test_applied_once_there_is_nothing_left_to_do(rows: list[tuple[str, str]]) -> None:
     wanted = [config(name, value=value) for name, value in rows]

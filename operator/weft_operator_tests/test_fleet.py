@@ -120,7 +120,7 @@ LIVES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(lives=LIVES, prefill=st.integers(0, 6), decode=st.integers(0, 6))
 def test_choosing_gives_the_plan_and_stays(lives: list[LiveWorker], prefill: int, decode: int) -> None:
     groups = [group(role, 4, count) for role, count in (("prefill", prefill), ("decode", decode)) if count]

@@ -448,7 +448,7 @@ CHANGES: list[Callable[[World], None]] = [
 ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(steps=st.lists(st.tuples(st.integers(0, len(CHANGES) - 1), st.booleans()), max_size=6))
 def test_after_any_history_the_service_comes_to_rest(steps: list[tuple[int, bool]]) -> None:
     """A2 and A5: whatever happened, passes end in a state that the next pass leaves alone."""

@@ -64,7 +64,7 @@ def solved_by_scip(
 
 @pytest.mark.parametrize("objective", ["latency", "cost"])
 @given(prefill=candidates("prefill"), decode=candidates("decode"), within=limits())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_best_three_equal_those_of_trying_every_pair(
     objective: Objective, prefill: list[Candidate], decode: list[Candidate], within: Limits
 ) -> None:

@@ -56,7 +56,7 @@ bodies = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(bodies)
 def test_no_owned_field_survives_and_content_is_untouched(body: dict[str, Any]) -> None:
     before = orjson.loads(orjson.dumps(body))

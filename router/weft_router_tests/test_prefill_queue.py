@@ -112,7 +112,7 @@ async def test_a_full_queue_refuses_and_says_so_to_the_hop_before() -> None:
     await caller.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20)), max_size=40),
     st.integers(1, 3),

@@ -45,7 +45,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(edges)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 10_000), max_size=30), st.booleans())
 def test_any_split_gives_the_same_bytes_and_facts(cuts: list[int], keep_usage: bool) -> None:
     tap = StreamTap("chat", keep_usage=keep_usage, keep_ids=False)
@@ -62,7 +62,7 @@ def test_any_split_gives_the_same_bytes_and_facts(cuts: list[int], keep_usage: b
     assert tap.tokens == 3
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from([b"data: a\n\n", b"data: b\r\n\r\n", b": c\n\n", b"event: x\ndata: 1\ndata: 2\n\n"])),
        st.lists(st.integers(0, 200)))  # fmt: skip
 def test_events_are_cut_at_blank_lines_of_either_kind(events: list[bytes], cuts: list[int]) -> None:

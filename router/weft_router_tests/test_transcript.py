@@ -29,7 +29,7 @@ def conversation(texts: list[str]) -> list[dict[str, Any]]:
     return [{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(texts)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(turns, words, words)
 def test_the_next_round_extends_and_any_change_does_not(texts: list[str], reply: str, more: str) -> None:
     asked = chat(conversation(texts))
@@ -78,7 +78,7 @@ def test_clients_echo_tool_calls_in_their_own_ways(echo: dict[str, Any]) -> None
     assert extends(follow, of_request(follow), seen)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(words, words, words)
 def test_text_prompts_extend_by_their_characters(prompt: str, reply: str, more: str) -> None:
     asked = text(prompt)
@@ -102,7 +102,7 @@ def test_id_prompts_extend_by_their_ids_and_never_mix_with_text() -> None:
     assert not extends(text([1, 2, 3]), of_request(text([1, 2, 3])), mixed)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(turns, words, words)
 def test_a_nameless_follow_up_finds_its_conversation(texts: list[str], reply: str, more: str) -> None:
     texts = texts[: len(texts) - (len(texts) + 1) % 2]
