@@ -83,6 +83,7 @@ chart-test: setup ## Lint the Helm chart and check its rendered variants
 .PHONY: generate
 generate: $(STAMP) ## Regenerate CRDs, reference pages and the chart's copies from the code
 	@$(PY) -m weft_operator.api.generate
+	@$(PY) -m weft_router.metrics > docs/reference/metrics.md
 
 .PHONY: verify
 verify: generate ## Fail when a generated file differs from what is checked in

@@ -60,6 +60,12 @@ class Connections:
             connection.force_close()
         return len(late)
 
+    def close_idle(self, server: Listening) -> None:
+        """Close every connection that is not being served; its last reply told the client so."""
+        for connection in set(server.connections):
+            if self._since.get(connection) != float("inf"):
+                connection.force_close()
+
     async def watch(self, server: Listening) -> None:
         """Check every second until cancelled."""
         while True:

@@ -73,7 +73,7 @@ class Server:
         # Between the router's own hops a body may have grown by what the router adds to it.
         size = settings.config.limits.max_body_bytes * (1 if settings.role == "coordinator" else 2)
         self.app = web.Application(client_max_size=size, middlewares=[_middleware(self._serve)])
-        self.app.on_response_prepare.append(_name_server)
+        self.app.on_response_prepare.append(self._before_headers)
         self.connections = Connections()
         self.app.add_routes(
             [
@@ -106,10 +106,14 @@ class Server:
 
     async def drained(self) -> None:
         """Wait until the requests in flight are done, at most until the drain time is over."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, self._drain_end - monotonic())):
-                await self._idle.wait()
-                await asyncio.sleep(max(0.0, self._last_end + AFTERGLOW_S - monotonic()))
+        while (now := monotonic()) < self._drain_end:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_end - now):
+                    await self._idle.wait()
+            quiet = min(self._last_end + AFTERGLOW_S, self._drain_end)
+            if self._idle.is_set() and monotonic() >= quiet:
+                return
+            await asyncio.sleep(max(0.0, quiet - monotonic()))
 
     async def last_words(self) -> None:
         """End what is still under way, and give the ends a moment to reach their clients."""
@@ -117,6 +121,12 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._idle.wait()
+
+    async def _before_headers(self, _: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Server"] = "weft"  # versions are nobody's business
+        if self.draining:
+            response.force_close()
+            response.headers["Connection"] = "close"
 
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         with self.connections.serving(request.protocol):
@@ -207,7 +217,3 @@ def _middleware(guard: Callable[[web.Request, Handler], Awaitable[web.StreamResp
         return await guard(request, handler)
 
     return middleware
-
-
-async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = "weft"  # versions are nobody's business

@@ -12,6 +12,9 @@ from weft_router.server import Duty, Server
 
 log = logging.getLogger(__name__)
 
+LAME_DUCK_S = 3.0
+"""How long a coordinator that must go takes new connections: kube-proxy learns of its unreadiness within about 1 s."""
+
 
 async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
@@ -30,17 +33,24 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
     await runner.setup()
     await duty.start()
     try:
-        await web.TCPSite(runner, settings.host, settings.port, backlog=1024, reuse_address=True).start()
+        site = web.TCPSite(runner, settings.host, settings.port, backlog=1024, reuse_address=True)
+        await site.start()
         log.info("listening", extra={"role": settings.role, "host": settings.host, "port": settings.port})
         if runner.server is not None:
             background.start(server.connections.watch(runner.server))
         await stop.wait()
         server.begin_drain()
+        if settings.role == "coordinator":
+            await asyncio.sleep(min(LAME_DUCK_S, settings.drain_s))
+            await site.stop()  # sidecars listen to their end: a worker that refuses connections counts as dead
         await server.drained()
+        if runner.server is not None:
+            server.connections.close_idle(runner.server)
     finally:
         log.info("stopping", extra={"unfinished": server.inflight})
         await background.stop()
-        await server.last_words()
+        if server.inflight:
+            await server.last_words()
         await runner.cleanup()
         await duty.stop()
 

@@ -283,6 +283,37 @@ async def test_prestop_without_a_drain_does_not_wait(stack: Stack, monkeypatch: 
     assert await _get(stack, stack.processes["d0"].url + "/engine/prestop") == (200, "not draining\n")
 
 
+async def test_a_coordinator_that_must_go_fails_no_request_of_its_keep_alive_clients(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_router.serving.LAME_DUCK_S", 0.3)
+    await stack.up(prefill=0)
+    going = stack.processes["c0"]
+    statuses: list[int] = []
+    closed = 0
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
+
+        async def client() -> None:
+            nonlocal closed
+            while True:
+                body = {"model": MODEL, "messages": HELLO}
+                try:
+                    async with http.post(going.url + "/v1/chat/completions", json=body) as response:
+                        await response.read()
+                        statuses.append(response.status)
+                        closed += response.headers.get("Connection") == "close"
+                except aiohttp.ClientConnectorError:
+                    return  # nobody listens any more: Kubernetes had time to send new connections elsewhere
+
+        clients = [asyncio.ensure_future(client()) for _ in range(3)]
+        await until(lambda: _is(len(statuses) >= 5))
+        going.stop.set()
+        await asyncio.wait_for(asyncio.gather(*clients), 15)
+    await asyncio.wait_for(going.task, 10)
+    assert set(statuses) == {200}
+    assert closed >= 3
+
+
 async def test_stopping_waits_for_live_requests(stack: Stack) -> None:
     await stack.up(prefill=0)
     stack.engines["d0"].script.gap_s = 0.05
