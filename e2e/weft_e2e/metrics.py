@@ -78,11 +78,15 @@ def _grown(before: Page | None, after: Page) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class KvFlow:
-    """KV moved each way in bytes, and the history tokens of later rounds: read over the wire or computed again."""
+    """KV moved each way in bytes, and what became of the history tokens of later rounds.
+
+    They were read over the wire, found in the cache of the worker that needed them, or computed again.
+    """
 
     prefill_to_decode_bytes: float
     decode_to_prefill_bytes: float
     history_read_tokens: float
+    history_cached_tokens: float
     history_recomputed_tokens: float
 
 
@@ -92,5 +96,6 @@ def kv_flow(grown: Growth) -> KvFlow:
         prefill_to_decode_bytes=grown.total("weft_router_kv_bytes_total", direction="prefill_to_decode"),
         decode_to_prefill_bytes=grown.total("weft_router_kv_bytes_total", direction="decode_to_prefill"),
         history_read_tokens=grown.total("weft_router_history_tokens_total", kind="read"),
+        history_cached_tokens=grown.total("weft_router_history_tokens_total", kind="cached"),
         history_recomputed_tokens=grown.total("weft_router_history_tokens_total", kind="recomputed"),
     )

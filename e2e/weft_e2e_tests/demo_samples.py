@@ -93,7 +93,7 @@ def facts(records: tuple[RoundRecord, ...] | None = None, **changes: object) -> 
         plan=PLAN,
         summary=summarise(records, SLO),
         records=records,
-        kv=KvFlow(41.2e9, 23.9e9, 143_200, 0),
+        kv=KvFlow(41.2e9, 23.9e9, 143_200, 51_000, 0),
         load=LOAD,
         pace=EnginePace(lost_s=0.0, worst_step_s=0.004),
         choices=("31 of 44 sessions of gaia_whowhen", "pauses between rounds were scaled by 0.2"),

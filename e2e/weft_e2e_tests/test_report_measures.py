@@ -93,6 +93,7 @@ def test_counters_are_compared_page_by_page_and_restarts_count_from_zero() -> No
         prefill_to_decode_bytes=50 + 20 + 3,
         decode_to_prefill_bytes=0 + 1 + 0,
         history_read_tokens=4 + 2 + 0,
+        history_cached_tokens=0,
         history_recomputed_tokens=0,
     )
 

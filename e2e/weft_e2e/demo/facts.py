@@ -91,9 +91,10 @@ def slo_words(slo: Slo) -> str:
 def kv_words(kv: KvFlow) -> tuple[str, str]:
     """Say how much KV moved each way, and what became of the history tokens."""
     there, back = bytes_words(kv.prefill_to_decode_bytes), bytes_words(kv.decode_to_prefill_bytes)
+    read, cached = f"{kv.history_read_tokens:,.0f}", f"{kv.history_cached_tokens:,.0f}"
     return (
         f"prefill to decode {there}, decode to prefill {back} (simulated transfers)",
-        f"{kv.history_read_tokens:,.0f} read from decode workers, {kv.history_recomputed_tokens:,.0f} recomputed",
+        f"{read} read from decode workers, {cached} cached, {kv.history_recomputed_tokens:,.0f} recomputed",
     )
 
 

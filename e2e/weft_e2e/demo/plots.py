@@ -127,7 +127,7 @@ def timeline(records: Sequence[RoundRecord]) -> Figure:
 def kv_bars(kv: KvFlow) -> Figure:
     """Draw the KV bytes moved each way and what became of the history tokens of later rounds."""
     figure = Figure(figsize=(5.6, 2.6), layout="constrained")
-    top, bottom = figure.subplots(2, 1)
+    top, bottom = figure.subplots(2, 1, height_ratios=(2, 3))
     moved = (("prefill to decode", kv.prefill_to_decode_bytes), ("decode to prefill", kv.decode_to_prefill_bytes))
     _bars(
         top,
@@ -136,13 +136,17 @@ def kv_bars(kv: KvFlow) -> Figure:
         form="{:,.1f} GB",
         title="KV moved between workers",
     )
-    tokens = (("read", kv.history_read_tokens), ("recomputed", kv.history_recomputed_tokens))
+    tokens = (
+        ("read", kv.history_read_tokens),
+        ("cached", kv.history_cached_tokens),
+        ("recomputed", kv.history_recomputed_tokens),
+    )
     _bars(
         bottom,
         tokens,
-        colours=(FIRST, FAILED),
+        colours=(FIRST, QUIET, FAILED),
         form="{:,.0f} tokens",
-        title="History of remote later rounds",
+        title="History tokens of later rounds",
     )
     return figure
 
