@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from weft_e2e.demo.collect import collect, write
 from weft_e2e.demo.facts import Facts
 from weft_e2e.demo.install import CRDS, check_setup, ensure_namespace, take_down
 from weft_e2e.demo.run import choose, manifest_for, progress
-from weft_e2e.demo.settings import MARK, NAMESPACE, REPLAY_DEADLINE_S, SYSTEM_NAMESPACE, Settings
+from weft_e2e.demo.settings import MARK, NAMESPACE, REPLAY_DEADLINE_S, SYSTEM_NAMESPACE, TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed, Steps
 from weft_e2e.replay.records import ReplayResult
 from weft_e2e.service import Service
@@ -247,8 +248,21 @@ def test_limits_that_make_no_sense_are_refused_before_anything_starts(capsys: py
     assert "sessions must be at least 1" in capsys.readouterr().err
 
 
-def test_the_replay_is_as_long_as_promised() -> None:
-    selection = choose(Settings())
+def test_given_limits_replace_those_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr(cli, "run", lambda settings, _say: seen.append(settings) or facts())
+
+    cli.main(["up", "--trace", "claude_code", "--max-rounds", "2", "--seed", "5"])
+    cli.main(["up"])
+
+    assert seen[0].limits == replace(TRACE_LIMITS["claude_code"], max_rounds=2, min_rounds=2, seed=5)
+    assert seen[1].limits == TRACE_LIMITS["gaia_whowhen"]
+    assert seen[1].limits == Settings().limits
+
+
+@pytest.mark.parametrize("trace", sorted(TRACE_LIMITS))
+def test_the_replay_is_as_long_as_promised(trace: str) -> None:
+    selection = choose(Settings(trace=trace, limits=TRACE_LIMITS[trace]))
     # Unloaded: 17 ms a token and half a second to the first one.
     ends = [s.arrival_s + sum(r.gap_s + 0.5 + 0.017 * r.decode_tokens for r in s.rounds) for s in selection.sessions]
 

@@ -6,7 +6,7 @@ import yaml
 
 from weft_e2e.demo.collect import simulated, slo_of
 from weft_e2e.demo.run import choose, manifest_for
-from weft_e2e.demo.settings import EXAMPLE, Settings, repository_root
+from weft_e2e.demo.settings import EXAMPLE, TRACE_LIMITS, Settings, repository_root
 from weft_e2e.replay.selection import variations
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.scenarios.manifests import changed, small_service
@@ -24,7 +24,7 @@ def test_the_example_is_planned_for_the_sessions_of_the_default_demo() -> None:
 
 
 def test_other_sessions_bring_their_own_workload_and_say_so() -> None:
-    settings = Settings(trace="claude_code")
+    settings = Settings(trace="claude_code", limits=TRACE_LIMITS["claude_code"])
 
     manifest, notes = manifest_for(settings, choose(settings))
 
@@ -33,7 +33,8 @@ def test_other_sessions_bring_their_own_workload_and_say_so() -> None:
 
 
 def test_the_manifests_are_accepted_by_the_api() -> None:
-    for settings in (Settings(), Settings(trace="claude_code")):
+    for trace, limits in TRACE_LIMITS.items():
+        settings = Settings(trace=trace, limits=limits)
         manifest, _notes = manifest_for(settings, choose(settings))
         DisaggInferenceService.model_validate(manifest)
     DisaggInferenceService.model_validate(small_service(prefill=(1, 2), decode=(1, 2), rdma=True))

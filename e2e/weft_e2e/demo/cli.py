@@ -3,13 +3,14 @@
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from weft_e2e.cluster import ClusterError
 from weft_e2e.demo import table
 from weft_e2e.demo.install import take_down
 from weft_e2e.demo.run import run
-from weft_e2e.demo.settings import Settings
+from weft_e2e.demo.settings import TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed
 from weft_e2e.images import ImagesError
 from weft_e2e.kube import KubeError
@@ -17,7 +18,16 @@ from weft_e2e.replay.selection import Limits
 from weft_e2e.replay.traces import SOURCES, TraceError
 from weft_e2e.waiting import WaitedTooLong
 
-_DEFAULT = Limits()
+# Flag: field of Limits, words for the help.
+_LIMITS = {
+    "--sessions": ("sessions", "most sessions"),
+    "--max-rounds": ("max_rounds", "most rounds of a session"),
+    "--max-added": ("max_added_tokens", "most tokens a round adds"),
+    "--max-decode": ("max_decode_tokens", "most tokens of an answer"),
+    "--arrivals-within": ("arrivals_within_s", "seconds in which sessions arrive"),
+    "--gap-scale": ("gap_scale", "factor on the pauses between rounds"),
+    "--seed": ("seed", "seed of the choice"),
+}
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -38,19 +48,10 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="up|down")
     up = commands.add_parser("up", help="set up, serve, replay, report", description="Run the demo.")
     up.add_argument("--trace", choices=sorted(SOURCES), default="gaia_whowhen", help="recorded sessions to replay")
-    up.add_argument("--sessions", type=int, default=_DEFAULT.sessions, help="most sessions (default %(default)s)")
-    up.add_argument("--max-rounds", type=int, default=_DEFAULT.max_rounds, help="rounds per session (%(default)s)")
-    up.add_argument(
-        "--max-added", type=int, default=_DEFAULT.max_added_tokens, help="tokens a round adds (%(default)s)"
-    )
-    up.add_argument(
-        "--max-decode", type=int, default=_DEFAULT.max_decode_tokens, help="tokens per answer (%(default)s)"
-    )
-    up.add_argument(
-        "--arrivals-within", type=float, default=_DEFAULT.arrivals_within_s, help="seconds for arrivals (%(default)s)"
-    )
-    up.add_argument("--gap-scale", type=float, default=_DEFAULT.gap_scale, help="factor on pauses (%(default)s)")
-    up.add_argument("--seed", type=int, default=_DEFAULT.seed, help="seed of the choice (default %(default)s)")
+    for flag, (field, words) in _LIMITS.items():
+        kind = type(getattr(Limits(), field))
+        shown = ", ".join(f"{trace} {getattr(limits, field):g}" for trace, limits in TRACE_LIMITS.items())
+        up.add_argument(flag, dest=field, type=kind, help=f"{words} (default: {shown})")
     up.add_argument("--out", type=Path, default=Path("out/demo"), help="folder of the report (default %(default)s)")
     up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="more Helm values; may be repeated")
     up.add_argument("--registry", default=os.environ.get("REGISTRY"), help="registry of the images (also $REGISTRY)")
@@ -66,21 +67,20 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def _limits(args: argparse.Namespace) -> Limits:
+    """Return the trace's limits with those that were given in their place."""
+    given = {field: getattr(args, field) for field, _words in _LIMITS.values() if getattr(args, field) is not None}
+    limits = TRACE_LIMITS[args.trace]
+    given["min_rounds"] = min(limits.min_rounds, given.get("max_rounds", limits.max_rounds))
+    return replace(limits, **given)
+
+
 def _up(args: argparse.Namespace) -> int:
     try:
         settings = Settings(
             context=args.context,
             trace=args.trace,
-            limits=Limits(
-                sessions=args.sessions,
-                min_rounds=min(_DEFAULT.min_rounds, args.max_rounds),
-                max_rounds=args.max_rounds,
-                max_added_tokens=args.max_added,
-                max_decode_tokens=args.max_decode,
-                arrivals_within_s=args.arrivals_within,
-                gap_scale=args.gap_scale,
-                seed=args.seed,
-            ),
+            limits=_limits(args),
             out=args.out,
             helm_set=tuple(args.set),
             registry=args.registry or None,

@@ -16,6 +16,9 @@ MARK = "weft.dev/demo"
 READY_S = 180.0
 REPLAY_DEADLINE_S = 240.0
 
+# Coding sessions begin with long prompts: fewer of them load the service as much.
+TRACE_LIMITS = {"gaia_whowhen": Limits(), "claude_code": Limits(sessions=16, max_added_tokens=8192)}
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
