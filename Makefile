@@ -39,8 +39,12 @@ test: setup ## Run every test: unit, property, component, and the cluster tests 
 
 ##@ Develop
 $(STAMP): requirements/dev.txt pyproject.toml
-	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 …" >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || rm -rf $(VENV)
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -q -y install python3-venv >/dev/null \
+	  || { echo "the venv module is missing: install the package python3-venv" >&2; exit 1; }; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	@echo "Installing Python packages into $(VENV)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -71,6 +75,7 @@ lint: $(STAMP) ## Check style and formatting
 .PHONY: types
 types: $(STAMP) ## Check types (mypy, strict)
 	@$(BIN)/mypy
+	@$(BIN)/mypy bench/*.py images/trim.py
 
 .PHONY: imports
 imports: $(STAMP) ## Check that imports point inwards only
@@ -87,7 +92,8 @@ generate: $(STAMP) ## Regenerate CRDs, reference pages and the chart's copies fr
 
 .PHONY: verify
 verify: generate ## Fail when a generated file differs from what is checked in
-	@git diff --exit-code -- crds charts docs/reference || { echo "generated files differ: commit what 'make generate' made" >&2; exit 1; }
+	@changed=$$(git status --porcelain -- crds charts/weft/files docs/reference); test -z "$$changed" \
+	  || { printf '%s\n' "$$changed" "generated files differ: commit what 'make generate' made" >&2; exit 1; }
 
 .PHONY: check
 check: lint types imports verify test-unit chart-test ## Everything a commit must pass, without a cluster

@@ -18,6 +18,8 @@ from weft_e2e.cluster.config import CONTROL_PLANE
 
 NAMESPACE = "weft-system"
 OPERATOR_USER = f"system:serviceaccount:{NAMESPACE}:weft-operator"
+TARGET_PER_SECOND = 1.0
+TARGET_MIB = 250.0
 
 
 def audited(log: Path, offset: int) -> Counter[str]:
@@ -47,7 +49,7 @@ def resident_mib(cluster: Cluster) -> float:
 
 
 def main() -> int:
-    """Print requests per second by verb and resource, and resident memory."""
+    """Print requests per second by verb and resource, and resident memory; return 1 where a target is missed."""
     parser = argparse.ArgumentParser(description="What an idle operator costs.")
     parser.add_argument("--cluster", default="demo", help="name of the local cluster")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -58,12 +60,13 @@ def main() -> int:
     offset = log.stat().st_size
     time.sleep(args.seconds)
     asked = audited(log, offset)
+    rate, resident = asked.total() / args.seconds, resident_mib(cluster)
     print(f"operator idle with {len(services)} service(s), {args.seconds:.0f} s")
-    print(f"API requests  {asked.total() / args.seconds:.2f} /s")
+    print(f"API requests  {rate:.2f} /s (target < {TARGET_PER_SECOND:.0f})")
     for what, count in asked.most_common():
         print(f"  {count / args.seconds:.3f} /s  {what}")
-    print(f"RSS           {resident_mib(cluster):.0f} MiB")
-    return 0
+    print(f"RSS           {resident:.0f} MiB (target < {TARGET_MIB:.0f})")
+    return int(rate >= TARGET_PER_SECOND or resident >= TARGET_MIB)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def test_a_process_started_in_the_root_still_finds_the_standard_operator() -> No
     assert found.stdout.strip() == "7"
 
 
-@pytest.mark.parametrize("extra", ["planner", "router", "operator", "e2e", "dev"])
+@pytest.mark.parametrize("extra", ["build", "planner", "router", "operator", "e2e", "dev"])
 def test_requirements_are_pinned_by_hash_and_name_no_index(extra: str) -> None:
     text = (ROOT / "requirements" / f"{extra}.txt").read_text()
     assert "://" not in text
@@ -69,3 +69,15 @@ def test_ci_runs_what_the_readme_tells_to_run() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
     assert re.search(r"^exec make test$", ci, re.MULTILINE)
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def test_no_link_in_the_documentation_is_dead() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "e2e").rglob("*.md")]
+    assert len(pages) > 10
+    dead = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert dead == []
