@@ -26,7 +26,7 @@ from pathlib import Path
 import aiohttp
 
 TARGET_MS = 3.0
-WARM_UP = 30
+BATCH = 50
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=10)
 MODEL = "bench/model"
 WEFT = "import sys; from weft_planner.cli import main; sys.exit(main())"
@@ -233,7 +233,7 @@ class Row:
 async def measure(running: Stack, route: str, options: argparse.Namespace) -> list[Row]:
     """Return the rows of one route: direct, through the router in a new session, and in a known one.
 
-    The kinds take turns request by request, so that a busy moment of the machine hits all of them.
+    The kinds take turns in short batches, so that a busy moment of the machine hits all of them.
     """
     async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as http:
 
@@ -255,13 +255,15 @@ async def measure(running: Stack, route: str, options: argparse.Namespace) -> li
             (Row(f"{route}, new session"), lambda number: routed(number, f"{route}-{number}")),
             (Row(f"{route}, known session"), lambda number: routed(number, route)),
         ]
-        for number in range(-WARM_UP, options.requests):
+        for batch in range(-1, options.requests // BATCH):
             for row, call in calls:
                 cpu_s = running.router_cpu_s()
-                started = time.perf_counter()
-                await call(number)
-                if number >= 0:
-                    row.ms.append((time.perf_counter() - started) * 1e3)
+                for number in range(batch * BATCH, (batch + 1) * BATCH):
+                    started = time.perf_counter()
+                    await call(number)
+                    if batch >= 0:
+                        row.ms.append((time.perf_counter() - started) * 1e3)
+                if batch >= 0:
                     row.cpu_ms += (running.router_cpu_s() - cpu_s) * 1e3
         return [row for row, _ in calls]
 

@@ -18,6 +18,7 @@ class Placement:
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._recent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        self._placed: defaultdict[str, int] = defaultdict(int)
 
     def choose(self, records: Sequence[WorkerRecord], *, need: int, avoid: Collection[str] = ()) -> str | None:
         """Return the worker with the largest KV headroom, the least loaded when none has room, None without workers."""
@@ -28,19 +29,20 @@ class Placement:
         if chosen is None:
             chosen = min(views, key=lambda v: (v.kv_used / max(1, v.kv_capacity), v.sessions, v.worker)).worker
         self._recent[chosen].append((self._clock(), need))
+        self._placed[chosen] += need
         return chosen
 
     def _view(self, record: WorkerRecord) -> DecodeWorkerView:
         recent = self._recent[record.worker]
         oldest = self._clock() - RECENT_S
         while recent and recent[0][0] < oldest:
-            recent.popleft()
+            self._placed[record.worker] -= recent.popleft()[1]
         return DecodeWorkerView(
             worker=record.worker,
             degree=record.degree,
             queue=tuple(PrefillTask(entry.history, entry.increment) for entry in record.queue),
             windowed_itl=record.windowed_itl,
-            kv_used=record.kv_used + sum(need for _, need in recent),
+            kv_used=record.kv_used + self._placed[record.worker],
             kv_capacity=record.capacity,
             sessions=record.sessions + len(recent),
             batch=record.batch,

@@ -64,17 +64,18 @@ class Server:
         self._settings = settings
         self._metrics = metrics
         self._duty = duty
+        self._inflight = metrics.inflight.labels(settings.role)
         self._requests: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._drains = asyncio.Event()
         self._drain_end = 0.0
         self._last_end = float("-inf")
+        self.connections = Connections()
         # Between the router's own hops a body may have grown by what the router adds to it.
         size = settings.config.limits.max_body_bytes * (1 if settings.role == "coordinator" else 2)
-        self.app = web.Application(client_max_size=size, middlewares=[_middleware(self._serve)])
+        self.app = web.Application(client_max_size=size, middlewares=[_middleware(self._guard, self.connections)])
         self.app.on_response_prepare.append(self._before_headers)
-        self.connections = Connections()
         self.app.add_routes(
             [
                 web.get("/healthz", self._healthz),
@@ -128,10 +129,6 @@ class Server:
             response.force_close()
             response.headers["Connection"] = "close"
 
-    async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        with self.connections.serving(request.protocol):
-            return await self._guard(request, handler)
-
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         path = request.path
         if path in _OPEN:
@@ -144,7 +141,7 @@ class Server:
         if task is not None:
             self._requests.add(task)
             self._idle.clear()
-        self._metrics.inflight.labels(role).set(len(self._requests))
+        self._inflight.set(len(self._requests))
         status = 499
         try:
             try:
@@ -174,7 +171,7 @@ class Server:
                 self._last_end = monotonic()
                 if not self._requests:
                     self._idle.set()
-            self._metrics.inflight.labels(role).set(len(self._requests))
+            self._inflight.set(len(self._requests))
             self._metrics.requests.labels(str(status), role).inc()
             seconds = round(monotonic() - started, 4)
             log.info("request", extra={"path": path, "status": status, "role": role, "seconds": seconds, **facts})
@@ -211,9 +208,12 @@ class Server:
         return web.Response(text="drained\n")
 
 
-def _middleware(guard: Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]) -> Middleware:
+def _middleware(
+    guard: Callable[[web.Request, Handler], Awaitable[web.StreamResponse]], connections: Connections
+) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        return await guard(request, handler)
+        with connections.serving(request.protocol):
+            return await guard(request, handler)
 
     return middleware

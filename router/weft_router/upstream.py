@@ -4,7 +4,8 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from types import SimpleNamespace, TracebackType
+from time import monotonic
+from types import TracebackType
 
 import aiohttp
 
@@ -13,6 +14,8 @@ from weft_router.registry import Health
 
 TOKEN_HEADER = "X-Weft-Token"  # noqa: S105 - the header's name
 PROBE_TIMEOUT_S = 1.0
+RESEND_WITHIN_S = 0.25
+"""A connection that was closed while idle fails at once; what fails later had begun to work."""
 
 CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError, aiohttp.InvalidURL)
 
@@ -22,26 +25,9 @@ def token_matches(given: str | None, token: bytes) -> bool:
     return hmac.compare_digest((given or "").encode("utf-8", "replace"), token)
 
 
-class _Sent:
-    """What is known of a request on its way: whether it went over a connection that had been idle."""
-
-    def __init__(self) -> None:
-        self.reused = False
-
-
-async def _on_reuse(
-    _: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams
-) -> None:
-    if isinstance(context.trace_request_ctx, _Sent):
-        context.trace_request_ctx.reused = True
-
-
 def client(*, connect_s: float, keepalive_s: float) -> aiohttp.ClientSession:
     """Return a client whose idle connections end before the server's would, so that few are used half closed."""
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(_on_reuse)
     return aiohttp.ClientSession(
-        trace_configs=[trace],
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, use_dns_cache=True, ttl_dns_cache=5),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -141,17 +127,15 @@ async def post(
         LegFailedError: no response came.
     """
     response: aiohttp.ClientResponse | None = None
-    sent = _Sent()
+    started = monotonic()
     for attempt in range(2):
         try:
-            response = await http.post(
-                url, data=data, headers={"Content-Type": "application/json", **headers}, trace_request_ctx=sent
-            )
+            response = await http.post(url, data=data, headers={"Content-Type": "application/json", **headers})
             break
         except CONNECT_ERRORS as error:
             raise LegFailedError("connect", str(error)) from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if attempt or not resend or not sent.reused:
+            if attempt or not resend or monotonic() - started > RESEND_WITHIN_S:
                 raise LegFailedError("disconnected", str(error)) from error
         except aiohttp.ClientError as error:
             raise LegFailedError("protocol", str(error)) from error
