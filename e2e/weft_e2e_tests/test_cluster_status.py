@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weft_e2e.cluster import cli, status
+from weft_e2e.cluster import cgroups, cli, lifecycle, status
 from weft_e2e.cluster.config import ClusterConfig
 from weft_e2e.cluster.context import require_named_context
 from weft_e2e.cluster.errors import Refused
@@ -132,6 +132,60 @@ def test_a_refusal_is_one_line_and_status_1(
     told = capsys.readouterr().err
     assert told.startswith("weft cluster: ")
     assert len(told.splitlines()) == 1
+
+
+VERBS = [
+    ["up"],
+    ["down"],
+    ["status"],
+    ["load", "image"],
+    ["power-off", "node-1"],
+    ["power-on", "node-1"],
+    ["fake-nodes", "0"],
+    ["forward", "weft/service:80"],
+    ["kubectl", "get", "nodes"],
+    ["helm", "list"],
+]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: str(verb[0]))
+@pytest.mark.parametrize("name", ["", ".", "..", "/x", "a/b", "../x", "../../precious", "x\n", "{root}/precious"])
+def test_a_name_never_leads_out_of_the_folder_of_clusters(
+    verb: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("precious", "cache/x", "cache/clusters/a/b", "cache/clusters/mine"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "file").touch()
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    before = sorted(tmp_path.rglob("*"))
+
+    assert cli.main([verb[0], "--name", name.format(root=tmp_path), *verb[1:]]) == 1
+
+    assert capsys.readouterr().err.startswith("weft cluster: name '")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_verb_with_a_name_is_tried_with_bad_ones() -> None:
+    parser = argparse.ArgumentParser()
+    cli.register(parser.add_subparsers())
+    (top,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    (commands,) = (a for a in top.choices["cluster"]._actions if isinstance(a, argparse._SubParsersAction))
+    assert {verb[0] for verb in VERBS} | {"setup"} == set(commands.choices), (
+        "setup is for all clusters: no name is used"
+    )
+
+
+@pytest.mark.parametrize("root", ["precious", "clusters/other", "clusters"])
+def test_only_the_folder_that_belongs_to_the_name_is_removed(
+    root: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "destroy", lambda _cluster: pytest.fail("something was ended"))
+    (empty_cache / root).mkdir(parents=True)
+    with pytest.raises(Refused, match="nothing was removed"):
+        lifecycle._remove(ClusterPaths("mine", empty_cache / root))
+    with pytest.raises(Refused, match="name"):
+        lifecycle._remove(ClusterPaths("..", empty_cache / "clusters" / ".."))
+    assert (empty_cache / root).is_dir()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from weft_e2e.cluster import packages, preflight, toolchain
+from weft_e2e.cluster import cgroups, cli, packages, preflight, toolchain
 from weft_e2e.cluster.errors import Refused, SetupError
 
 
@@ -143,6 +143,40 @@ def test_another_system_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(Refused, match=r"needs Linux .*darwin"):
         preflight.check_start()
+
+
+@pytest.mark.parametrize("unfit", ["darwin", "not root", "version 2"])
+def test_setup_refuses_an_unfit_machine_before_it_installs_or_builds(
+    unfit: str, monkeypatch: pytest.MonkeyPatch, empty_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(packages, "install", lambda _progress: started.append("packages"))
+    monkeypatch.setattr(toolchain, "build_all", lambda _progress: started.append("programs"))
+    monkeypatch.setattr(packages, "check_clients", lambda: started.append("clients"))
+    monkeypatch.setattr(preflight, "SETUP_GIB", 0.0)
+    monkeypatch.setattr("sys.platform", "darwin" if unfit == "darwin" else "linux")
+    monkeypatch.setattr("os.geteuid", lambda: 1000 if unfit == "not root" else 0)
+    found = [] if unfit == "version 2" else ["cpu,cpuacct", "cpuset", "memory", "devices", "freezer", "pids"]
+    hierarchies = [cgroups.Hierarchy(empty_cache, options, empty_cache) for options in found]
+    monkeypatch.setattr(cgroups, "parse_hierarchies", lambda *_: hierarchies)
+
+    assert cli.main(["setup"]) == 1
+    word = {"darwin": "needs Linux", "not root": "needs root", "version 2": "control groups version 1"}[unfit]
+    assert word in capsys.readouterr().err
+    assert started == []
+
+    assert cli.main(["setup", "--client-only"]) == 0
+    assert started == ["clients"], "a cluster of one's own asks nothing of this machine"
+
+
+def test_setup_needs_room_only_for_what_is_not_built(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(cgroups, "hierarchies", list)
+    monkeypatch.setattr(preflight, "SETUP_GIB", 1e6)
+    with pytest.raises(Refused, match="1000000 GiB of free disk"):
+        preflight.check_setup()
+    monkeypatch.setattr(toolchain, "missing", list)
+    preflight.check_setup()
 
 
 def test_a_full_disk_is_refused_with_both_figures(empty_cache: Path) -> None:

@@ -100,9 +100,8 @@ def _setup(args: argparse.Namespace) -> int:
     if args.client_only:
         packages.check_clients()
         return 0
+    preflight.check_setup()
     packages.install(progress)
-    if toolchain.missing():
-        preflight.check_disk(preflight.SETUP_GIB)
     toolchain.build_all(progress)
     progress("everything the local cluster needs is here")
     return 0
@@ -167,13 +166,11 @@ def _forward(args: argparse.Namespace) -> int:
 
 
 def _kubectl(args: argparse.Namespace) -> int:
-    name, words = split_name(args.args)
-    return _client(name, kubectl.kubectl_argv(*words))
+    return _client(args.args, kubectl.kubectl_argv)
 
 
 def _helm(args: argparse.Namespace) -> int:
-    name, words = split_name(args.args)
-    return _client(name, kubectl.helm_argv(*words))
+    return _client(args.args, kubectl.helm_argv)
 
 
 def split_name(words: list[str]) -> tuple[str, list[str]]:
@@ -185,7 +182,8 @@ def split_name(words: list[str]) -> tuple[str, list[str]]:
     return DEFAULT.name, words
 
 
-def _client(name: str, argv: list[str]) -> int:
+def _client(words: list[str], argv: Callable[..., list[str]]) -> int:
+    name, rest = split_name(words)
     paths = ClusterPaths.of(name)
     state.require(paths)
-    return subprocess.run(argv, env=kubectl.environment(paths.kubeconfig), check=False).returncode
+    return subprocess.run(argv(*rest), env=kubectl.environment(paths.kubeconfig), check=False).returncode

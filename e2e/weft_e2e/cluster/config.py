@@ -16,6 +16,13 @@ CLUSTER_DOMAIN = "cluster.local"
 MAX_NODES = 8  # node i is 172.30.0.(10 + i); eight kubelets are more than two cores carry well
 
 
+def check_name(name: str) -> None:
+    """Raise Refused unless `name` can be a cluster's, and so the name of a folder and of a control group."""
+    # 20 characters keep names of control groups and files readable in listings.
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?", name):
+        raise Refused(f"name {name!r}: use 1 to 20 lower-case letters, digits and dashes, with no dash at either end")
+
+
 @dataclass(frozen=True)
 class ClusterConfig:
     """One local cluster: its name, its size, and what its nodes pretend to hold."""
@@ -28,9 +35,7 @@ class ClusterConfig:
     api_port: int | None = None  # None: DEFAULT_HOST_PORT, or any free port where that is taken
 
     def __post_init__(self) -> None:
-        # 20 characters keep names of control groups and files readable in listings.
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?", self.name):
-            raise Refused(f"name {self.name!r}: use 1 to 20 lower-case letters, digits and dashes")
+        check_name(self.name)
         if not 1 <= self.nodes <= MAX_NODES:
             raise Refused(f"nodes {self.nodes}: choose 1 to {MAX_NODES}; for more, add fake nodes")
         for field, count in (("gpus", self.gpus), ("rdma", self.rdma)):

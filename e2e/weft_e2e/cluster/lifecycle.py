@@ -45,8 +45,8 @@ def up(config: ClusterConfig, progress: Progress = silent) -> ClusterState:
 
 def down(name: str) -> bool:
     """End the cluster and remove all of it; return whether there was anything."""
-    preflight.check_machine(needed_gib=0)
     paths = ClusterPaths.of(name)
+    preflight.check_machine(needed_gib=0)
     with state.locked(paths):
         there = paths.root.exists() or bool(cgroups.find(paths.cgroup))
         _remove(paths)
@@ -174,6 +174,9 @@ def _node_of(paths: ClusterPaths, node: str) -> ClusterState:
 
 
 def _remove(paths: ClusterPaths) -> None:
+    # It deletes a whole folder as root: only ever the one that the name leads to.
+    if paths != ClusterPaths.of(paths.name):
+        raise Refused(f"{paths.root} is not the folder of cluster {paths.name!r}: nothing was removed")
     cgroups.destroy(paths.cgroup)
     if paths.root.exists():
         shutil.rmtree(paths.root)

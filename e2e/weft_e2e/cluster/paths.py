@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft_e2e.cluster.config import check_name
+
 
 def cache_root() -> Path:
     """Return the cache folder: $WEFT_CACHE, else $XDG_CACHE_HOME/weft, else ~/.cache/weft."""
@@ -34,6 +36,8 @@ class ClusterPaths:
 
     @classmethod
     def of(cls, name: str) -> "ClusterPaths":
+        """Return the paths of the cluster `name`; raise Refused for a name that could lead out of clusters_dir()."""
+        check_name(name)
         return cls(name=name, root=clusters_dir() / name)
 
     @property

@@ -42,6 +42,12 @@ def check_disk(needed_gib: float) -> None:
         )
 
 
+def check_setup() -> None:
+    """Raise Refused unless a cluster could run here once everything is built, and the disk carries the builds."""
+    check_machine(needed_gib=SETUP_GIB if toolchain.missing() else 0)
+    cgroups.hierarchies()
+
+
 def check_start() -> None:
     """Raise Refused unless a cluster can be started here now."""
     check_machine(needed_gib=UP_GIB)
