@@ -41,15 +41,21 @@ class FakeKube:
 
 @dataclass
 class Recorder(FakeKube):
-    """Remembers every command; ``marked`` are namespaces with the demo's mark, ``services`` those of Weft."""
+    """Remembers every command, and in ``made`` the objects it was given.
+
+    ``marked`` are namespaces with the demo's mark, ``services`` those of Weft.
+    """
 
     marked: set[str] = field(default_factory=set)
     services: list[str] = field(default_factory=list)
     release: bool = True
     calls: list[tuple[str, ...]] = field(default_factory=list)
+    made: list[Object] = field(default_factory=list)
 
     def kubectl(self, *args: str, input: str | None = None, timeout: float = 60.0, check: bool = True) -> Done:
         self.calls.append(args)
+        if input is not None:
+            self.made.append(json.loads(input))
         out = ""
         if args[:2] == ("get", "namespace"):
             out = "\n".join(f"namespace/{n}" for n in sorted(self.marked) if "-l" in args or n == args[2])

@@ -74,6 +74,18 @@ def test_taking_down_keeps_weft_while_others_use_it(theirs: Recorder) -> None:
     assert theirs.changes == []
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_taking_down_the_local_cluster_says_what_stays(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_e2e.cluster.down", lambda _name: there)
+    monkeypatch.setenv("WEFT_CACHE", "/somewhere/weft")
+    said: list[str] = []
+
+    take_down(None, said.append)
+
+    assert ("gone" in said[0]) is there
+    assert all(word in said[-1] for word in ("weft_e2e.images prune", "/somewhere/weft", "out/demo"))
+
+
 def test_a_release_of_someone_else_is_used_and_not_upgraded(theirs: Recorder) -> None:
     said: list[str] = []
 
@@ -90,8 +102,10 @@ def test_a_fresh_cluster_gets_a_marked_namespace_and_the_chart(theirs: Recorder)
 
     install.bring_up(Settings(context="mine", registry="r"), Steps(lambda _line: None))
 
-    assert ("create", "namespace", SYSTEM_NAMESPACE) in theirs.changes
-    assert ("label", "namespace", SYSTEM_NAMESPACE, f"{MARK}=true") in theirs.changes
+    assert theirs.changes[0] == ("create", "-f", "-")
+    (made,) = theirs.made
+    assert made["kind"] == "Namespace"
+    assert made["metadata"] == {"name": SYSTEM_NAMESPACE, "labels": {MARK: "true"}}
     (upgrade,) = [c for c in theirs.changes if c[0] == "helm"]
     assert upgrade[1:4] == ("upgrade", "--install", "weft")
     assert upgrade[-2:] == ("--set-string", "image.registry=r")
@@ -250,7 +264,12 @@ def test_limits_that_make_no_sense_are_refused_before_anything_starts(capsys: py
 
 def test_given_limits_replace_those_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
-    monkeypatch.setattr(cli, "run", lambda settings, _say: seen.append(settings) or facts())
+
+    def remember(settings: Settings, _say: object) -> Facts:
+        seen.append(settings)
+        return facts()
+
+    monkeypatch.setattr(cli, "run", remember)
 
     cli.main(["up", "--trace", "claude_code", "--max-rounds", "2", "--seed", "5"])
     cli.main(["up"])

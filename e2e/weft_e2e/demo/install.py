@@ -1,9 +1,12 @@
 """Put a cluster, the images and Weft in place, and take them away again."""
 
+import json
+
 from weft_e2e import cluster, images
 from weft_e2e.cluster import ClusterConfig, toolchain
 from weft_e2e.cluster.context import require_named_context
 from weft_e2e.cluster.packages import missing_commands
+from weft_e2e.cluster.paths import cache_root
 from weft_e2e.demo.settings import CHART, CLUSTER, MARK, NAMESPACE, RELEASE, SYSTEM_NAMESPACE, Settings, repository_root
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, NamedContext
@@ -83,8 +86,10 @@ def install_chart(kube: Kube, arguments: list[str]) -> None:
 def ensure_namespace(kube: Kube, name: str) -> None:
     """Make a namespace and mark it as the demo's; one that exists is left as it is."""
     if not kube.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name").stdout.strip():
-        kube.kubectl("create", "namespace", name)
-        kube.kubectl("label", "namespace", name, f"{MARK}=true")
+        # Name and mark in one: a namespace without the mark would never be removed. `create`, because `apply` would
+        # mark one that somebody else has made in between.
+        marked = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {MARK: "true"}}}
+        kube.kubectl("create", "-f", "-", input=json.dumps(marked))
 
 
 def _ours(kube: Kube, namespace: str) -> bool:
@@ -102,6 +107,10 @@ def take_down(context: str | None, say: Say) -> None:
     if context is None:
         there = cluster.down(CLUSTER)
         say(f"the local cluster '{CLUSTER}' {'and all in it are gone' if there else 'was not there'}")
+        say(
+            f"what stays for the next time: images in buildah's storage (`.venv/bin/python -m weft_e2e.images prune` "
+            f"removes old ones and build layers), programs in {cache_root()}, reports in out/demo"
+        )
         return
     require_named_context(context, named=context)
     kube = NamedContext(context)
