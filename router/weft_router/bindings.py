@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -98,14 +98,6 @@ class Bindings:
             if now - binding.used_at <= self._ttl_s and len(self._known) <= MAX_SESSIONS:
                 return
             del self._known[session]
-
-    def counts(self, workers: Collection[str]) -> dict[str, int]:
-        """Return how many remembered sessions each worker has."""
-        counts = dict.fromkeys(workers, 0)
-        for binding in self._known.values():
-            if binding.worker in counts:
-                counts[binding.worker] += 1
-        return counts
 
     def _remember(self, session: str, worker: str, *, published: bool) -> None:
         now = self._clock()

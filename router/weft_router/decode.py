@@ -179,16 +179,16 @@ class DecodeSidecar:
         return self._policy.route(task, decode=self._view(), prefill=prefill)
 
     def _view(self) -> DecodeWorkerView:
-        record = self._sidecar.record(0)
+        sidecar = self._sidecar
         return DecodeWorkerView(
-            worker=record.worker,
-            degree=record.degree,
-            queue=self._sidecar.queue.tasks(),
-            windowed_itl=record.windowed_itl,
-            kv_used=record.kv_used,
-            kv_capacity=record.capacity,
-            sessions=record.sessions,
-            batch=record.batch,
+            worker=self._settings.worker,
+            degree=self._settings.degree,
+            queue=sidecar.queue.tasks(),
+            windowed_itl=self._itl.mean(monotonic()),
+            kv_used=sidecar.kv_used,
+            kv_capacity=sidecar.kv_capacity,
+            sessions=len(self._sessions),
+            batch=self._answering.batch,
         )
 
     async def _answer(self, request: web.Request, rnd: Round, prefilled: Prefilled | None) -> web.StreamResponse:

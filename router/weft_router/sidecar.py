@@ -51,17 +51,26 @@ class Sidecar:
             ttft_slo=settings.config.slo.ttft,
         )
 
+    @property
+    def kv_capacity(self) -> int:
+        """Return the tokens of KV the engine holds: its own figure, else the profile's."""
+        return self.engine.load.capacity_tokens or self.settings.kv_capacity_tokens
+
+    @property
+    def kv_used(self) -> int:
+        """Return the tokens of KV in use, by the engine's own gauge."""
+        return round(self.engine.load.kv_usage * self.kv_capacity)
+
     def record(self, seq: int) -> WorkerRecord:
         """Return this worker's heartbeat."""
         s = self.settings
-        capacity = self.engine.load.capacity_tokens or s.kv_capacity_tokens
         return self._describe(
             WorkerRecord(
                 worker=s.worker,
                 role=s.role,
                 url=s.url,
                 degree=s.degree,
-                capacity=capacity,
+                capacity=self.kv_capacity,
                 pool=s.pool,
                 revision=s.revision,
                 node=s.node,
@@ -70,7 +79,7 @@ class Sidecar:
                 ready=self.engine.healthy,
                 draining=self.draining,
                 queue=self.queue.entries(),
-                kv_used=round(self.engine.load.kv_usage * capacity),
+                kv_used=self.kv_used,
             )
         )
 
