@@ -82,7 +82,7 @@ imports: $(STAMP) ## Check that imports point inwards only
 	@$(BIN)/lint-imports
 
 .PHONY: chart-test
-chart-test: setup ## Lint the Helm chart and check its rendered variants
+chart-test: $(STAMP) ## Lint the Helm chart and check its rendered variants
 	@$(PY) -m pytest -q charts
 
 .PHONY: generate
@@ -118,7 +118,7 @@ push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=re
 	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)")
 
 .PHONY: bench
-bench: setup ## Measure the router's overhead against a direct call
+bench: $(STAMP) ## Measure the router's overhead against a direct call
 	@$(PY) bench/router_overhead.py
 
 .PHONY: clean
