@@ -58,6 +58,14 @@ def name_of(document: Json) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
+def profile_name(service: Json) -> str | None:
+    """Return the name of the CostProfile that a service refers to, None when its profile is analytic."""
+    at: object = service
+    for key in ("spec", "profile", "ref", "name"):
+        at = at.get(key) if isinstance(at, Mapping) else None
+    return None if at is None else str(at)
+
+
 def request_from_service(service: Json, profiles: Sequence[Json] = ()) -> Request:
     """Build the planning request of a service; a referenced CostProfile is looked for among ``profiles``.
 
@@ -153,7 +161,9 @@ def _referenced(profile: Json, profiles: Sequence[Json]) -> object:
     if reference is None:
         return None
     name = reference.get("name") if isinstance(reference, Mapping) else None
-    for document in profiles:
-        if document.get("kind") == PROFILE_KIND and name_of(document) == name:
-            return document.get("spec")
-    raise RequestError(f"spec.profile.ref.name: no {PROFILE_KIND} named {name!r} was given; add --profile FILE")
+    found = [p for p in profiles if p.get("kind") == PROFILE_KIND and name_of(p) == name]
+    if not found:
+        raise RequestError(f"spec.profile.ref.name: no {PROFILE_KIND} named {name!r} was given; add --profile FILE")
+    if len(found) > 1:
+        raise RequestError(f"spec.profile.ref.name: {len(found)} {PROFILE_KIND}s named {name!r} were given; keep one")
+    return found[0].get("spec")

@@ -4,11 +4,12 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from weft_planner import cli
+from weft_planner import checks, cli
 from weft_planner_tests.requests import body
 
 SERVICE = """
@@ -20,7 +21,7 @@ spec:
   engine: {type: mock, kvTransfer: {connector: nixl, bidirectional: true}}
   slo: {ttft: 5s, itl: 50ms}
   workload:
-    arrivalRate: {mean: 0.8}
+    arrivalRate: 0.8
     rounds: {mean: 3}
     firstPrompt: {mean: 1027}
     increment: {mean: 1027}
@@ -96,8 +97,75 @@ def test_plan_says_why_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_plan_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "-f", str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml" in capsys.readouterr().err
+    none, binary = tmp_path / "none.yaml", tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe")
+    assert cli.main(["plan", "-f", str(none)]) == 2
+    assert capsys.readouterr().err == f"{none}: No such file or directory\n"
+    assert cli.main(["plan", "-f", str(binary)]) == 2
+    assert capsys.readouterr().err == f"{binary}: not UTF-8 text: invalid start byte at byte 0\n"
+
+
+PROFILE = "kind: CostProfile\nmetadata: {name: measured}\nspec: {}\n"
+USES_PROFILE = "  profile: {ref: {name: measured}}\n"
+
+
+@pytest.mark.usefixtures("no_checks")
+@pytest.mark.parametrize(
+    ("more", "profile", "message"),
+    [
+        (USES_PROFILE, None, "No such file or directory"),
+        (USES_PROFILE, "a: [", "not YAML: "),
+        (USES_PROFILE, "kind: Pod", "holds no CostProfile; give --profile the file of one"),
+        (USES_PROFILE, PROFILE.replace("measured", "other"), "holds CostProfile other, and the service's spec.profile"),
+        ("", PROFILE, "--profile has no effect, because the service's profile is analytic; set spec.profile.ref.name"),
+    ],
+    ids=["no file", "not YAML", "other kind", "other name", "analytic"],
+)
+def test_a_profile_that_would_not_be_used_is_refused_under_its_own_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, profile: str | None, message: str
+) -> None:
+    manifest, given = tmp_path / "dis.yaml", tmp_path / "profile.yaml"
+    manifest.write_text(SERVICE + more)
+    if profile is not None:
+        given.write_text(profile)
+    assert cli.main(["plan", "-f", str(manifest), "--profile", str(given)]) == 2
+    assert f"{given}: {message}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner without any part that knows the whole manifest."""
+    monkeypatch.setattr(checks, "entry_points", lambda **_: [])
+
+
+def two_faults(_: object) -> list[str]:
+    return ["spec.a: wrong; mend it", "spec.b: wrong; mend it"]
+
+
+def test_plan_refuses_what_an_installed_part_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(*, group: str, name: str) -> list[EntryPoint]:
+        return [EntryPoint(name, f"{__name__}:two_faults", group)]
+
+    monkeypatch.setattr(checks, "entry_points", installed)
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE)
+    assert cli.main(["plan", "-f", str(manifest)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [f"{manifest}: {fault}" for fault in two_faults(None)]
+
+
+@pytest.mark.parametrize("points", [[], [EntryPoint("DisaggInferenceService", "weft_no_such_part:f", checks.GROUP)]])
+def test_plan_says_what_it_could_not_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, points: list[Any]
+) -> None:
+    monkeypatch.setattr(checks, "entry_points", lambda **_: points)
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE)
+    assert cli.main(["plan", "-f", str(manifest)]) == 0
+    assert "only the fields of the DisaggInferenceService that the planner reads" in capsys.readouterr().err
 
 
 @pytest.fixture

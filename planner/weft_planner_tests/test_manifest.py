@@ -74,6 +74,8 @@ def test_a_referenced_profile_is_found_beside_the_service() -> None:
     assert request_from_service(given, [document]).profile == profile
     with pytest.raises(RequestError, match=r"spec\.profile\.ref\.name: no CostProfile named 'measured'"):
         request_from_service(given)
+    with pytest.raises(RequestError, match=r"2 CostProfiles named 'measured' were given; keep one"):
+        request_from_service(given, [document, document])
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ PLURAL = "disagginferenceservices"
 MAX_NAME = 40
 """Derived names stay below 63 characters: <name>-p64-1023-0 plus the StatefulSet controller's hash of 11."""
 
+NAME_MESSAGE = (
+    f"metadata.name: use at most {MAX_NAME} characters a-z, 0-9 and -, beginning with a letter; "
+    "names of workers and Services are made from it"
+)
+
 
 def _smallest(capacity: Capacity, role: Role) -> int:
     return min(min(pool.degrees) for pool in capacity.pools if role in pool.roles)
@@ -94,8 +99,8 @@ class Metadata(BaseModel):
     generation: int = 0
 
 
-def _name_fits(service: "DisaggInferenceService") -> bool:
-    name = service.metadata.name
+def name_fits(name: str) -> bool:
+    """Tell whether the names that are made from a service's name are allowed ones."""
     return len(name) <= MAX_NAME and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) is not None
 
 
@@ -114,9 +119,8 @@ class DisaggInferenceService(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            f"metadata.name: use at most {MAX_NAME} characters a-z, 0-9 and -, beginning with a letter; "
-            "names of workers and Services are made from it",
-            _name_fits,
+            NAME_MESSAGE,
+            lambda service: name_fits(service.metadata.name),
         ),
     )
 

@@ -1,0 +1,111 @@
+"""Say what the API server would refuse in a manifest, before it is applied: the checks that ``weft plan`` loads.
+
+Two passes give the API server's answer: the structural schema finds unknown fields and drops nulls as the server
+does, then the API types check every value, with defaults filled in and the rules that the CRD has in CEL.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from weft_operator.api.base import ApiModel
+from weft_operator.api.cost_profile import CostProfileSpec
+from weft_operator.api.crd import cost_profile_crd, service_crd
+from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
+
+Json = Mapping[str, object]
+
+_PLAIN = {
+    "missing": "is missing; add it",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text; put it in quotes",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+}
+
+
+def service_messages(manifest: Json) -> list[str]:
+    """Return what is wrong with a DisaggInferenceService, each message with the field and the fix."""
+    found = _messages(manifest, service_crd(), DisaggInferenceService, part=None)
+    metadata = manifest.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    # The types check rules over an object only when all its fields are right; the name is wrong beside any spec.
+    if isinstance(name, str) and not name_fits(name) and NAME_MESSAGE not in found:
+        found.append(NAME_MESSAGE)
+    return found
+
+
+def profile_messages(manifest: Json) -> list[str]:
+    """Return what is wrong with a CostProfile, each message with the field and the fix."""
+    return _messages(manifest, cost_profile_crd(), CostProfileSpec, part="spec")
+
+
+def _messages(manifest: Json, crd: Mapping[str, Any], model: type[ApiModel], *, part: str | None) -> list[str]:
+    """Check a manifest, with the model of the whole object or of one part of it."""
+    version = f"{GROUP}/{VERSION}"
+    found = [] if manifest.get("apiVersion") == version else [f"apiVersion: must be {version}"]
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    # The server ignores a status that comes with a manifest, and has checked the rest of the metadata itself.
+    body = {key: value for key, value in manifest.items() if key != "status"}
+    if isinstance(metadata := body.get("metadata"), Mapping):
+        body["metadata"] = {"name": metadata["name"]} if metadata.get("name") is not None else {}
+    kept = _known(body, schema, "", found)
+    value = kept if part is None else kept.get(part)
+    if part is not None and value is None:
+        return [*found, f"{part}: is missing; add it"]
+    try:
+        # As JSON, because only there strict types mean what the API server means: no "16" for 16, no true for 1.
+        model.model_validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        found += dict.fromkeys(_words(fault, value, part or "") for fault in faults)
+    return found
+
+
+def _known(value: Any, schema: Mapping[str, Any], at: str, found: list[str]) -> Any:
+    """Return a value without nulls and unknown fields; what the schema refuses here is added to ``found``."""
+    properties = schema.get("properties")
+    if isinstance(value, Mapping) and properties:
+        known = {}
+        for key, inner in value.items():
+            where = f"{at}.{key}" if at else str(key)
+            if key not in properties:
+                near = get_close_matches(str(key), properties, n=1)
+                found.append(f"{where}: unknown field; " + (f"did you mean {near[0]}?" if near else "remove it"))
+            elif inner is not None:
+                known[key] = _known(inner, properties[key], where, found)
+        return known
+    if isinstance(value, list) and "items" in schema:
+        if schema.get("x-kubernetes-list-type") == "set":
+            found += [f"{at}: {item!r} is given twice; remove one" for item in _repeated(value)]
+        return [_known(item, schema["items"], f"{at}[{i}]", found) for i, item in enumerate(value)]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 8.0 in YAML reaches the API server as 8
+    return value
+
+
+def _repeated(values: list[object]) -> Iterator[object]:
+    for i, value in enumerate(values):
+        if values.index(value) < i and values[:i].count(value) == 1:
+            yield value
+
+
+def _words(fault: ErrorDetails, body: Any, at: str) -> str:
+    if fault["type"] == "rule":
+        return fault["msg"]  # it names the field itself
+    for step in fault["loc"]:
+        if not isinstance(body, Mapping | list):
+            return f"{at}: write a whole number or text, such as 2, 500m or 16Gi (got {body!r})"  # the one union
+        at += f"[{step}]" if isinstance(step, int) else f".{step}" if at else step
+        body = body.get(step) if isinstance(body, Mapping) else body[step] if isinstance(step, int) else None
+    what = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+    given = f" (got {body!r})" if isinstance(body, str | int | float | bool) else ""
+    return f"{at or 'manifest'}: {what}{given}"

@@ -1,0 +1,103 @@
+"""`weft plan -f` refuses what the API server refuses, and nothing that it accepts."""
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from weft_operator.api.manifest_checks import profile_messages, service_messages
+from weft_operator_tests.invalid import CASES, PROFILE_CASES, Case
+from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
+from weft_planner import cli
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+CHECKS = {"DisaggInferenceService": service_messages, "CostProfile": profile_messages}
+
+
+def test_the_checks_are_found_under_the_kinds() -> None:
+    assert {point.name: point.load() for point in entry_points(group="weft.manifest_checks")} == CHECKS
+
+
+@pytest.mark.parametrize("case", [*CASES, *PROFILE_CASES], ids=lambda case: case.name)
+def test_what_the_api_server_refuses_is_refused(case: Case) -> None:
+    found = CHECKS[case.body["kind"]](case.body)
+    assert found
+    if case.rule:
+        assert case.rule in found
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_pass(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        if document and document.get("kind") in CHECKS:
+            assert CHECKS[document["kind"]](document) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        service(),
+        vllm_service(),
+        changed(service(), "spec.planning", None),
+        changed(service(), "spec.model.source", None),
+        changed(service(), "spec.capacity.gpus", 16.0),
+        changed(service(), "status", {"planSummary": "P4x2 D8x1"}),
+        changed(service(), "metadata.annotations", {"a": "b"}),
+    ],
+    ids=["mock", "vllm", "null with default", "null without", "whole float", "status", "annotations"],
+)
+def test_what_the_api_server_accepts_passes(body: dict[str, Any]) -> None:
+    assert service_messages(body) == []
+
+
+def test_a_valid_profile_passes() -> None:
+    assert profile_messages(PROFILE) == []
+    assert profile_messages(changed(PROFILE, "spec", None)) == ["spec: is missing; add it"]
+
+
+POOL = "spec.capacity.pools.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("apiVersion", "weft.dev/v1", "apiVersion: must be weft.dev/v1alpha1"),
+        ("metadata.name", "Bad_NAME", "metadata.name: use at most 40 characters"),
+        ("metadata.name", None, "metadata.name: is missing; add it"),
+        ("metadata.name", 5, "metadata.name: must be text; put it in quotes (got 5)"),
+        ("spec.bogus", 1, "spec.bogus: unknown field; remove it"),
+        ("spec.bogus", None, "spec.bogus: unknown field; remove it"),
+        ("spec.plannig", {}, "spec.plannig: unknown field; did you mean planning?"),
+        ("spec.routing.stats_window", "9s", "spec.routing.stats_window: unknown field; did you mean statsWindow?"),
+        ("spec.engine.type", "nonsense", "spec.engine.type: must be 'vllm', 'mock'"),
+        ("spec.routing.policy", "foo", "spec.routing.policy: must be 'ampd' or 'remote-jsq' (got 'foo')"),
+        ("spec.routing.alpha", "lots", "spec.routing.alpha: must be a number (got 'lots')"),
+        ("spec.slo.itl", "20s", "spec.slo.ttft: must be longer than spec.slo.itl"),
+        ("spec.capacity.gpus", "16", "spec.capacity.gpus: must be a whole number (got '16')"),
+        ("spec.capacity.gpus", True, "spec.capacity.gpus: must be a whole number (got True)"),
+        ("spec.capacity.elastic", "true", "spec.capacity.elastic: must be true or false (got 'true')"),
+        ("spec.slo", 5, "spec.slo: must be an object (got 5)"),
+        ("spec.slo", None, "spec.slo: is missing; add it"),
+        (f"{POOL}.degrees", [1, 1, 1, 2], "spec.capacity.pools[0].degrees: 1 is given twice; remove one"),
+        (f"{POOL}.rdma.count", -4, "spec.capacity.pools[0].rdma.count: must be greater than or equal to 1 (got -4)"),
+        ("spec.engine.resources", {"limits": {"cpu": 0.5}}, "spec.engine.resources.limits.cpu: write a whole number"),
+        ("spec.engine.resources", {"limits": {"cpu": "x"}}, "spec.engine.resources.limits.cpu: 'x' is not a quantity"),
+    ],
+)
+def test_messages_name_the_field_and_the_fix(path: str, value: object, message: str) -> None:
+    (found,) = service_messages(changed(service(), path, value))
+    assert found.startswith(message)
+
+
+def test_weft_plan_ends_with_status_2_and_all_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = changed(changed(service(), "spec.bogus", 1), "spec.routing.alpha", "lots")
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(yaml.safe_dump(changed(body, "metadata.name", "Bad_NAME")))
+    assert cli.main(["plan", "-f", str(manifest)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for field in ("spec.bogus", "spec.routing.alpha", "metadata.name"):
+        assert f"{manifest}: {field}: " in shown.err
+    assert shown.err.count("\n") == 3
