@@ -28,11 +28,6 @@ def fold(state: int, ids: Sequence[int]) -> int:
     return ((state << (8 * len(data))) + int.from_bytes(data, "big")) % _PRIME
 
 
-def fold_one(state: int, token: int) -> int:
-    """Return the state after one more token."""
-    return ((state << 32) + token) % _PRIME
-
-
 def block_states(ids: Sequence[int], block_size: int) -> list[int]:
     """Return the state at the end of every full block: the chained block hashes of the prefix cache."""
     data = id_bytes(ids)

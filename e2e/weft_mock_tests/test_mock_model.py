@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_mock.model import START, answer, block_states, fold, fold_one, generator
+from weft_mock.model import START, answer, block_states, fold, generator
 from weft_mock.tokenizer import ASSISTANT, BOS, END_OF_TURN, VOCABULARY, chat_ids, decode, filler
 
 IDS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=120)
@@ -11,10 +11,6 @@ IDS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=120)
 @given(IDS, IDS)
 def test_folding_composes(a: list[int], b: list[int]) -> None:
     assert fold(fold(START, a), b) == fold(START, a + b)
-    state = START
-    for token in a:
-        state = fold_one(state, token)
-    assert state == fold(START, a)
 
 
 @settings(max_examples=100)

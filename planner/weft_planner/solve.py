@@ -31,7 +31,6 @@ SOLVER_LIMIT_S = 10.0
 """Programs of this form take some 10 ms; at the limit the best layout found so far is used."""
 EVERY_COUNT_UP_TO = 16
 """Worker counts are simulated one by one up to here, then in steps of a quarter: beyond, one worker matters little."""
-CLOSE_SCORES = 1e-7
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """The values of a replay: recorded sessions, the sessions chosen from them, and what each round will send."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -47,8 +46,3 @@ class PlannedSession:
     name: str
     arrival_s: float
     rounds: tuple[PlannedRound, ...]
-
-
-def context_after(rounds: Sequence[PlannedRound]) -> int:
-    """Return the tokens of conversation text after the last of ``rounds`` (chat template framing not counted)."""
-    return sum(r.added_tokens + r.decode_tokens for r in rounds)
