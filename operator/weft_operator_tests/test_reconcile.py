@@ -3,8 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -14,72 +13,10 @@ from weft_operator.desired.config import read_record
 from weft_operator.diff import Action, Apply
 from weft_operator.errors import InvalidError, OperatorError, StalledError, TransientError
 from weft_operator.manifest import Manifest
-from weft_operator.planning.child import Answer, Refused
-from weft_operator.planning.desk import PlannerDesk
-from weft_operator.planning.request import Request
-from weft_operator.reconcile import Outcome, Reconciler
-from weft_operator_tests.fake_cluster import FakeCluster
-from weft_operator_tests.samples import KEY, SETTINGS, group, planned
-from weft_operator_tests.valid import PROFILE, REMOVED, changed, service
-
-
-class World:
-    """One service, its cluster, a planner that answers what the test says, and a clock that stands still."""
-
-    def __init__(self, body: Manifest | None = None) -> None:
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
-        self.cluster = FakeCluster(body or service(), clock=lambda: self.now)
-        self.answer: Answer = planned()
-        self.requests: list[Request] = []
-        self.woken = 0
-        self.restart()
-
-    def restart(self) -> None:
-        """Start the operator anew: nothing is remembered but what the cluster holds."""
-        self.desk = PlannerDesk(solve=self._solve, wake=self._wake, clock=lambda: self.now.timestamp())
-        self.reconciler = Reconciler(
-            cluster=self.cluster,
-            desk=self.desk,
-            settings=SETTINGS,
-            clock=lambda: self.now,
-            new_token=lambda: b"0123456789abcdef0123456789abcdef",
-        )
-
-    async def step(self) -> Outcome:
-        """Run one pass, and let the planner answer afterwards."""
-        outcome = await self.reconciler.reconcile(KEY)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return outcome
-
-    async def until_quiet(self) -> int:
-        """Run passes and controllers until nothing changes; return how many passes it took."""
-        for passes in range(1, 12):
-            self.cluster.settle()
-            before = (len(self.cluster.actions), self.cluster.status_writes, self.woken)
-            await self.step()
-            if before == (len(self.cluster.actions), self.cluster.status_writes, self.woken):
-                return passes
-        raise AssertionError("the service does not come to rest")
-
-    async def _solve(self, request: Request) -> Answer:
-        self.requests.append(request)
-        return self.answer
-
-    def _wake(self, _key: object) -> None:
-        self.woken += 1
-
-
-async def serving(body: Manifest | None = None) -> World:
-    world = World(body)
-    await world.until_quiet()
-    assert world.cluster.condition("Ready")["reason"] == "Serving"
-    return world
-
-
-def summary(world: World) -> dict[str, tuple[str, str]]:
-    conditions = world.cluster.service["status"]["conditions"]
-    return {item["type"]: (item["status"], item["reason"]) for item in conditions}
+from weft_operator.reconcile import Outcome
+from weft_operator_tests.samples import KEY, group, planned
+from weft_operator_tests.valid import changed, service
+from weft_operator_tests.world import World, serving, summary
 
 
 async def test_a_new_service_is_planned_deployed_and_served() -> None:
@@ -134,121 +71,6 @@ async def test_events_are_posted_once_per_fact() -> None:
     world.restart()
     await world.until_quiet()
     assert len(world.cluster.events) == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"profile": {"ref": {"name": "measured"}}}, ("ProfileNotFound", "no CostProfile measured")),
-        ({"coordinator": {"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}}, ("SecretNotFound", "keys")),
-        ({"capacity": {**service()["spec"]["capacity"], "gpus": 64}}, ("TooFewGpus", "the pools have 16")),
-        ({"slo": {"ttft": "1ms", "itl": "40ms"}}, ("InvalidSpec", "spec.slo.ttft")),
-    ],
-    ids=["profile", "secret", "gpus", "spec"],
-)
-async def test_a_bad_change_leaves_the_workers_as_they_are(change: dict[str, Any], words: tuple[str, str]) -> None:
-    world = await serving()
-    world.cluster.api_key_found = False
-    before = copy.deepcopy(world.cluster.objects)
-    old = copy.deepcopy(world.cluster.service["spec"])
-    world.cluster.change(**change)
-    await world.until_quiet()
-    assert summary(world)["Planned"] == ("False", words[0])
-    assert summary(world)["Ready"] == ("True", "Serving")
-    assert words[1] in world.cluster.condition("Planned")["message"]
-    assert "workers of P4x2 D8x1 stay as they are" in world.cluster.condition("Planned")["message"]
-    assert world.cluster.objects == before
-    assert world.cluster.service["status"]["observedGeneration"] == 2
-    # And it can be undone.
-    world.cluster.service["spec"] = old
-    world.cluster.service["metadata"]["generation"] += 1
-    await world.until_quiet()
-    assert summary(world)["Planned"] == ("True", "PlanReady")
-    assert world.cluster.objects == before
-
-
-async def test_a_lost_worker_is_replaced_while_the_new_spec_is_bad() -> None:
-    world = await serving()
-    world.cluster.change(profile={"ref": {"name": "measured"}})
-    world.cluster.lose_node("demo-p4-0-0")
-    await world.until_quiet()
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
-    assert summary(world)["Planned"] == ("False", "ProfileNotFound")
-    assert summary(world)["Ready"] == ("True", "Serving")
-
-
-async def test_a_profile_that_appears_is_used() -> None:
-    world = World(changed(service(), "spec.profile", {"ref": {"name": "measured"}}))
-    await world.until_quiet()
-    assert summary(world)["Planned"] == ("False", "ProfileNotFound")
-    world.cluster.profile = PROFILE
-    await world.until_quiet()
-    assert summary(world)["Ready"] == ("True", "Serving")
-    assert world.requests[0]["profile"]["gpu"] == "nvidia-h20"
-    assert world.requests[0]["analytic"] is None
-
-
-async def test_a_profile_with_a_bad_figure_is_named() -> None:
-    world = World(changed(service(), "spec.profile", {"ref": {"name": "measured"}}))
-    world.cluster.profile = changed(PROFILE, "spec.degrees.0.decode", REMOVED)
-    await world.until_quiet()
-    assert summary(world)["Planned"] == ("False", "ProfileInvalid")
-    assert "CostProfile measured: spec.degrees.0.decode" in world.cluster.condition("Planned")["message"]
-
-
-async def test_more_gpus_than_there_are_is_allowed_where_nodes_grow() -> None:
-    world = World(changed(service(), "spec.capacity.elastic", True))
-    world.cluster.gpus = 0
-    await world.until_quiet()
-    assert summary(world)["Ready"] == ("True", "Serving")
-    blind = World()
-    blind.cluster.gpus = None
-    await blind.until_quiet()
-    assert summary(blind)["Ready"] == ("True", "Serving")
-
-
-async def test_an_infeasible_plan_says_why_with_the_planners_words() -> None:
-    world = World()
-    world.answer = Refused("ModelDoesNotFit", "141 GB are needed and 72 GB are there; degree 4 would do")
-    await world.until_quiet()
-    assert summary(world) == {
-        "Planned": ("False", "ModelDoesNotFit"),
-        "Ready": ("False", "NotPlanned"),
-        "Progressing": ("False", "WaitingForPlan"),
-    }
-    assert world.cluster.actions == []
-    assert len(world.requests) == 1
-    for _ in range(3):
-        world.now += timedelta(hours=1)
-        await world.step()
-    assert len(world.requests) == 1, "the same question has the same answer"
-
-
-async def test_an_unknown_refusal_has_a_documented_reason() -> None:
-    world = World()
-    world.answer = Refused("SomethingNew", "no")
-    await world.until_quiet()
-    assert world.cluster.condition("Planned")["reason"] == "Infeasible"
-    assert world.cluster.condition("Planned")["message"] == "SomethingNew: no"
-
-
-async def test_a_planner_that_crashes_is_asked_again_later() -> None:
-    world = await serving()
-    world.answer = Refused("PlannerTimeout", "no answer within 60 s", passing=True)
-    world.cluster.change(slo={"ttft": "3s", "itl": "40ms"})
-    await world.until_quiet()
-    assert summary(world)["Planned"] == ("False", "PlannerTimeout")
-    assert summary(world)["Ready"] == ("True", "Serving")
-    outcome = await world.step()
-    assert outcome.look_again == 15
-    assert len(world.requests) == 2
-    world.answer = planned(group("prefill", 4, 1), group("decode", 8, 1))
-    world.now += timedelta(seconds=15)
-    await world.until_quiet()
-    assert len(world.requests) == 3
-    assert summary(world)["Planned"] == ("True", "PlanReady")
-    assert world.cluster.service["status"]["planSummary"] == "P4x1 D8x1"
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-0"]
 
 
 async def test_scaling_leaves_the_pods_of_workers_that_stay() -> None:
@@ -311,32 +133,6 @@ async def test_a_hand_edit_is_put_back_and_told() -> None:
     (fact,) = [item for item in world.cluster.events if item.reason == "DriftCorrected"]
     assert "StatefulSet demo-p4-0" in fact.message
     assert "spec.replicas" in fact.message
-
-
-async def test_a_plan_that_was_deleted_is_made_again() -> None:
-    world = await serving()
-    key = next(key for key in world.cluster.objects if key.name == "demo-plan")
-    pods = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
-    for restarts, questions in ((False, 1), (True, 2)):
-        del world.cluster.objects[key]
-        if restarts:
-            world.restart()
-        await world.until_quiet()
-        assert len(world.requests) == questions
-        assert key in world.cluster.objects
-        assert summary(world)["Ready"] == ("True", "Serving")
-    assert pods == {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
-
-
-async def test_with_planning_off_the_plan_in_force_stays() -> None:
-    world = await serving()
-    world.cluster.change(planning={"mode": "Off"}, slo={"ttft": "9s", "itl": "90ms"})
-    await world.until_quiet()
-    assert len(world.requests) == 1
-    assert "planning.mode is Off" in world.cluster.condition("Planned")["message"]
-    record = read_record(world.cluster.named("ConfigMap", "demo-plan"))
-    assert record is not None
-    assert record.spec.slo.ttft == "9s"
 
 
 async def test_a_worker_with_a_broken_pod_of_an_old_template_is_replaced() -> None:

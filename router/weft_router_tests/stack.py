@@ -262,3 +262,14 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0)
             return
         await asyncio.sleep(0.02)
     raise AssertionError("the condition did not hold in time")
+
+
+async def is_so(value: bool) -> bool:
+    """Return a value that needs no waiting, for ``until``."""
+    return value
+
+
+async def get(stack: Stack, url: str) -> tuple[int, str]:
+    """Return the status and text of a page."""
+    async with stack.http.get(url, timeout=aiohttp.ClientTimeout(total=10)) as response:
+        return response.status, await response.text()

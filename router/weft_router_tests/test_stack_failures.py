@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 
-from weft_router_tests.stack import MODEL, Stack, router_json, until
+from weft_router_tests.stack import MODEL, Stack, get, is_so, router_json, until
 
 pytestmark = pytest.mark.component
 
@@ -39,7 +38,7 @@ async def test_a_killed_prefill_sidecar_fails_no_request(stack: Stack) -> None:
     await stack.up()
     stack.engines["p0"].script.hang = True
     pending = asyncio.ensure_future(stack.chat(HELLO))
-    await until(lambda: _is(stack.engines["p0"].running == 1))
+    await until(lambda: is_so(stack.engines["p0"].running == 1))
     await stack.kill("p0")
     answer = await pending
     assert answer.status == 200
@@ -141,7 +140,7 @@ async def test_a_decode_pod_lost_before_the_first_byte_is_replayed_unseen(stack:
     bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
     stack.engines[bound].script.hang = True
     pending = asyncio.ensure_future(stack.chat(HELLO, session="s", stream=True))
-    await until(lambda: _is(stack.engines[bound].running == 1))
+    await until(lambda: is_so(stack.engines[bound].running == 1))
     await stack.kill(bound)
     answer = await pending
     assert answer.status == 200
@@ -160,7 +159,7 @@ async def test_a_worker_that_falls_silent_with_open_connections_is_given_up(
     await stack.up(prefill=0)
     stack.engines["d0"].script.gap_s = 30.0
     pending = asyncio.ensure_future(stack.chat(HELLO, stream=True))
-    await until(lambda: _is(stack.engines["d0"].running == 1))
+    await until(lambda: is_so(stack.engines["d0"].running == 1))
 
     async def dead(_: object, __: str) -> str:
         return "dead"
@@ -189,11 +188,11 @@ async def test_a_client_that_leaves_stops_both_engines(stack: Stack) -> None:
     decode, prefill = stack.engines["d0"], stack.engines["p0"]
     prefill.script.hang = True
     await _leave(stack, lambda: prefill.running == 1)
-    await until(lambda: _is(prefill.running == 0 and prefill.aborted == 1), seconds=2)
+    await until(lambda: is_so(prefill.running == 0 and prefill.aborted == 1), seconds=2)
     prefill.script.hang = False
     decode.script.hang = True
     await _leave(stack, lambda: decode.running == 1)
-    await until(lambda: _is(decode.running == 0 and decode.aborted == 1), seconds=2)
+    await until(lambda: is_so(decode.running == 0 and decode.aborted == 1), seconds=2)
     decode.script.hang = False
     decode.script.gap_s = 0.2
     async with stack.http.post(
@@ -201,7 +200,7 @@ async def test_a_client_that_leaves_stops_both_engines(stack: Stack) -> None:
     ) as response:
         await response.content.readuntil(b"\n\n")
         response.close()
-    await until(lambda: _is(decode.running == 0 and decode.aborted == 2), seconds=2)
+    await until(lambda: is_so(decode.running == 0 and decode.aborted == 2), seconds=2)
     for name in ("c0", "d0", "p0"):
         await until(partial(_gauge, stack, name))
 
@@ -211,7 +210,7 @@ async def test_a_prefill_still_queued_is_given_up_with_its_client(stack: Stack) 
     prefill = stack.engines["p0"]
     prefill.script.gate = asyncio.Event()
     first = asyncio.ensure_future(stack.chat(HELLO, session="a"))
-    await until(lambda: _is(prefill.running == 1))
+    await until(lambda: is_so(prefill.running == 1))
     second = asyncio.ensure_future(stack.chat(HELLO, session="b"))
     await until(lambda: _queue_is(stack, 2))
     assert prefill.running == 1
@@ -256,85 +255,11 @@ async def test_nothing_ready_is_refused_at_once_and_served_when_it_is_back(stack
     assert (await stack.chat(HELLO)).status == 200
 
 
-async def test_a_draining_worker_finishes_its_streams_and_gets_nothing_new(stack: Stack) -> None:
-    await stack.up(decode=2, prefill=0)
-    bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
-    stack.engines[bound].script.gap_s = 0.1
-    live = asyncio.ensure_future(stack.chat(HELLO, session="s", stream=True))
-    await until(lambda: _is(stack.engines[bound].running == 1))
-    running = stack.processes[bound]
-    token = {"X-Weft-Token": running.settings.token.decode()}
-    async with stack.http.post(running.url + "/drain") as refused:
-        assert refused.status == 401
-    prestop = asyncio.ensure_future(_get(stack, running.url + "/engine/prestop"))
-    async with stack.http.post(running.url + "/drain", headers=token) as accepted:
-        assert accepted.status == 200
-    moved = await stack.chat(HELLO, session="s")
-    assert moved.headers["X-Weft-Worker"] != bound
-    assert not prestop.done()
-    assert (await live).raw.endswith(b"data: [DONE]\n\n")
-    assert await prestop == (200, "drained\n")
-    assert (await _get(stack, running.url + "/readyz"))[0] == 503
-
-
-async def test_prestop_without_a_drain_does_not_wait(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_router.server.PRESTOP_GRACE_S", 0.05)
-    await stack.up(prefill=0)
-    assert await _get(stack, stack.processes["d0"].url + "/engine/prestop") == (200, "not draining\n")
-
-
-async def test_a_coordinator_that_must_go_fails_no_request_of_its_keep_alive_clients(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("weft_router.serving.LAME_DUCK_S", 0.3)
-    await stack.up(prefill=0)
-    going = stack.processes["c0"]
-    statuses: list[int] = []
-    closed = 0
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
-
-        async def client() -> None:
-            nonlocal closed
-            while True:
-                body = {"model": MODEL, "messages": HELLO}
-                try:
-                    async with http.post(going.url + "/v1/chat/completions", json=body) as response:
-                        await response.read()
-                        statuses.append(response.status)
-                        closed += response.headers.get("Connection") == "close"
-                except aiohttp.ClientConnectorError:
-                    return  # nobody listens any more: Kubernetes had time to send new connections elsewhere
-
-        clients = [asyncio.ensure_future(client()) for _ in range(3)]
-        await until(lambda: _is(len(statuses) >= 5))
-        going.stop.set()
-        await asyncio.wait_for(asyncio.gather(*clients), 15)
-    await asyncio.wait_for(going.task, 10)
-    assert set(statuses) == {200}
-    assert closed >= 3
-
-
-async def test_stopping_waits_for_live_requests(stack: Stack) -> None:
-    await stack.up(prefill=0)
-    stack.engines["d0"].script.gap_s = 0.05
-    live = asyncio.ensure_future(stack.chat(HELLO, stream=True))
-    await until(lambda: _is(stack.engines["d0"].running == 1))
-    for name in ("c0", "d0"):
-        stack.processes[name].stop.set()
-    assert (await live).raw.endswith(b"data: [DONE]\n\n")
-    for name in ("c0", "d0"):
-        await asyncio.wait_for(stack.processes[name].task, 10)
-
-
 async def _leave(stack: Stack, when: Any) -> None:
     pending = asyncio.ensure_future(stack.chat(HELLO))
-    await until(lambda: _is(when()))
+    await until(lambda: is_so(when()))
     pending.cancel()
     await asyncio.wait([pending])
-
-
-async def _is(value: bool) -> bool:
-    return value
 
 
 async def _gauge(stack: Stack, name: str) -> bool:
@@ -347,12 +272,7 @@ async def _queue_is(stack: Stack, length: int) -> bool:
 
 
 async def _status_is(stack: Stack, path: str, status: int) -> bool:
-    return (await _get(stack, stack.front + path))[0] == status
-
-
-async def _get(stack: Stack, url: str) -> tuple[int, str]:
-    async with stack.http.get(url, timeout=aiohttp.ClientTimeout(total=10)) as response:
-        return response.status, await response.text()
+    return (await get(stack, stack.front + path))[0] == status
 
 
 async def test_a_request_that_fails_two_engines_is_not_tried_on_a_third(stack: Stack) -> None:
