@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft_e2e.demo import cli, install
-from weft_e2e.demo.collect import collect, write
+from weft_e2e.demo.collect import collect, next_steps, write
 from weft_e2e.demo.facts import Facts
 from weft_e2e.demo.install import CRDS, check_setup, ensure_namespace, take_down
 from weft_e2e.demo.run import choose, manifest_for, progress
@@ -187,7 +187,7 @@ def gather(
         words="here",
         choices=("chosen",),
         restarted=Counter(restarted),
-        local=True,
+        context=None,
         steps=Steps(lambda _line: None),
     )
 
@@ -219,6 +219,17 @@ def test_figures_without_metrics_are_left_out_and_reported(monkeypatch: pytest.M
     assert made.kv is None
     assert made.pace is None
     assert made.problems == ("no metrics page declares weft_router_kv_bytes_total; pages read: c",)
+
+
+def test_the_next_steps_name_the_cluster_that_was_used() -> None:
+    service = Service(Recorder(), "n", "s")
+
+    here, theirs = "\n".join(next_steps(service, context=None)), "\n".join(next_steps(service, context="mine"))
+
+    assert ".venv/bin/weft cluster kubectl --name demo get dis,sts,pods -n n" in here
+    assert "KUBE_CONTEXT" not in here
+    assert "kubectl --context mine get dis,sts,pods -n n" in theirs
+    assert "make demo-down KUBE_CONTEXT=mine" in theirs
 
 
 def test_report_and_figures_are_written(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from weft_e2e.demo import page
 from weft_e2e.demo.engines import engine_pace, transfer_problems
 from weft_e2e.demo.facts import Facts
 from weft_e2e.demo.measures import summarise
-from weft_e2e.demo.settings import REPLAY_DEADLINE_S
+from weft_e2e.demo.settings import CLUSTER, REPLAY_DEADLINE_S
 from weft_e2e.demo.steps import Steps
 from weft_e2e.metrics import KvFlow, MetricMissing, growth, kv_flow
 from weft_e2e.replay.records import ReplayResult
@@ -31,7 +31,7 @@ def collect(
     words: str,
     choices: Sequence[str],
     restarted: Counter[str],
-    local: bool,
+    context: str | None,
     steps: Steps,
 ) -> Facts:
     """Put everything measured together, and name every problem."""
@@ -54,7 +54,7 @@ def collect(
     return Facts(
         service=service.name,
         model=spec["model"]["name"],
-        gpu=f"{spec['capacity']['gpus']} x {', '.join(gpu_types)}{' (simulated)' if local else ''}",
+        gpu=f"{spec['capacity']['gpus']} x {', '.join(gpu_types)}{' (simulated)' if context is None else ''}",
         cluster=words,
         version=version("weft"),
         started_at=result.started_at,
@@ -66,10 +66,10 @@ def collect(
         load=result.load,
         pace=engine_pace(before, after),
         choices=tuple(choices),
-        simulated=simulated(spec, local=local),
+        simulated=simulated(spec, local=context is None),
         steps=tuple(steps.done),
         problems=tuple(problems),
-        next_steps=next_steps(service, local=local),
+        next_steps=next_steps(service, context=context),
     )
 
 
@@ -98,17 +98,18 @@ def simulated(spec: Mapping[str, Any], *, local: bool) -> tuple[str, ...]:
     return tuple(said)
 
 
-def next_steps(service: Service, *, local: bool) -> tuple[str, ...]:
+def next_steps(service: Service, *, context: str | None) -> tuple[str, ...]:
     """Say where to look further."""
-    kubectl = ".venv/bin/weft cluster kubectl --name demo" if local else "kubectl"
+    kubectl = f"kubectl --context {context}" if context else f".venv/bin/weft cluster kubectl --name {CLUSTER}"
+    where = f" KUBE_CONTEXT={context}" if context else ""
     scope = f"-n {service.namespace}"
     return (
         f"the service as Kubernetes shows it: `{kubectl} get dis,sts,pods {scope}`",
         f"the plan in full and why it was chosen: `{kubectl} describe dis {service.name} {scope}`",
         f"ask for another SLO or objective and watch: `{kubectl} edit dis {service.name} {scope}`",
-        "long coding sessions instead: `make demo DEMO_ARGS='--trace claude_code'`",
-        "every figure of every round: `out/demo/records.json`; how they were taken: `docs/demo.md`",
-        f"remove everything: `make demo-down{'' if local else ' KUBE_CONTEXT=…'}`",
+        f"long coding sessions instead: `make demo{where} DEMO_ARGS='--trace claude_code'`",
+        "every figure of every round: `records.json` beside the report; how they were taken: `docs/demo.md`",
+        f"remove everything: `make demo-down{where}`",
     )
 
 

@@ -21,7 +21,7 @@ from weft_e2e.replay.client import Deadlines, Target, replay
 from weft_e2e.replay.records import ReplayResult, RoundRecord, save
 from weft_e2e.replay.selection import Selection, means, recorded_gaps, select, variations
 from weft_e2e.replay.traces import load
-from weft_e2e.service import Service, settled
+from weft_e2e.service import Service, condition_words, settled
 from weft_e2e.waiting import WaitedTooLong, until
 from weft_mock.tokenizer import filler
 from weft_planner.sessions import VARIATION
@@ -55,7 +55,7 @@ def run(settings: Settings, say: Say) -> Facts:
         words=words,
         choices=(*selection.notes, *notes),
         restarted=container_restarts(service) - restarts,
-        local=settings.context is None,
+        context=settings.context,
         steps=steps,
     )
     write(facts, settings.out)
@@ -103,7 +103,7 @@ def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:
             return settled(now)
 
         try:
-            until(ready, what="a Ready service", timeout_s=READY_S, last=lambda: "; ".join(said.values()))
+            until(ready, what="a Ready service", timeout_s=READY_S, last=lambda: condition_words(service.object()))
         except WaitedTooLong as late:
             raise DemoFailed(f"{late}; see `kubectl -n {NAMESPACE} get pods,events`") from None
         plan = service.plan()
