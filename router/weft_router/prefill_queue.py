@@ -95,7 +95,7 @@ class PrefillQueue:
         except asyncio.CancelledError:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-            else:
+            elif not granted.cancelled():
                 self.give_back(entry)
             raise
         return Slot(self, entry, self._clock() - now)
@@ -106,6 +106,8 @@ class PrefillQueue:
         self._admit()
 
     def _admit(self) -> None:
+        # A caller cancelled a moment ago has not run yet to take itself off the list.
+        self._waiting = [waiting for waiting in self._waiting if not waiting.granted.done()]
         while self._waiting and len(self._running) < self._concurrency:
             self._reorder()
             head = self._waiting.pop(0)
@@ -120,7 +122,7 @@ class PrefillQueue:
             now=self._clock(),
             window=self._window,
             ttft_slo=self._ttft_slo,
-            seconds=self._seconds,
+            seconds=self.predict,
         )
         for index in result.postponed:
             waiting = self._waiting[index]
@@ -128,5 +130,6 @@ class PrefillQueue:
         head = len(result.order)
         self._waiting[:head] = [self._waiting[index] for index in result.order]
 
-    def _seconds(self, task: QueuedTask) -> float:
+    def predict(self, task: PrefillTask | QueuedTask) -> float:
+        """Return the seconds this worker's engine takes for a prefill, by the profile."""
         return self._profile.t_pre(history=task.history, increment=task.increment, degree=self._degree)

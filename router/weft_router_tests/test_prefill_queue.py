@@ -142,3 +142,15 @@ def test_whoever_comes_and_goes_places_are_neither_lost_nor_doubled(steps: list[
         assert len(caller.queue) == 0
 
     asyncio.run(run())
+
+
+async def test_a_caller_that_was_cancelled_a_moment_ago_gets_no_place() -> None:
+    caller = Caller(queue(Clock()))
+    for name in ("a", "b", "c"):
+        await caller.add(name, 1)
+    caller.tasks["b"].cancel()
+    await caller.finish("a")
+    assert caller.order == ["a", "c"]
+    assert len(caller.queue) == 1
+    await caller.finish("c")
+    assert len(caller.queue) == 0
