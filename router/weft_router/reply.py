@@ -1,7 +1,7 @@
 """Read what an engine answered, streamed or whole: text, tool calls, usage, token ids and the KV handle.
 
-The tap forwards event bytes as they are, but for three declared rewrites: the engine plug-in's handle comment,
-token ids nobody asked for, and a usage chunk nobody asked for are taken out.
+The tap forwards event bytes as they are, but for three declared rewrites: the KV handle (a comment of the engine
+plug-in, or a field of a chunk), token ids nobody asked for, and a usage chunk nobody asked for are taken out.
 """
 
 import re
@@ -156,6 +156,11 @@ class StreamTap:
 
     def _take_chunk(self, event: bytes, chunk: Json) -> bytes:
         reply = self.reply
+        if chunk.get("kv_transfer_params") is not None:  # newer engines put the handle into the last chunk
+            params = chunk.pop("kv_transfer_params")
+            if isinstance(params, dict):
+                reply.handle = cast(Json, params)
+            event = _event(chunk)
         if "error" in chunk:
             reply.error = True
             return event
@@ -248,6 +253,10 @@ def _without_ids(event: bytes, chunk: Json) -> bytes:
     if b'token_ids"' not in cut:
         return cut
     _drop_ids(chunk)
+    return _event(chunk)
+
+
+def _event(chunk: Json) -> bytes:
     return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
 

@@ -190,3 +190,15 @@ def test_whole_replies_lose_only_what_the_router_asked_for() -> None:
     assert read_whole("chat", plain, keep_ids=False)[1] is plain
     with pytest.raises(ValueError, match="object"):
         read_whole("chat", b"[]", keep_ids=False)
+
+
+@pytest.mark.parametrize("keep_ids", [True, False])
+def test_a_handle_inside_a_chunk_is_taken_out(keep_ids: bool) -> None:
+    tap = StreamTap("chat", keep_usage=False, keep_ids=keep_ids)
+    last = delta("a", finish="stop", token_ids=[1])
+    out = tap.feed(event({**last, "kv_transfer_params": HANDLE}))
+    assert tap.reply.handle == HANDLE
+    assert b"kv_transfer_params" not in out
+    shown = payload(out)
+    assert shown is not None
+    assert orjson.loads(shown) == (last if keep_ids else delta("a", finish="stop"))
