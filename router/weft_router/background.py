@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,14 @@ class Background:
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=1.0)
+
+
+async def guarded(turn: Callable[[], Awaitable[None]]) -> None:
+    """Do one turn of an endless task; an unexpected error is logged, and the next turn comes all the same."""
+    try:
+        await turn()
+    except Exception:  # a picture a turn old is better than one that never changes again
+        log.exception("turn_failed", extra={"turn": getattr(turn, "__qualname__", repr(turn))})
 
 
 def _report(task: asyncio.Task[None]) -> None:

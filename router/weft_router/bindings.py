@@ -87,7 +87,9 @@ class Bindings:
         except StoreDownError:
             return
         for session, _ in live:
-            self._known[session].published_at = now
+            binding = self._known.get(session)  # it may have expired meanwhile
+            if binding is not None:
+                binding.published_at = now
         log.info("bindings_republished", extra={"sessions": len(live)})
 
     def expire(self) -> None:

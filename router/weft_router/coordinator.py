@@ -10,7 +10,7 @@ from aiohttp import web
 
 from weft_router.answers import models, not_ready, read_body
 from weft_router.auth import ApiKeys
-from weft_router.background import Background
+from weft_router.background import Background, guarded
 from weft_router.bindings import Bindings
 from weft_router.body import parse, sanitise
 from weft_router.config import Settings
@@ -107,8 +107,11 @@ class Coordinator:
     async def _housekeeping(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
-            self._keys.reload()
-            self._bindings.expire()
+            await guarded(self._tidy)
+
+    async def _tidy(self) -> None:
+        self._keys.reload()
+        self._bindings.expire()
 
     async def _models(self, request: web.Request) -> web.Response:
         self._keys.tenant(request.headers.get("Authorization"))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from weft_router.background import guarded
+
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
@@ -43,7 +45,7 @@ class Engine:
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
-            await self.poll()
+            await guarded(self.poll)
             await asyncio.sleep(POLL_S)
 
     async def poll(self) -> None:

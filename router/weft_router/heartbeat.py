@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from weft_router.background import guarded
 from weft_router.state import HEARTBEAT_S, Store, StoreDownError, WorkerRecord
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Heartbeat:
         """Publish until cancelled, then take the worker off the list."""
         try:
             while True:
-                await self.beat()
+                await guarded(self.beat)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):
                         await self._wake.wait()

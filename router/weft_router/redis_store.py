@@ -53,16 +53,19 @@ class RedisStore:
 
     async def snapshot(self) -> Snapshot:
         """Return all live heartbeats; the first reader of an empty store gives it a new epoch."""
+        fresh = secrets.token_hex(8)
         async with self._errors():
             async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.set(self._prefix + "epoch", secrets.token_hex(8), nx=True)
+                pipe.set(self._prefix + "epoch", fresh, nx=True)
                 pipe.get(self._prefix + "epoch")
                 pipe.smembers(self._prefix + "workers")
-                _, epoch, names = cast(tuple[object, bytes, set[bytes]], tuple(await pipe.execute()))
+                _, epoch, names = cast(tuple[object, bytes | None, set[bytes]], tuple(await pipe.execute()))
             keys = [self._worker(name.decode()) for name in sorted(names)]
             values = cast(list[bytes | None], await self._redis.mget(keys)) if keys else []
         records = (read_record(value) for value in values if value is not None)
-        return Snapshot(tuple(record for record in records if record is not None), epoch=epoch.decode())
+        # An epoch gone between the two commands was evicted or flushed: as good as a new one.
+        found = epoch.decode() if epoch is not None else fresh
+        return Snapshot(tuple(record for record in records if record is not None), epoch=found)
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind in one step, so that two coordinators agree on one owner."""

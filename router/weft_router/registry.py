@@ -7,11 +7,12 @@ nothing, and a powered-off node is noticed within seconds although its connectio
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
+from weft_router.background import guarded
 from weft_router.config import Role
 from weft_router.state import Store, StoreDownError, WorkerRecord
 
@@ -58,7 +59,7 @@ class Registry:
         """Refresh until cancelled."""
         try:
             while True:
-                await self.refresh()
+                await guarded(self.refresh)
                 await asyncio.sleep(REFRESH_S)
         finally:
             for task in self._tasks:
@@ -77,7 +78,7 @@ class Registry:
                 log.info("store_up", extra={"workers": len(snapshot.workers)})
             self.store_up = self.store_seen = True
             self._take(snapshot.workers)
-            await self._take_epoch(snapshot.epoch)
+            self._take_epoch(snapshot.epoch)
         self._probe_the_silent()
 
     def ready(self, role: Role) -> list[WorkerRecord]:
@@ -137,13 +138,13 @@ class Registry:
         for name, tracked in self._workers.items():
             tracked.listed = name in listed
 
-    async def _take_epoch(self, epoch: str) -> None:
+    def _take_epoch(self, epoch: str) -> None:
         if epoch == self.epoch:
             return
         first, self.epoch = not self.epoch, epoch
         if not first and self.on_new_epoch is not None:
             log.warning("store_lost_its_data")
-            await self.on_new_epoch()
+            self._spawn(guarded(self.on_new_epoch))  # may be long: the workers are watched meanwhile
 
     def _probe_the_silent(self) -> None:
         now = self._clock()
@@ -153,15 +154,21 @@ class Registry:
             if (silent or tracked.excluded) and due:
                 tracked.probing = True
                 tracked.probed_at = now
-                task = asyncio.get_running_loop().create_task(self._ask(name, tracked))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._spawn(self._ask(name, tracked))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, name: str, tracked: _Tracked) -> None:
+        asked = tracked.record.incarnation
         try:
             health = await self._probe(tracked.record.url)
         finally:
             tracked.probing = False
+        if tracked.record.incarnation != asked:
+            return  # it restarted meanwhile: the answer is about the one before
         if health != "dead":
             if tracked.excluded and health == "ready":
                 log.info("worker_back", extra={"worker": name})

@@ -1,5 +1,7 @@
 """Bindings: one answer for all, kept without the store, given back to it, moved when their worker goes."""
 
+from collections.abc import Sequence
+
 from weft_router.bindings import Bindings
 from weft_router.placement import Placement
 from weft_router.state import MemoryStore, StoreDownError, WorkerRecord
@@ -104,3 +106,19 @@ def test_sessions_go_where_kv_is_free_counting_those_just_placed() -> None:
 def test_full_workers_still_serve_the_least_full_first() -> None:
     placement = Placement(clock=Clock())
     assert placement.choose([record("a", used=990), record("b", used=900)], need=500) == "b"
+
+
+async def test_a_session_that_expires_while_it_is_published_again_does_no_harm() -> None:
+    clock = Clock()
+
+    class Slow(Flaky):
+        async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
+            clock.now = 101.0
+            one.expire()
+            await super().bind_all(bindings, ttl_s=ttl_s)
+
+    one = coordinator(Slow(), clock=clock)
+    await resolve(one, "a")
+    clock.now = 100.0
+    await one.republish()
+    assert len(one) == 0

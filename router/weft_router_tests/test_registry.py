@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from weft_router.registry import PROBE_EVERY_S, SILENT_S, Health, Registry
 from weft_router.state import MemoryStore, QueueEntry, Snapshot, StoreDownError, WorkerRecord, read_record
 
@@ -174,3 +176,68 @@ def test_records_survive_the_store_and_strangers_are_skipped() -> None:
     assert read_record(record.to_json()) == record
     for raw in (b"", b"[]", b"{}", record.to_json().replace(b'"decode"', b'"else"'), b'{"worker":1}'):
         assert read_record(raw) is None
+
+
+async def test_an_answer_about_the_process_before_a_restart_says_nothing_of_the_new_one() -> None:
+    world = World()
+    await world.tick(0)
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: str) -> Health:
+        asked.set()
+        await go.wait()
+        return "dead"
+
+    world.registry._probe = slow
+    world.registry.report_failure("d0")
+    await asked.wait()
+    world.beat(incarnation="j")
+    await world.tick(0.1)
+    assert world.ready == ["d0"]
+    go.set()
+    await world.tick(0.1)
+    assert world.ready == ["d0"]
+
+
+async def test_the_watch_outlives_an_unexpected_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("weft_router.registry.REFRESH_S", 0.001)
+    world = World()
+    calls = 0
+    done = asyncio.Event()
+
+    async def broken() -> Snapshot:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("scripted")
+        done.set()
+        return Snapshot((), "e1")
+
+    monkeypatch.setattr(world.store, "snapshot", broken)
+    task = asyncio.get_running_loop().create_task(world.registry.run())
+    async with asyncio.timeout(5):
+        await done.wait()
+    assert "turn_failed" in caplog.text
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_slow_reaction_to_a_new_epoch_does_not_stop_the_watch() -> None:
+    world = World()
+    go = asyncio.Event()
+
+    async def on_new_epoch() -> None:
+        await go.wait()
+
+    world.registry.on_new_epoch = on_new_epoch
+    await world.tick(0)
+    world.store.epoch = "e2"
+    async with asyncio.timeout(5):
+        await world.tick(0.5)
+        world.beat(ready=False)
+        await world.tick(0.5)
+    assert world.ready == []
+    go.set()
+    await world.tick(0.5)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 
+from weft_router.redis_store import RedisStore
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.stack import Stack, until
 
@@ -72,3 +73,21 @@ async def test_a_coordinator_waits_for_redis_at_its_start(redis_stack: Stack, re
 async def _state(stack: Stack, value: float) -> bool:
     pages = [await stack.metrics(name) for name in stack.processes if not name.startswith("p")]
     return all(page["weft_router_state_up"] == value for page in pages)
+
+
+async def test_an_epoch_that_is_gone_counts_as_a_new_one(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RedisStore(redis_server.url, namespace="ns", service="svc")
+    known = (await store.snapshot()).epoch
+    assert (await store.snapshot()).epoch == known
+    real = redis.client.Pipeline.execute
+
+    async def evicted(pipe: Any) -> list[Any]:
+        answers = list(await real(pipe))
+        return [answers[0], None, *answers[2:]]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(redis.client.Pipeline, "execute", evicted)
+        assert (await store.snapshot()).epoch not in ("", known)
+    await store.close()
