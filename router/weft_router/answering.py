@@ -23,7 +23,7 @@ from weft_router.sessions import Sessions
 from weft_router.tokens import CharsPerToken
 from weft_router.transcript import Transcript, with_reply
 from weft_router.upstream import Deadline, Legs, post, read_bounded
-from weft_router.vllm import HANDLE_HEADERS, decode_body, local_body
+from weft_router.vllm import HANDLE_HEADERS, PLUGIN_HEADER, decode_body, local_body
 from weft_router.window import Window
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,8 @@ class Answering:
         self.ratio = CharsPerToken()
         self.batch = 0
         self.legs = Legs()
+        self._streams_export: bool | None = None
+        """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
 
     async def run(self, request: web.Request, rnd: Round, prefilled: Prefilled | None) -> web.StreamResponse:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
@@ -68,14 +70,18 @@ class Answering:
             body = decode_body(inference, prefilled.params, want_ids=rnd.want_ids)
         else:
             rnd.route, rnd.prefill_worker = "local", ""
-            body = local_body(inference, export=rnd.export, want_ids=rnd.want_ids)
+            export = rnd.export and not (inference.stream and self._streams_export is False)
+            body = local_body(inference, export=export, want_ids=rnd.want_ids)
         payload = orjson.dumps(rnd.salted(body))
         headers = {REQUEST_ID: rnd.id, **HANDLE_HEADERS}
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._queue.acquire(rnd.id, rnd.outlook.task) if prefilled is None else None
-        deadline = Deadline(self.config.timeouts.first_byte)
+        timeouts = self.config.timeouts
+        deadline = Deadline(timeouts.first_byte if inference.stream else timeouts.total)
         passing = Passing(self, request, rnd, prefilled, slot, deadline)
-        deadline.cap(self.config.timeouts.total)
+        deadline.cap(timeouts.total)
+        if not inference.stream:
+            passing.expect_first(self._queue.predict(rnd.outlook.task) if prefilled is None else 0.0)
         url = self._engine.url + inference.path
         try:
             with self.legs.track(deadline):
@@ -86,6 +92,8 @@ class Answering:
                     if response.status != 200:
                         await self._refused(response)
                     if response.content_type == "text/event-stream":
+                        if response.headers.get(PLUGIN_HEADER) is not None:
+                            self._streams_export = True
                         return await passing.stream(response)
                     return await passing.whole(response)
         except TimeoutError:
@@ -156,6 +164,8 @@ class Answering:
         return transcript, rnd.inference.chars + size
 
     def _handle(self, rnd: Round, reply: Reply) -> KvHandle | None:
+        if rnd.inference.stream and rnd.export and reply.finish_reason in _FINISHED:
+            self._streams_export = self._streams_export or reply.handle is not None
         if reply.handle is None or not rnd.export:
             return None
         if reply.finish_reason not in _FINISHED:

@@ -1,5 +1,6 @@
 """Pass an engine's answer on to the client: first token, gaps between tokens, and a clear end whatever happens."""
 
+import asyncio
 import logging
 from time import monotonic
 from typing import Protocol
@@ -53,6 +54,16 @@ class Passing:
         self._deadline = deadline
         self._out: web.StreamResponse | None = None
         self._decoding = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether the client got anything yet."""
+        return self._out is not None
+
+    def expect_first(self, seconds: float) -> None:
+        """Take the prefill for done after ``seconds``: an answer in one piece does not show its first token."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._decode)
 
     async def stream(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
         """Pass a stream of events on."""
@@ -106,7 +117,6 @@ class Passing:
             reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids)
         except ValueError as error:
             raise LegFailedError("engine-error", "the reply is not JSON") from error
-        self._first(monotonic())
         self._owner.finish(self._rnd, self._prefilled, reply, tokens=0)
         return web.Response(body=data, content_type="application/json", headers=self._headers())
 
@@ -121,6 +131,8 @@ class Passing:
 
     def close(self) -> None:
         """Give back what the answer held."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._slot is not None:
             self._slot.release()
         if self._decoding:
@@ -129,10 +141,14 @@ class Passing:
 
     def _first(self, now: float) -> None:
         self._owner.first_token(self._rnd, now)
+        self._decode()
+
+    def _decode(self) -> None:
         if self._slot is not None:
             self._slot.release()
-        self._decoding = True
-        self._owner.batch += 1
+        if not self._decoding:
+            self._decoding = True
+            self._owner.batch += 1
 
     def _failure(self, reason: str) -> Exception:
         return LegFailedError(reason) if self._out is None else StreamBrokenError(reason)

@@ -20,6 +20,8 @@ _NO_REMOTE: Json = {
 }
 _NOT_ON_PREFILL = ("stream_options", "min_tokens", "best_of", "logprobs", "top_logprobs", "max_completion_tokens")
 HANDLE_HEADERS = {"X-Weft-KV-Handle": "1"}
+PLUGIN_HEADER = "X-Weft-Engine-Plugin"
+"""Sent with a stream by engines whose plug-in adds the handle to it."""
 
 
 def prefill_body(inference: Inference, handle: KvHandle | None, *, want_ids: bool) -> Json:

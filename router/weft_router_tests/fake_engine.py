@@ -33,6 +33,7 @@ class Script:
     tool_call: bool = False
     close_reused: bool = False
     padding: int = 0
+    delay_s: float = 0.0
 
 
 @dataclass
@@ -109,6 +110,7 @@ class FakeEngine:
         script = self.script
         if script.gate is not None:
             await script.gate.wait()
+        await asyncio.sleep(script.delay_s)
         if script.hang:
             await asyncio.sleep(3600)
         params = body.get("kv_transfer_params") or {}
@@ -149,7 +151,8 @@ class FakeEngine:
 
     async def _stream(self, request: web.Request, finished: "_Finished") -> web.StreamResponse:
         script = self.script
-        out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        plugin = {"X-Weft-Engine-Plugin": "1"} if script.plugin else {}
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream", **plugin})
         await out.prepare(request)
         if script.error_event:
             await out.write(b'data: {"error": {"message": "KV load failed", "code": 500}}\n\ndata: [DONE]\n\n')

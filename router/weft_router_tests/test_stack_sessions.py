@@ -53,8 +53,8 @@ async def test_later_remote_rounds_read_their_history_by_the_handle_of_the_round
     page = await stack.metrics("d0")
     assert page['weft_router_kv_handles_total{outcome="stored"}'] == 4
     assert page['weft_router_kv_handles_total{outcome="used"}'] == 3
-    assert page['weft_router_ttft_seconds_count{phase="first",route="remote"}'] == 1
-    assert page['weft_router_ttft_seconds_count{phase="later",route="remote"}'] == 3
+    assert page.get('weft_router_ttft_seconds_count{phase="first",route="remote"}', 0) == stream
+    assert page.get('weft_router_ttft_seconds_count{phase="later",route="remote"}', 0) == 3 * stream
     assert page['weft_router_history_tokens_total{kind="recomputed"}'] <= 3
     assert page['weft_router_kv_bytes_total{direction="decode_to_prefill"}'] > 0
 
