@@ -15,13 +15,13 @@ from weft_router.bindings import Bindings
 from weft_router.body import parse, sanitise
 from weft_router.config import Settings
 from weft_router.decode import SESSION_HEADER, TENANT_HEADER
-from weft_router.errors import ApiError, LegFailedError
+from weft_router.errors import ApiError, LegFailedError, UnavailableError
 from weft_router.identity import Heads, Identity, derived, explicit
 from weft_router.inference import PATHS, Inference, check
 from weft_router.metrics import Metrics
 from weft_router.placement import Placement
 from weft_router.registry import Registry
-from weft_router.relay import ENGINE_FAILED, Relay
+from weft_router.relay import ENGINE_FAILED, SHUTTING_DOWN, Relay
 from weft_router.server import FACTS, REQUEST_ID
 from weft_router.sidecar import SIDECAR_KEEPALIVE_S
 from weft_router.state import Store, StoreDownError
@@ -35,6 +35,8 @@ MAX_ATTEMPTS = 3
 """Three workers lost under one request is a sick cluster or a sick request; more replays would spread either."""
 EXPECTED_OUTPUT = 256
 """KV set aside for the answer when the client gives no limit."""
+FINAL = frozenset({"timeout", "reply-too-large", SHUTTING_DOWN})
+"""Not the worker's fault, or the same on any other: sent again, a slow request would only double the load."""
 MAX_PARENTS = 32
 HOUSEKEEPING_S = 5.0
 
@@ -93,7 +95,7 @@ class Coordinator:
 
     def cut(self) -> None:
         """End what is still under way."""
-        self._relay.legs.cut("shutting down")
+        self._relay.legs.cut(SHUTTING_DOWN)
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -181,8 +183,12 @@ class Coordinator:
                 break
             request[FACTS].update(worker=record.worker, attempts=len(tried) + 1)
             try:
-                return await self._relay.run(request, record, payload, sent=sent, shown=shown, facts=request[FACTS])
+                return await self._relay.run(
+                    request, record, payload, stream=inference.stream, sent=sent, shown=shown, facts=request[FACTS]
+                )
             except LegFailedError as error:
+                if error.reason in FINAL:
+                    raise _final(error) from error
                 failure = error
                 tried.add(record.worker)
                 self._metrics.replays.labels(error.reason).inc()
@@ -200,7 +206,7 @@ class Coordinator:
             raise not_ready("decode worker")
         raise ApiError(
             f"{len(tried)} decode worker(s) failed to serve this request ({failure.reason}); try again",
-            status=504 if failure.reason == "timeout" else 502,
+            status=502,
             kind="server_error",
             code="worker_failed",
         )
@@ -215,6 +221,18 @@ class Coordinator:
             usable=lambda worker: worker not in tried and self._registry.get(worker) is not None,
             choose=lambda: self._placement.choose(records, need=need, avoid=tried),
         )
+
+
+def _final(error: LegFailedError) -> ApiError:
+    if error.reason == SHUTTING_DOWN:
+        return UnavailableError("this router is shutting down; try again")
+    late = error.reason == "timeout"
+    return ApiError(
+        f"the decode worker did not answer this request ({error.reason})",
+        status=504 if late else 502,
+        kind="server_error",
+        code="timeout" if late else "worker_failed",
+    )
 
 
 def _shown(identity: Identity) -> str:

@@ -1,5 +1,6 @@
 """The sidecar of a decode worker: decides where each prefill runs, then lets its engine answer."""
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -19,6 +20,7 @@ from weft_router.config import Settings
 from weft_router.errors import ApiError, InvalidRequestError, LegFailedError, UnavailableError
 from weft_router.inference import PATHS, check
 from weft_router.metrics import Metrics
+from weft_router.relay import SHUTTING_DOWN
 from weft_router.remote import EngineAnsweredError, RemotePrefill, engine_error
 from weft_router.round import Prefilled, Round
 from weft_router.routing import Policy
@@ -30,6 +32,9 @@ from weft_router.transcript import of_request
 from weft_router.window import Window
 
 log = logging.getLogger(__name__)
+
+_NOT_LOCALLY = frozenset({"connect", "disconnected", "timeout", "reply-too-large", "event-too-large", SHUTTING_DOWN})
+"""Failures of a leg with prefilled KV that the same engine, asked to prefill by itself, would only repeat."""
 
 SESSION_HEADER = "X-Weft-Session"
 TENANT_HEADER = "X-Weft-Tenant"
@@ -49,7 +54,7 @@ class DecodeSidecar:
         slo = Slo(ttft_s=config.slo.ttft, itl_s=config.slo.itl)
         self._policy = Policy(config.routing, profile=settings.profile, slo=slo, salt=settings.worker)
         self._remote = RemotePrefill(
-            config, token=settings.token, http=self._sidecar.peers, registry=self._sidecar.registry, metrics=metrics
+            settings, http=self._sidecar.peers, registry=self._sidecar.registry, metrics=metrics
         )
         self._answering = Answering(
             settings, engine=self._sidecar.engine, queue=self._sidecar.queue, sessions=self._sessions,
@@ -79,8 +84,8 @@ class DecodeSidecar:
 
     def cut(self) -> None:
         """End what is still under way."""
-        self._answering.legs.cut("shutting down")
-        self._remote.legs.cut("shutting down")
+        self._answering.legs.cut(SHUTTING_DOWN)
+        self._remote.legs.cut(SHUTTING_DOWN)
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -125,6 +130,8 @@ class DecodeSidecar:
             return await self._answer(request, rnd, prefilled)
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
+        except LegFailedError as error:
+            raise _lost(error) from error
         finally:
             request[FACTS].update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
             self._metrics.decisions.labels(self._policy.name, rnd.route, rnd.reason).inc()
@@ -173,9 +180,7 @@ class DecodeSidecar:
                 return Decision(remote=None, reason="history-unreadable")
             task = PrefillTask(0, task.history + task.increment)
         view = self._remote.dispatched.view
-        prefill = [
-            view(r) for r in self._sidecar.registry.ready("prefill") if r.degree in self._settings.profile.degrees
-        ]
+        prefill = [view(r) for r in self._remote.peers() if r.degree in self._settings.profile.degrees]
         return self._policy.route(task, decode=self._view(), prefill=prefill)
 
     def _view(self) -> DecodeWorkerView:
@@ -199,14 +204,18 @@ class DecodeSidecar:
             except LegFailedError as error:
                 self._metrics.kv_handles.labels("orphaned").inc()
                 log.warning("decode_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
-                if error.reason in ("connect", "disconnected"):
-                    raise _lost(error) from error
+                if error.reason in _NOT_LOCALLY:
+                    raise
                 rnd.reason = "kv-load-failed"
+            except (EngineAnsweredError, asyncio.CancelledError):
+                if rnd.first_at is None:
+                    self._metrics.kv_handles.labels("orphaned").inc()
+                raise
         try:
             return await self._answering.run(request, rnd, None)
         except LegFailedError as error:
             log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
-            raise _lost(error) from error
+            raise
 
     def _salt(self, tenant: str) -> str | None:
         if tenant == NO_KEYS_TENANT:
@@ -215,11 +224,13 @@ class DecodeSidecar:
 
 
 def _lost(error: LegFailedError) -> ApiError:
+    if error.reason == SHUTTING_DOWN:
+        return UnavailableError("this decode worker is shutting down", retryable=True)
     status = 504 if error.reason == "timeout" else 502
     return ApiError(
         f"the decode engine failed ({error.reason})",
         status=status,
         kind="server_error",
         code="engine_failed",
-        retryable=True,
+        retryable=error.reason not in ("timeout", "reply-too-large", "event-too-large"),
     )

@@ -16,7 +16,8 @@ Every router process serves these at `GET :8080/metrics`, without a token; a wor
 own metrics on at `GET :8080/engine/metrics`. Times are seconds. Written by `python -m weft_router.metrics`.
 
 Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
-times in the sidecar whose queue it is; replays and bindings in coordinators; requests in all (label `role`).
+times in the sidecar whose queue it is; replays and bindings in coordinators; requests in all (label `role`). TTFT, ITL
+and SLO are those of streams: an answer in one piece shows neither its first token nor its gaps.
 
 * `phase` is `first` for the first round of a conversation and `later` for the rounds after it; `route` is `local`
   (prefilled by the decode worker) or `remote` (prefilled by a prefill worker).
@@ -24,7 +25,7 @@ times in the sidecar whose queue it is; replays and bindings in coordinators; re
   history by it), `superseded` (the next round ran locally, where the cache has it), `expired`, `history_changed` (the
   next prompt did not continue what the engine saw), `ids_differ` (its token ids did not; the prefill was repeated),
   `refused` and `lost` (the prefill worker would not read, or broke), `malformed`, `orphaned` (prefilled KV that no
-  decode engine took; it waits for its lease).
+  decode engine is known to have taken: it refused or failed, or the client left; it waits for its lease).
 * `weft_router_history_tokens_total` by `kind`: `read` (came from the decode worker), `cached` (was where it was
   needed), `recomputed`. KV bytes and `read` come from token counts: an engine reports its own cache and what it read
   as one figure, and what the session left in its cache earlier is taken off.
@@ -46,7 +47,7 @@ class Metrics:
         self.inflight = Gauge("weft_router_inflight", "Requests being served now", ["role"], registry=r)
         self.ttft = Histogram(
             "weft_router_ttft_seconds",
-            "Time to first token of a round, from the decode sidecar's receipt to the engine's first token",
+            "Time to first token of a streamed round, from the decode sidecar's receipt to the engine's first token",
             ["phase", "route"],
             buckets=SECONDS,
             registry=r,
@@ -54,7 +55,7 @@ class Metrics:
         self.itl = Histogram("weft_router_itl_seconds", "Gap between tokens of a stream", buckets=GAPS, registry=r)
         self.slo = Counter(
             "weft_router_slo_rounds",
-            "Rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
+            "Streamed rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
             ["objective", "outcome"],
             registry=r,
         )

@@ -19,6 +19,9 @@ from weft_router.upstream import Deadline, Legs, post, read_bounded
 log = logging.getLogger(__name__)
 
 ENGINE_FAILED = "engine-failed"
+SHUTTING_DOWN = "shutting down"
+PATIENCE_S = 1.0
+"""The decode sidecar waits for its engine for the same times; its own end of waiting shall come first."""
 
 PASSED_HEADERS = (
     "X-Weft-Route",
@@ -42,17 +45,18 @@ class Relay:
         self.legs = Legs()
 
     async def run(
-        self, request: web.Request, record: WorkerRecord, payload: bytes, *,
+        self, request: web.Request, record: WorkerRecord, payload: bytes, *, stream: bool,
         sent: Mapping[str, str], shown: Mapping[str, str], facts: dict[str, object],
     ) -> web.StreamResponse:  # fmt: skip
         """Serve a request by one worker; ``sent`` goes upstream, ``shown`` to the client.
 
         Raises:
-            LegFailedError: the worker failed before its first byte; another one may serve the request.
+            LegFailedError: the worker failed before its first byte; another one may serve the request, unless
+                the time is over, the reply is too large or this process ends.
         """
         timeouts = self._config.timeouts
-        deadline = Deadline(timeouts.first_byte)
-        deadline.cap(timeouts.total)
+        deadline = Deadline((timeouts.first_byte if stream else timeouts.total) + PATIENCE_S)
+        deadline.cap(timeouts.total + PATIENCE_S)
         answer = _Answer(request, shown, deadline, timeouts.idle, facts)
         try:
             with self.legs.track(deadline), self._registry.watched(record.worker, partial(deadline.end, "worker lost")):

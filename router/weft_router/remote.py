@@ -1,5 +1,6 @@
 """Run a prefill on a prefill worker, by the session's KV handle when it has one; give up towards a local prefill."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -8,13 +9,15 @@ from typing import cast
 import aiohttp
 import orjson
 
+from weft_core.policies.snapshot import PrefillTask
 from weft_router.body import Json
-from weft_router.config import RouterConfig
+from weft_router.config import Settings
 from weft_router.errors import ApiError, LegFailedError
 from weft_router.handles import KvHandle, Outcome, prefix_digest
 from weft_router.metrics import Metrics
 from weft_router.prefill import FROM_ENGINE, HISTORY_HEADER, INCREMENT_HEADER, PATH_HEADER
 from weft_router.registry import Registry
+from weft_router.relay import SHUTTING_DOWN
 from weft_router.reply import read_whole
 from weft_router.round import Prefilled, Round
 from weft_router.routing import Dispatched
@@ -27,6 +30,8 @@ log = logging.getLogger(__name__)
 
 MAX_CALLS = 3
 """One worker, the same again without a handle it refused, one other worker: each call may cost a whole prefill."""
+_LOCALLY = frozenset({"engine-error", "no-kv", "reply-too-large", "timeout"})
+"""An engine that lives failed on this request: another one would more likely fail, too, than serve it."""
 
 
 class EngineAnsweredError(Exception):
@@ -42,15 +47,20 @@ class RemotePrefill:
     """Calls from one decode sidecar to the prefill sidecars."""
 
     def __init__(
-        self, config: RouterConfig, *, token: bytes, http: aiohttp.ClientSession, registry: Registry, metrics: Metrics
+        self, settings: Settings, *, http: aiohttp.ClientSession, registry: Registry, metrics: Metrics
     ) -> None:
-        self._config = config
-        self._token = token.decode("latin-1")
+        self._config = settings.config
+        self._revision = settings.revision
+        self._token = settings.token.decode("latin-1")
         self._http = http
         self._registry = registry
         self._metrics = metrics
         self.dispatched = Dispatched()
         self.legs = Legs()
+
+    def peers(self) -> list[WorkerRecord]:
+        """Return the ready prefill workers whose KV this worker's engine can read: those of its own revision."""
+        return [record for record in self._registry.ready("prefill") if record.revision == self._revision]
 
     async def run(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts; None when the round shall prefill locally.
@@ -60,20 +70,21 @@ class RemotePrefill:
 
         Raises:
             EngineAnsweredError: the engine found the request itself wrong.
+            LegFailedError: this process ends.
         """
         handle = rnd.outlook.handle
         tried: set[str] = set()
         target: str | None = worker
         for _ in range(MAX_CALLS):
             record = self._registry.get(target) if target is not None else None
-            if record is None:
+            if record is None or record.revision != self._revision:
                 target = self._other(tried | ({target} if target is not None else set()))
                 if target is None:
-                    return None
+                    break
                 continue
             try:
                 found = await self._attempt(rnd, record, handle)
-            except EngineAnsweredError:
+            except (EngineAnsweredError, asyncio.CancelledError):
                 if handle is not None:
                     self._metrics.kv_handles.labels("lost").inc()
                 raise
@@ -83,7 +94,7 @@ class RemotePrefill:
                     "prefill_failed",
                     extra={"request_id": rnd.id, "worker": record.worker, "reason": error.reason},
                 )
-                if error.reason in ("connect", "disconnected", "gone", "timeout"):
+                if error.reason in ("connect", "disconnected", "gone"):
                     self._registry.report_failure(record.worker)
                 if handle is not None:
                     answered = error.reason in ("engine-error", "ids-differ")
@@ -92,20 +103,27 @@ class RemotePrefill:
                     )
                     self._metrics.kv_handles.labels(outcome).inc()
                     handle = None
-                    if rnd.outlook.task.history >= rnd.outlook.task.increment:
-                        return None
-                    if answered:
-                        continue
+                    if error.reason != SHUTTING_DOWN:
+                        if rnd.outlook.task.history >= rnd.outlook.task.increment:
+                            return None
+                        if answered:
+                            continue
+                if error.reason == SHUTTING_DOWN:
+                    raise
+                if error.reason in _LOCALLY:
+                    return None
                 tried.add(record.worker)
                 target = self._other(tried)
                 continue
             if handle is not None:
                 self._metrics.kv_handles.labels("used").inc()
             return found
+        if handle is not None:
+            self._metrics.kv_handles.labels("superseded").inc()
         return None
 
     def _other(self, tried: set[str]) -> str | None:
-        views = [self.dispatched.view(r) for r in self._registry.ready("prefill") if r.worker not in tried]
+        views = [self.dispatched.view(r) for r in self.peers() if r.worker not in tried]
         best = min(views, key=lambda view: (len(view.queue), view.worker), default=None)
         return best.worker if best is not None else None
 
@@ -120,7 +138,7 @@ class RemotePrefill:
             HISTORY_HEADER: str(known),
             INCREMENT_HEADER: str(task.history + task.increment - known),
         }
-        self.dispatched.add(record.worker, rnd.id, task)
+        self.dispatched.add(record.worker, rnd.id, PrefillTask(known, task.history + task.increment - known))
         try:
             status, raw, from_engine = await self._call(record, orjson.dumps(body), headers)
         finally:

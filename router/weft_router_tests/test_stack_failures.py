@@ -18,12 +18,11 @@ HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
 
 async def test_a_failing_prefill_engine_is_replaced_by_another_one(stack: Stack) -> None:
     await stack.up(prefill=2)
-    stack.engines["p0"].script.status = 500
+    await stack.engines["p0"].stop()
     for i in range(4):
         answer = await stack.chat(HELLO, session=f"s{i}")
         assert answer.status == 200
         assert answer.headers["X-Weft-Prefill-Worker"] == "p1"
-    assert len(stack.engines["p0"].seen) > 0
 
 
 async def test_without_a_working_prefill_worker_rounds_are_local(stack: Stack) -> None:

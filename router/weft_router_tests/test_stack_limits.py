@@ -1,0 +1,202 @@
+"""How long answers may take, what one bad request may cost, and what a router that must go tells its clients."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router_tests.stack import Stack, is_so, router_json, until
+
+pytestmark = pytest.mark.component
+
+HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+
+
+def seen(stack: Stack, role: str) -> int:
+    return sum(len(engine.seen) for name, engine in stack.engines.items() if name.startswith(role))
+
+
+async def test_answers_in_one_piece_decode_side_by_side(stack: Stack) -> None:
+    await stack.up(prefill=0)
+    engine = stack.engines["d0"]
+    engine.script.gate = asyncio.Event()
+    pending = [asyncio.ensure_future(stack.chat(HELLO, session=f"s{i}")) for i in range(4)]
+    await until(lambda: is_so(engine.running == 4))
+    duty: Any = stack.processes["d0"].duty
+    await until(lambda: is_so(duty._answering.batch == 4))
+    engine.script.gate.set()
+    assert [answer.status for answer in await asyncio.gather(*pending)] == [200] * 4
+    assert duty._answering.batch == 0
+    assert len(duty._sidecar.queue) == 0
+    page = await stack.metrics("d0")
+    assert not [name for name in page if name.startswith("weft_router_ttft_seconds_count")]
+    assert not [name for name in page if name.startswith("weft_router_slo_rounds_total")]
+
+
+async def test_a_slow_answer_in_one_piece_is_waited_for(tmp_path: Path) -> None:
+    stack = Stack(tmp_path, config=router_json(timeouts={"firstByte": 0.2}))
+    try:
+        await stack.up(decode=2, prefill=0)
+        for engine in stack.engines.values():
+            engine.script.delay_s = 1.5
+        assert (await stack.chat(HELLO)).status == 200
+        assert seen(stack, "d") == 1
+    finally:
+        await stack.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("prefill", [0, 1])
+async def test_an_answer_that_takes_too_long_is_not_begun_anew(tmp_path: Path, stream: bool, prefill: int) -> None:
+    stack = Stack(tmp_path, config=router_json(timeouts={"firstByte": 0.3, "total": 0.4}))
+    try:
+        await stack.up(decode=2, prefill=prefill)
+        for name in ("d0", "d1"):
+            stack.engines[name].script.hang = True
+        answer = await stack.chat(HELLO, session="s", stream=stream)
+        assert answer.status == 504
+        assert answer.json["error"]["type"] == "server_error"
+        assert seen(stack, "d") == 1
+        coordinator: Any = stack.processes["c0"].duty
+        assert len(coordinator._registry.ready("decode")) == 2
+        assert not [n for n in await stack.metrics("c0") if n.startswith("weft_router_replays_total{")]
+    finally:
+        await stack.close()
+
+
+async def test_a_coordinator_cut_short_says_when_to_come_back_and_blames_nobody(stack: Stack) -> None:
+    await stack.up(decode=2, prefill=0)
+    for engine in stack.engines.values():
+        engine.script.hang = True
+    pending = asyncio.ensure_future(stack.chat(HELLO))
+    await until(lambda: is_so(seen(stack, "d") == 1))
+    coordinator: Any = stack.processes["c0"].duty
+    coordinator.cut()
+    answer = await pending
+    assert answer.status == 503
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert seen(stack, "d") == 1
+    assert len(coordinator._registry.ready("decode")) == 2
+
+
+@pytest.mark.parametrize("leg", ["p", "d"])
+async def test_a_decode_sidecar_cut_short_hands_its_requests_back(stack: Stack, leg: str) -> None:
+    await stack.up(decode=2)
+    bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    held = stack.engines["p0" if leg == "p" else bound]
+    held.script.gate = asyncio.Event()
+    pending = asyncio.ensure_future(stack.chat(HELLO, session="s"))
+    await until(lambda: is_so(held.running == 1))
+    stack.processes[bound].duty.cut()
+    held.script.gate.set()
+    answer = await pending
+    assert answer.status == 200
+    assert answer.headers["X-Weft-Worker"] != bound
+
+
+async def test_a_request_that_hurts_engines_reaches_few_of_them(stack: Stack) -> None:
+    await stack.up(decode=3, prefill=3)
+    for engine in stack.engines.values():
+        engine.script.status = 500
+    assert (await stack.chat(HELLO)).status == 502
+    assert (seen(stack, "p"), seen(stack, "d")) == (2, 2)
+
+
+async def test_a_reply_that_is_too_large_is_not_asked_for_again(tmp_path: Path) -> None:
+    stack = Stack(tmp_path, config=router_json(limits={"maxReplyBytes": 1024}))
+    try:
+        await stack.up(decode=2, prefill=0)
+        answer = await stack.chat([{"role": "user", "content": "x" * 2000}])
+        assert answer.status == 502
+        assert "reply-too-large" in answer.json["error"]["message"]
+        assert seen(stack, "d") == 1
+    finally:
+        await stack.close()
+
+
+async def test_only_workers_of_one_revision_pair(stack: Stack) -> None:
+    stack.config = {**router_json(), "planRevision": "old"}
+    await stack.worker("prefill", "p0")
+    stack.config = {**router_json(), "planRevision": "new"}
+    await stack.worker("decode", "d0")
+    await stack.router("coordinator", "c0")
+    await stack.settle(decode=1, prefill=1)
+    answer = await stack.chat(HELLO)
+    assert (answer.headers["X-Weft-Route"], answer.headers["X-Weft-Reason"]) == ("local", "no-prefill-worker")
+    await stack.worker("prefill", "p1")
+    await stack.settle(decode=1, prefill=2)
+    assert (await stack.chat(HELLO)).headers["X-Weft-Prefill-Worker"] == "p1"
+    await stack.engines["p1"].stop()
+    answer = await stack.chat(HELLO)
+    assert (answer.status, answer.headers["X-Weft-Route"]) == (200, "local")
+    assert len(stack.engines["p0"].seen) == 0
+
+
+async def test_prefilled_kv_that_nobody_takes_is_counted(stack: Stack) -> None:
+    await stack.up()
+    engine = stack.engines["d0"]
+    engine.script.status = 400
+    assert (await stack.chat(HELLO)).status == 400
+    assert await outcomes(stack, "orphaned") == 1
+    engine.script.status, engine.script.hang = 200, True
+    await leave(stack, lambda: engine.running == 1, HELLO)
+    await until(lambda: counted(stack, "orphaned", 2))
+
+
+async def test_a_handle_whose_reader_was_called_off_is_counted_as_lost(stack: Stack) -> None:
+    await stack.up()
+    first = await stack.chat(HELLO, session="s")
+    follow = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more"}]
+    engine = stack.engines["p0"]
+    engine.script.hang = True
+    await leave(stack, lambda: engine.running == 1, follow)
+    assert engine.seen[-1]["kv_transfer_params"]["remote_engine_id"] == "d0"
+    await until(lambda: counted(stack, "lost", 1))
+
+
+async def test_streams_ask_for_a_handle_only_where_streams_bring_one(stack: Stack) -> None:
+    await stack.up(prefill=0)
+    engine = stack.engines["d0"]
+    engine.script.plugin = False
+    for stream in (True, True, False, True):
+        await stack.chat(HELLO, stream=stream)
+    assert ["kv_transfer_params" in body for body in engine.seen] == [True, False, True, False]
+    engine.script.plugin = True
+    for _ in range(2):
+        await stack.chat(HELLO, stream=True)
+    assert ["kv_transfer_params" in body for body in engine.seen[4:]] == [False, True]
+
+
+async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stack) -> None:
+    await stack.up()
+    stack.engines["d0"].script.plugin = False
+    first = await stack.chat(HELLO, session="s", stream=True)
+    follow = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more " * 100}]
+    engine = stack.engines["p0"]
+    engine.script.gate = asyncio.Event()
+    pending = asyncio.ensure_future(stack.chat(follow, session="s", stream=True))
+    await until(lambda: is_so(engine.running == 1))
+    duty: Any = stack.processes["d0"].duty
+    (noted,) = [task for tasks in duty._remote.dispatched._live.values() for task in tasks.values()]
+    assert isinstance(noted, PrefillTask)
+    assert noted.history == 0
+    assert noted.increment > 100
+    engine.script.gate.set()
+    assert (await pending).status == 200
+
+
+async def leave(stack: Stack, when: Any, messages: list[dict[str, Any]]) -> None:
+    pending = asyncio.ensure_future(stack.chat(messages, session="s"))
+    await until(lambda: is_so(when()))
+    pending.cancel()
+    await asyncio.wait([pending])
+
+
+async def outcomes(stack: Stack, outcome: str) -> float:
+    return (await stack.metrics("d0")).get(f'weft_router_kv_handles_total{{outcome="{outcome}"}}', 0)
+
+
+async def counted(stack: Stack, outcome: str, count: int) -> bool:
+    return await outcomes(stack, outcome) == count
