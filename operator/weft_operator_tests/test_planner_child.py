@@ -67,7 +67,10 @@ async def test_a_hanging_planner_is_ended_with_its_children(tmp_path: Path) -> N
     [
         ("import os; os.kill(os.getpid(), 11)", "PlannerCrashed", "SIGSEGV", True),
         ("import sys; sys.exit('out of luck')", "PlannerCrashed", "status 1: out of luck", True),
+        ("import os; os.kill(os.getpid(), 40)", "PlannerCrashed", "signal 40", True),
         ("print('hello')", "PlannerCrashed", "cannot be read", True),
+        ("print('[]')", "PlannerCrashed", "an object is expected, not list", True),
+        ('print(\'{"status": "ok", "plan": null, "profile": {}}\')', "PlannerCrashed", "plan: an object", True),
         ('print(\'{"status": "ok"}\')', "PlannerCrashed", "cannot be read", True),
         ("import sys; sys.stderr.write('slo.ttft: no'); sys.exit(2)", "InvalidSpec", "slo.ttft: no", False),
         ('print(\'{"status": "infeasible", "reason": "TooFewGpus", "message": "2"}\')', "TooFewGpus", "2", False),

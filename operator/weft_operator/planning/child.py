@@ -76,16 +76,28 @@ def _read(status: int | None, out: bytes, err: str) -> Answer:
     if status == BAD_REQUEST:
         return Refused("InvalidSpec", tail or "the planner refused the request")
     if status != 0:
-        how = f"signal {signal.Signals(-status).name}" if status is not None and status < 0 else f"status {status}"
+        how = _signal_name(-status) if status is not None and status < 0 else f"status {status}"
         last = f": {tail}" if tail else ""
         return Refused("PlannerCrashed", f"the planner ended with {how}{last}", passing=True)
     try:
         body = json.loads(out)
+        if not isinstance(body, dict):
+            raise TypeError(f"an object is expected, not {type(body).__name__}")
         if body["status"] != "ok":
             return Refused(str(body.get("reason") or "Infeasible"), str(body.get("message", "no layout fits")))
-        return Planned(plan=plan_from_json(body["plan"]), profile=dict(body["profile"]))
+        plan = body["plan"]
+        if not isinstance(plan, dict):
+            raise TypeError(f"plan: an object is expected, not {type(plan).__name__}")
+        return Planned(plan=plan_from_json(plan), profile=dict(body["profile"]))
     except (ValueError, KeyError, TypeError, PlanError) as error:
         return Refused("PlannerCrashed", f"the planner's answer cannot be read: {error!r}", passing=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {signal.Signals(number).name}"
+    except ValueError:  # real-time signals have numbers only
+        return f"signal {number}"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -56,9 +56,14 @@ class PlannerDesk:
         return question.answer
 
     def retry_in(self, key: ServiceKey) -> float | None:
-        """Return the seconds until a refused question should be asked again; None when it should not."""
+        """Return the seconds until a refused question should be asked again; None when it should not.
+
+        None too while the planner is at work on it: the answer wakes the service itself.
+        """
         question = self._questions.get(key)
-        if question is None or not isinstance(question.answer, Refused) or not question.answer.passing:
+        if question is None or question.task is not None:
+            return None
+        if not isinstance(question.answer, Refused) or not question.answer.passing:
             return None
         return max(0.0, question.retry_at - self._clock())
 
@@ -77,7 +82,12 @@ class PlannerDesk:
 
     async def _work(self, key: ServiceKey, question: _Question, request: Request) -> None:
         async with self._turn:
-            answer = await self._solve(request)
+            try:
+                answer = await self._solve(request)
+            except Exception as error:
+                # A bug in reading an answer must not leave the question open for ever.
+                log.exception("planner_failed", extra={"service": str(key)})
+                answer = Refused("PlannerCrashed", f"the planner's answer cannot be used: {error!r}", passing=True)
         question.attempts += 1
         if isinstance(answer, Refused):
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (question.attempts - 1))
