@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from weft_operator.manifest import HASH_ANNOTATION, Manifest, ObjectKey, annotations_of, is_terminating, key_of
@@ -120,22 +121,28 @@ def _list_difference(desired: list[Any], live: object, path: str) -> str | None:
     return None
 
 
-_QUANTITY = re.compile(r"([0-9]+|[0-9]*\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
-_SCALE = {"": 1.0, "m": 1e-3} | {
-    unit: scale
-    for power, letter in enumerate("kMGTPE", start=1)
-    for unit, scale in ((letter, 1000.0**power), (f"{letter.upper()}i", 1024.0**power))
-}
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(n|u|m|[kMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
+"""Kubernetes' quantities (API conventions, resource.Quantity): 1.5Gi, 1500m, 2e3, .5."""
+
+_SCALE = (
+    {"": Fraction(1)}
+    | {unit: Fraction(1, 1000**power) for power, unit in enumerate("mun", start=1)}
+    | {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)}
+    | {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)}
+)
 
 
 def _same_quantity(left: object, right: object) -> bool:
-    """Tell whether two texts are the same amount: the API server stores 1000m as 1."""
+    """Tell whether two texts are exactly the same amount: the API server stores 1000m as 1, 1.4Gi as 1503238553600m."""
     a, b = _amount(left), _amount(right)
     return a is not None and a == b
 
 
-def _amount(value: object) -> float | None:
+def _amount(value: object) -> Fraction | None:
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     match = _QUANTITY.fullmatch(str(value))
-    return float(match.group(1)) * _SCALE[match.group(2) or ""] if match else None
+    if match is None:
+        return None
+    number, unit, exponent = match.groups()
+    return Fraction(number) * _SCALE[unit or ""] * Fraction(10) ** int(exponent or 0)

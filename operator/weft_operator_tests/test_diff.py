@@ -101,6 +101,21 @@ def test_differences_are_named(wanted: Any, found: Any, path: str) -> None:
     assert first_difference(wanted, found) == path
 
 
+@given(
+    tenths=st.integers(1, 10**6),
+    unit=st.sampled_from(["", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"]),
+)
+def test_amounts_are_the_same_in_the_api_servers_words(tenths: int, unit: str) -> None:
+    """The API server stores a fraction of a unit in the largest suffix that needs none: 1.4Gi as 1503238553600m."""
+    factor = 1024 ** " KMGT".index(unit[0]) if unit.endswith("i") else 1000 ** " kMGT".index(unit or " ")
+    written = f"{tenths // 10}.{tenths % 10}{unit}"
+    thousandths = tenths * 100 * factor
+    for stored in (f"{thousandths}m", f"{thousandths * 1000}u", f"{thousandths * 10**6}n", f"{thousandths}e-3"):
+        assert first_difference({"memory": written}, {"memory": stored}) is None
+    for other in (f"{thousandths + 1}m", f"{thousandths * 10**6 - 1}n"):
+        assert first_difference({"memory": written}, {"memory": other}) == "memory"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab1", max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
