@@ -5,13 +5,16 @@ from typing import Any
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.apiserver import FIELD_MANAGER, ApiServer
 from weft_operator.diff import Action, Apply, Delete
-from weft_operator.errors import ConflictError, NotFoundError, StalledError
+from weft_operator.errors import ConflictError, NotFoundError, StalledError, WaitingError
 from weft_operator.events import Fact
 from weft_operator.manifest import Manifest, ServiceKey, controller_of
 
+CHANGED_WAIT_S = 1.0
+"""The change wakes a pass by its event; this one is for an event that got lost."""
 
-def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> None:
-    """Carry out one action; repeating it changes nothing.
+
+def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> Manifest | None:
+    """Carry out one action and return the object as it is now, None when it is deleted; repeating it changes nothing.
 
     Raises:
         StalledError: an object of this name exists that Weft did not make.
@@ -19,24 +22,33 @@ def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> None:
     """
     if isinstance(action, Delete):
         _delete(api, action)
-        return
+        return None
     if action.fresh:
         _insist_on_ours(api, action, owner_uid)
-    api.apply(action.manifest)
+    return api.apply(action.manifest)
 
 
-def write_status(api: ApiServer, key: ServiceKey, status: dict[str, Any]) -> None:
-    """Replace the status by server-side apply; a service deleted meanwhile is left in peace."""
+def write_status(api: ApiServer, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
+    """Replace the status by server-side apply if the service still has this resource version.
+
+    A service deleted meanwhile is left in peace. The version is the guard against writing onto another service of
+    the same name: for the status of a custom resource the API server ignores a uid that is not the object's.
+
+    Raises:
+        WaitingError: the service was changed or made anew meanwhile; the status is for the one before.
+    """
     body: Manifest = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
-        "metadata": {"name": key.name, "namespace": key.namespace},
+        "metadata": {"name": key.name, "namespace": key.namespace, "resourceVersion": version},
         "status": status,
     }
     try:
         api.apply(body, subresource="status")
     except NotFoundError:
         return
+    except ConflictError as error:
+        raise WaitingError("ServiceChanged", f"{key} changed during the pass", retry_after=CHANGED_WAIT_S) from error
 
 
 def post_event(api: ApiServer, key: ServiceKey, uid: str, fact: Fact, *, now: str) -> None:

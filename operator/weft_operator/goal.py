@@ -71,13 +71,21 @@ def question(service: DisaggInferenceService, observed: Observed) -> Question:
         StalledError: the spec refers to something that is not there or cannot be used.
     """
     spec = service.spec
-    ref = spec.coordinator.auth.api_key_secret_ref
-    if ref is not None and not observed.api_key_found:
-        raise StalledError(
-            "SecretNotFound",
-            f"spec.coordinator.auth.apiKeySecretRef: there is no Secret {ref.name} with a non-empty key {ref.key} in "
-            f"namespace {service.metadata.namespace}; create it or correct the reference",
-        )
+    hub = spec.model.source.hugging_face if spec.model.source is not None else None
+    for field, ref, found in (
+        ("spec.coordinator.auth.apiKeySecretRef", spec.coordinator.auth.api_key_secret_ref, observed.api_key_found),
+        (
+            "spec.model.source.huggingFace.tokenSecretRef",
+            hub.token_secret_ref if hub is not None else None,
+            observed.model_token_found,
+        ),
+    ):
+        if ref is not None and not found:
+            raise StalledError(
+                "SecretNotFound",
+                f"{field}: there is no Secret {ref.name} with a non-empty key {ref.key} in namespace "
+                f"{service.metadata.namespace}; create it or correct the reference",
+            )
     profile = None
     if spec.profile.ref is not None:
         name = spec.profile.ref.name

@@ -8,7 +8,7 @@ from weft_operator import apply, observe
 from weft_operator.apiserver import ApiServer
 from weft_operator.diff import Action
 from weft_operator.events import Fact
-from weft_operator.manifest import ServiceKey
+from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.observe import Observed
 
 
@@ -26,13 +26,13 @@ class LiveCluster:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
         return await asyncio.to_thread(observe.count_gpus, self._api, pools)
 
-    async def carry_out(self, action: Action, *, owner_uid: str) -> None:
-        """Carry out one action."""
-        await asyncio.to_thread(apply.carry_out, self._api, action, owner_uid=owner_uid)
+    async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
+        """Carry out one action; return the object as it is now, None when it is deleted."""
+        return await asyncio.to_thread(apply.carry_out, self._api, action, owner_uid=owner_uid)
 
-    async def write_status(self, key: ServiceKey, status: dict[str, Any]) -> None:
-        """Replace the status."""
-        await asyncio.to_thread(apply.write_status, self._api, key, status)
+    async def write_status(self, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
+        """Replace the status if the service still has this resource version."""
+        await asyncio.to_thread(apply.write_status, self._api, key, status, version=version)
 
     async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
         """Post an event."""

@@ -18,6 +18,8 @@ OPERATOR_LABEL = "weft.dev/operator"
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
 HASH_ANNOTATION = "weft.dev/applied-hash"
+TEMPLATE_HASH_ANNOTATION = "weft.dev/template-hash"
+TOKEN_HASH_ANNOTATION = "weft.dev/token-hash"  # noqa: S105 - the name of an annotation
 
 
 @dataclass(frozen=True, slots=True, order=True)

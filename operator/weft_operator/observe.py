@@ -38,6 +38,8 @@ class Observed:
     """The CostProfile that the spec refers to, None when it is not there."""
     api_key_found: bool = True
     """Whether the Secret and key of ``coordinator.auth.apiKeySecretRef`` are there, if the spec names one."""
+    model_token_found: bool = True
+    """The same for ``model.source.huggingFace.tokenSecretRef``."""
 
     def of_kind(self, kind: str) -> tuple[Manifest, ...]:
         """Return the owned objects of one kind."""
@@ -80,7 +82,10 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
         pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
         former=tuple(former),
         profile=_profile(api, key, spec),
-        api_key_found=_api_key_found(api, key, spec),
+        api_key_found=_secret_found(api, key, (spec.get("coordinator") or {}).get("auth"), "apiKeySecretRef"),
+        model_token_found=_secret_found(
+            api, key, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
+        ),
     )
 
 
@@ -122,8 +127,9 @@ def _profile(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest 
     return _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name))
 
 
-def _api_key_found(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> bool:
-    ref = ((spec.get("coordinator") or {}).get("auth") or {}).get("apiKeySecretRef")
+def _secret_found(api: ApiServer, key: ServiceKey, part: dict[str, Any] | None, field: str) -> bool:
+    """Tell whether a reference's Secret and key are there and not empty; no reference is no lack."""
+    ref = (part or {}).get(field)
     if not ref:
         return True
     secret = _get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"]))

@@ -20,6 +20,8 @@ class WorkerState:
     ready: bool
     trouble: str = ""
     unschedulable: bool = False
+    waits: bool = False
+    """It serves with the template before; its update waits until the others are ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,19 @@ def worker_states(
     statefulsets: Sequence[Manifest],
     pods: Sequence[Manifest],
     changed: frozenset[str],
+    waiting: frozenset[str] = frozenset(),
 ) -> tuple[WorkerState, ...]:
-    """Return the state of every planned worker; ``changed`` names StatefulSets that were just applied."""
+    """Return the state of every planned worker.
+
+    ``changed`` names StatefulSets whose spec was just changed, ``waiting`` those whose update is left to a later pass.
+    """
     sets = {name_of(item): item for item in statefulsets}
     states = []
     for worker in workers:
         name = worker.name(service)
+        if name in waiting:
+            states.append(WorkerState(worker, name, ready=False, waits=True))
+            continue
         mine = [pod for pod in pods if labels_of(pod).get(WORKER_LABEL) == name]
         found = sets.get(name)
         current = found is not None and name not in changed and is_current(found)
@@ -55,7 +64,7 @@ def worker_states(
 
 
 def coordinator_state(deployment: Manifest | None, pods: Sequence[Manifest], *, changed: bool) -> CoordinatorState:
-    """Return the state of the coordinator's Deployment; ``changed`` when it was just applied."""
+    """Return the state of the coordinator's Deployment; ``changed`` when its spec was just changed."""
     trouble = _trouble(pods)[0]
     if deployment is None or changed or not is_current(deployment):
         return CoordinatorState(available=False, rolled_out=False, trouble=trouble)

@@ -38,7 +38,8 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "The cost profile has a figure that cannot be used.", "Correct the field that the message names."
         ),
         "SecretNotFound": Reason(
-            "`spec.coordinator.auth.apiKeySecretRef` names a Secret or key that is not there.",
+            "`spec.coordinator.auth.apiKeySecretRef` or `spec.model.source.huggingFace.tokenSecretRef` names a Secret "
+            "or key that is not there.",
             "Create the Secret with that key, or correct the reference.",
         ),
         "TooFewGpus": Reason(
@@ -110,7 +111,10 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "The scheduler finds no node for a worker.",
             "See the message: GPUs, RDMA devices, taints or labels are missing.",
         ),
-        "WaitingForPlan": Reason("There is no plan to carry out.", "See the condition Planned."),
+        "WaitingForPlan": Reason(
+            "There is no plan for the current spec yet; workers of the last plan keep running.",
+            "See the condition Planned.",
+        ),
         "NameTaken": Reason(
             "An object that Weft did not make has a name that the service needs.",
             "Rename the service, or remove the object that the message names.",

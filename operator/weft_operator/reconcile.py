@@ -32,6 +32,7 @@ from weft_operator.manifest import (
 from weft_operator.observe import Observed
 from weft_operator.planning.desk import PlannerDesk
 from weft_operator.readiness import coordinator_state, stuck_workers, worker_states
+from weft_operator.rollout import stage
 from weft_operator.settings import Settings
 from weft_operator.status import Result, Verdict, build_status
 
@@ -52,11 +53,11 @@ class Cluster(Protocol):
     async def count_gpus(self, pools: list[tuple[str, dict[str, str]]]) -> int | None:
         """Return the GPUs of the pools' nodes, None when that cannot be told."""
 
-    async def carry_out(self, action: Action, *, owner_uid: str) -> None:
-        """Carry out one action."""
+    async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
+        """Carry out one action; return the object as it is now, None when it is deleted."""
 
-    async def write_status(self, key: ServiceKey, status: dict[str, Any]) -> None:
-        """Replace the status."""
+    async def write_status(self, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
+        """Replace the status if the service still has this resource version."""
 
     async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
         """Post an event."""
@@ -69,6 +70,15 @@ class Outcome:
     look_again: float | None = None
     actions: int = 0
     gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """The actions that were carried out, the objects whose spec they changed, and why one failed, if one did."""
+
+    done: tuple[Action, ...]
+    changed: frozenset[ObjectKey]
+    failure: Verdict | None
 
 
 class Reconciler:
@@ -146,7 +156,7 @@ class Reconciler:
     async def _carry_out(
         self, key: ServiceKey, observed: Observed, goal: Goal
     ) -> tuple[Result, tuple[Action, ...], Fleet | None]:
-        generation = int(observed.service["metadata"].get("generation", 0))
+        generation = _generation(observed.service)
         if goal.record is None:
             return Result(key=key, generation=generation, planned=goal.planned), (), None
         now = self._clock()
@@ -154,10 +164,12 @@ class Reconciler:
         stuck = stuck_workers(sets, observed.pods)
         live = live_workers(key.name, sets, observed.pods, now=now, stuck=stuck)
         fleet = choose(goal.record.plan.groups, live, taken=_taken(key, observed))
-        actions = self._plan_actions(key, observed, goal.record, fleet)
-        done, failure = await self._apply(actions, owner_uid=observed.service["metadata"]["uid"])
-        changed = frozenset(action.key.name for action in done if action.key.kind == "StatefulSet")
-        moved = any(action.key.kind == "Deployment" for action in done)
+        staged = stage(
+            self._plan_actions(key, observed, goal.record, fleet),
+            states=worker_states(key.name, fleet.workers, statefulsets=sets, pods=observed.pods, changed=frozenset()),
+            statefulsets=sets,
+        )
+        applied = await self._apply(staged.actions, observed)
         chosen = {worker.name(key.name) for worker in fleet.workers}
         return (
             Result(
@@ -165,17 +177,24 @@ class Reconciler:
                 generation=generation,
                 planned=goal.planned,
                 record=goal.record,
-                workers=worker_states(key.name, fleet.workers, statefulsets=sets, pods=observed.pods, changed=changed),
+                workers=worker_states(
+                    key.name,
+                    fleet.workers,
+                    statefulsets=sets,
+                    pods=observed.pods,
+                    changed=frozenset(item.name for item in applied.changed if item.kind == "StatefulSet"),
+                    waiting=staged.waiting,
+                ),
                 coordinator=coordinator_state(
                     observed.named("Deployment", key.name),
                     [pod for pod in observed.pods if labels_of(pod).get(COMPONENT_LABEL) == "coordinator"],
-                    changed=moved,
+                    changed=any(item.kind == "Deployment" for item in applied.changed),
                 ),
                 lost=tuple(item.name for item in fleet.lost),
                 leaving=tuple(item.name for item in live if item.name not in chosen and item.lost is None),
-                failure=failure,
+                failure=applied.failure,
             ),
-            done,
+            applied.done,
             fleet,
         )
 
@@ -188,27 +207,36 @@ class Reconciler:
         wanted = desired_objects(rendering, fleet.workers, token=token)
         return diff(wanted, observed.owned, prunable=PRUNABLE, keep=_mounted(key, observed))
 
-    async def _apply(self, actions: tuple[Action, ...], *, owner_uid: str) -> tuple[tuple[Action, ...], Verdict | None]:
-        """Carry out the actions in order; return those done and why one failed, if one did.
+    async def _apply(self, actions: tuple[Action, ...], observed: Observed) -> _Applied:
+        """Carry out the actions in order.
 
         A refused object does not keep the others back: a bad pod template must not stop the removal of a lost worker.
+        Only the token does: templates that carry the hash of a token that was not stored would change every pass.
         """
         done: list[Action] = []
+        changed: set[ObjectKey] = set()
         failure: Verdict | None = None
+        tokenless = False
         for action in actions:
+            if tokenless and isinstance(action, Apply) and action.key.kind in ("StatefulSet", "Deployment"):
+                continue
             try:
-                await self._cluster.carry_out(action, owner_uid=owner_uid)
+                now = await self._cluster.carry_out(action, owner_uid=observed.service["metadata"]["uid"])
             except TransientError:
                 raise
             except (StalledError, ApiError) as error:
                 log.warning("apply_failed", extra={"object": str(action.key), "error": str(error)})
                 reason = error.reason if isinstance(error, StalledError) else "ApplyFailed"
                 failure = failure or Verdict("False", reason, str(error))
+                tokenless = tokenless or action.key.kind == "Secret"
                 continue
             verb = "applied" if isinstance(action, Apply) else "deleted"
             log.info(verb, extra={"object": str(action.key), "reason": action.reason})
             done.append(action)
-        return tuple(done), failure
+            before = observed.named(action.key.kind, action.key.name)
+            if before is None or now is None or _generation(now) != _generation(before):
+                changed.add(action.key)  # labels and annotations leave the generation, and pods, as they are
+        return _Applied(tuple(done), frozenset(changed), failure)
 
     async def _report(
         self, key: ServiceKey, observed: Observed, result: Result, actions: tuple[Action, ...], fleet: Fleet | None
@@ -217,9 +245,14 @@ class Reconciler:
         after = build_status(result, before, now=_timestamp(self._clock()))
         # Events first: after a crash between the two the same facts are found again and have the same names.
         for fact in facts(before, after, actions=actions, fleet=fleet):
-            await self._cluster.post_event(key, observed.service["metadata"]["uid"], fact)
+            try:
+                await self._cluster.post_event(key, observed.service["metadata"]["uid"], fact)
+            except ApiError as error:
+                # A quota or a missing right must not keep the status back, which says the same.
+                log.warning("event_not_posted", extra={"service": str(key), "reason": fact.reason, "error": str(error)})
         if after != before:
-            await self._cluster.write_status(key, after)
+            version = str(observed.service["metadata"].get("resourceVersion", ""))
+            await self._cluster.write_status(key, after, version=version)
 
 
 def _taken(key: ServiceKey, observed: Observed) -> list[Worker]:
@@ -247,6 +280,10 @@ def _mounted(key: ServiceKey, observed: Observed) -> frozenset[ObjectKey]:
         for volume in spec.get("volumes") or ()
         if volume.get("configMap")
     )
+
+
+def _generation(manifest: Manifest) -> int:
+    return int(manifest["metadata"].get("generation", 0))
 
 
 def _timestamp(moment: datetime) -> str:

@@ -16,12 +16,10 @@ class Settings:
     router_image: str
     mock_image: str
     redis_url: str
-    prometheus_url: str = ""
     watch_namespaces: tuple[str, ...] = ()
     planner_deadline: float = 60.0
     resync: float = 60.0
     port: int = 8081
-    pod_name: str = ""
     instance: str = ""
     """Which of several operators in a cluster this is: it looks after services that carry its name as a label."""
 
@@ -36,12 +34,10 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         router_image=_required(env, "WEFT_ROUTER_IMAGE", "the image of coordinators and sidecars"),
         mock_image=env.get("WEFT_MOCK_IMAGE", ""),
         redis_url=env.get("WEFT_REDIS_URL") or "redis://weft-redis.weft-system:6379/0",
-        prometheus_url=env.get("WEFT_PROMETHEUS_URL", ""),
         watch_namespaces=tuple(part for part in env.get("WEFT_WATCH_NAMESPACES", "").replace(",", " ").split() if part),
         planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 60.0),
         resync=_seconds(env, "WEFT_RESYNC_SECONDS", 60.0),
         port=_port(env, "WEFT_OPERATOR_PORT", 8081),
-        pod_name=env.get("POD_NAME", ""),
         instance=env.get("WEFT_OPERATOR_INSTANCE", ""),
     )
 

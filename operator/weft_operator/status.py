@@ -56,9 +56,15 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
         "Progressing": progressing(result),
     }
     was = {item["type"]: item for item in before.get("conditions") or ()}
+    generations = dict.fromkeys(CONDITIONS, result.generation)
+    observed = result.generation
+    if _replanning(result):
+        # Ready is still about the workers of the plan before, so nobody may read it as an answer to the new spec.
+        observed = min(observed, int(before.get("observedGeneration") or 0))
+        generations["Ready"] = min(observed, int((was.get("Ready") or {}).get("observedGeneration") or 0))
     status: dict[str, Any] = {
-        "observedGeneration": result.generation,
-        "conditions": [_condition(kind, verdicts[kind], was.get(kind), result.generation, now) for kind in CONDITIONS],
+        "observedGeneration": observed,
+        "conditions": [_condition(kind, verdicts[kind], was.get(kind), generations[kind], now) for kind in CONDITIONS],
     }
     if result.record is not None:
         plan = result.record.plan
@@ -81,7 +87,7 @@ def ready(result: Result) -> Verdict:
     missing = [state for state in result.workers if not state.ready]
     for role, reason in (("prefill", "NoPrefillWorker"), ("decode", "NoDecodeWorker")):
         of_role = [state for state in result.workers if state.worker.role == role]
-        if not any(state.ready for state in of_role):
+        if not any(state.ready or state.waits for state in of_role):
             return Verdict("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.coordinator.available:
         more = f"; {result.coordinator.trouble}" if result.coordinator.trouble else ""
@@ -100,7 +106,7 @@ def ready(result: Result) -> Verdict:
 
 def progressing(result: Result) -> Verdict:
     """Return the condition Progressing: True while objects are not yet as they should be."""
-    if result.failure is not None:
+    if result.failure is not None and result.planned.reason != "Planning":
         return result.failure
     if result.record is None:
         waiting: Truth = "True" if result.planned.reason == "Planning" else "False"
@@ -113,12 +119,21 @@ def progressing(result: Result) -> Verdict:
         return Verdict("True", "Unschedulable", stuck[0].trouble)
     if missing:
         ready_now = len(result.workers) - len(missing)
-        return Verdict("True", "RollingOut", f"{ready_now} of {len(result.workers)} workers are ready")
+        waits = sum(state.waits for state in missing)
+        turn = f"; {waits} serve with the template before until it is their turn" if waits else ""
+        return Verdict("True", "RollingOut", f"{ready_now} of {len(result.workers)} workers are ready{turn}")
     if result.leaving:
         return Verdict("True", "RollingOut", f"removing workers: {', '.join(result.leaving[:5])}")
     if not result.coordinator.rolled_out:
         return Verdict("True", "RollingOut", "coordinator pods are starting or being replaced")
+    if _replanning(result):
+        return Verdict("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
     return Verdict("False", "UpToDate", f"plan {result.record.plan.revision} is carried out")
+
+
+def _replanning(result: Result) -> bool:
+    """Tell whether the workers are those of a plan before while the planner is at work on the spec."""
+    return result.record is not None and result.planned.reason == "Planning"
 
 
 def _trouble(states: Sequence[WorkerState]) -> str:

@@ -24,9 +24,11 @@ class FakeCluster:
         self.pods: dict[str, Manifest] = {}
         self.profile: Manifest | None = None
         self.api_key_found = True
+        self.model_token_found = True
         self.gpus: int | None = gpus
         self.actions: list[Action] = []
         self.events: list[Fact] = []
+        self.events_error: OperatorError | None = None
         self.status_writes = 0
         self.fail: Callable[[Action], OperatorError | None] = lambda _action: None
         self._clock = clock
@@ -41,12 +43,13 @@ class FakeCluster:
             pods=tuple(copy.deepcopy(item) for item in self.pods.values()),
             profile=self.profile,
             api_key_found=self.api_key_found,
+            model_token_found=self.model_token_found,
         )
 
     async def count_gpus(self, _pools: list[tuple[str, dict[str, str]]]) -> int | None:
         return self.gpus
 
-    async def carry_out(self, action: Action, *, owner_uid: str) -> None:
+    async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
         assert owner_uid == UID
         error = self.fail(action)
         if error is not None:
@@ -54,18 +57,22 @@ class FakeCluster:
         self.actions.append(action)
         if isinstance(action, Apply):
             self._apply(action.manifest)
-        else:
-            assert self.objects[action.key]["metadata"]["uid"] == action.uid
-            del self.objects[action.key]
-            for name, pod in list(self.pods.items()):
-                if labels_of(pod).get("weft.dev/worker") == action.key.name:
-                    self.remove_pod(name)
+            return copy.deepcopy(self.objects[action.key])
+        assert self.objects[action.key]["metadata"]["uid"] == action.uid
+        del self.objects[action.key]
+        for name, pod in list(self.pods.items()):
+            if labels_of(pod).get("weft.dev/worker") == action.key.name:
+                self.remove_pod(name)
+        return None
 
-    async def write_status(self, _key: ServiceKey, status: dict[str, Any]) -> None:
+    async def write_status(self, _key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
+        assert version == self.service["metadata"].get("resourceVersion", "")
         self.status_writes += 1
         self.service["status"] = copy.deepcopy(status)
 
     async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+        if self.events_error is not None:
+            raise self.events_error
         if fact.name(key.name, uid) not in {item.name(key.name, uid) for item in self.events}:
             self.events.append(fact)
 

@@ -22,6 +22,7 @@ from weft_operator.errors import (
     NotFoundError,
     StalledError,
     TransientError,
+    WaitingError,
 )
 from weft_operator.events import Fact
 from weft_operator.manifest import Manifest, ObjectKey
@@ -176,10 +177,19 @@ def test_only_our_own_objects_are_taken_over(server: Scripted) -> None:
 
 
 def test_the_status_of_a_service_that_went_is_not_missed(server: Scripted) -> None:
-    write_status(server.api, KEY, {"conditions": []})
+    write_status(server.api, KEY, {"conditions": []}, version="7")
+    assert server.asked[0][2]["metadata"]["resourceVersion"] == "7"
     assert server.asked[0][1].startswith(
         "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo/status?"
     )
+
+
+def test_a_status_is_not_written_onto_a_service_that_was_made_anew(server: Scripted) -> None:
+    path = "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo/status"
+    server.on("PATCH", path, {"message": "the object has been modified"}, status=409)
+    with pytest.raises(WaitingError, match="default/demo changed during the pass") as caught:
+        write_status(server.api, KEY, {"conditions": []}, version="7")
+    assert caught.value.retry_after > 0
 
 
 def test_an_event_that_was_posted_is_not_posted_again(server: Scripted) -> None:
@@ -214,10 +224,25 @@ def test_a_service_is_observed_with_all_that_is_its_own(server: Scripted) -> Non
     ("data", "found"),
     [({"all": "c2stMQ=="}, True), ({"all": ""}, False), ({"all": "ICA="}, False), ({"other": "c2stMQ=="}, False)],
 )
-def test_an_api_key_counts_only_when_it_holds_something(server: Scripted, data: dict[str, str], found: bool) -> None:
-    spec = {"coordinator": {"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}}
+def test_a_secret_counts_only_when_it_holds_something(server: Scripted, data: dict[str, str], found: bool) -> None:
+    ref = {"name": "keys", "key": "all"}
+    service: Manifest = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}}
+    server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
+    for path in ("apps/v1/statefulsets", "apps/v1/deployments", "policy/v1/poddisruptionbudgets"):
+        group, version, plural = path.split("/")
+        server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
+    for plural in ("services", "serviceaccounts", "pods", "configmaps"):
+        server.on("GET", f"{ROOT}/{plural}", {"items": []})
     server.on("GET", f"{ROOT}/secrets/keys", {"data": data})
-    assert observe._api_key_found(server.api, KEY, spec) is found
+
+    def seen(spec: Manifest) -> tuple[bool, bool]:
+        service["spec"] = spec
+        observed = observe.observe(server.api, KEY)
+        assert observed is not None
+        return observed.api_key_found, observed.model_token_found
+
+    assert seen({"coordinator": {"auth": {"apiKeySecretRef": ref}}}) == (found, True)
+    assert seen({"model": {"source": {"huggingFace": {"tokenSecretRef": ref}}}}) == (True, found)
 
 
 def test_gpus_are_counted_once_per_node(server: Scripted) -> None:

@@ -89,7 +89,7 @@ async def test_an_engine_change_is_rolled_out_without_a_new_plan() -> None:
     configs = world.cluster.names("ConfigMap")
     world.cluster.change(engine={"type": "mock", "image": "registry.example.com/mock:2"})
     await world.step()
-    assert summary(world)["Ready"] == ("False", "NoPrefillWorker"), "old pods are not ready at the new template"
+    assert summary(world)["Ready"] == ("False", "NoDecodeWorker"), "old pods are not ready at the new template"
     await world.until_quiet()
     after = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
     assert before.keys() == after.keys()

@@ -22,6 +22,7 @@ class World:
         self.answer: Answer = planned()
         self.requests: list[Request] = []
         self.woken = 0
+        self.new_token = b"0123456789abcdef0123456789abcdef"
         self.restart()
 
     def restart(self) -> None:
@@ -32,7 +33,7 @@ class World:
             desk=self.desk,
             settings=SETTINGS,
             clock=lambda: self.now,
-            new_token=lambda: b"0123456789abcdef0123456789abcdef",
+            new_token=lambda: self.new_token,
         )
 
     async def step(self) -> Outcome:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from weft_operator.desired.config import plan_config, router_config
 from weft_operator.desired.coordinator import coordinator
 from weft_operator.desired.disruption import disruption_budgets
-from weft_operator.desired.identity import service_account, token_secret
+from weft_operator.desired.identity import service_account, token_hash, token_secret
 from weft_operator.desired.rendering import PlanRecord, Rendering
+from weft_operator.desired.router import Mounts
 from weft_operator.desired.services import services
 from weft_operator.desired.workers import statefulset
 from weft_operator.fleet import Worker
@@ -18,6 +19,7 @@ __all__ = ["PlanRecord", "Rendering", "desired_objects"]
 def desired_objects(rendering: Rendering, workers: Sequence[Worker], *, token: bytes) -> tuple[Manifest, ...]:
     """Return all objects of a service in the order in which they are applied: what pods mount comes first."""
     config = router_config(rendering)
+    mounts = Mounts(config=config["metadata"]["name"], token_hash=token_hash(token))
     return (
         service_account(rendering),
         token_secret(rendering, token),
@@ -25,6 +27,6 @@ def desired_objects(rendering: Rendering, workers: Sequence[Worker], *, token: b
         plan_config(rendering),
         *services(rendering),
         *disruption_budgets(rendering),
-        *(statefulset(rendering, worker, config=config["metadata"]["name"]) for worker in sorted(workers)),
-        coordinator(rendering, config=config["metadata"]["name"]),
+        *(statefulset(rendering, worker, mounts) for worker in sorted(workers)),
+        coordinator(rendering, mounts),
     )

@@ -1,10 +1,17 @@
 """The coordinator Deployment: the front door, stateless but for Redis."""
 
 from weft_operator.desired.rendering import Rendering
-from weft_operator.desired.router import STOP_MARGIN_S, drain_seconds, http_probe, router_container, router_volumes
+from weft_operator.desired.router import (
+    STOP_MARGIN_S,
+    Mounts,
+    drain_seconds,
+    http_probe,
+    router_container,
+    router_volumes,
+)
 from weft_operator.desired.security import pod_security
 from weft_operator.desired.workers import NODE_LOSS_S
-from weft_operator.manifest import Manifest
+from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest
 
 COMPONENT = "coordinator"
 
@@ -14,8 +21,8 @@ UNLISTED_S = 3
 _KEYS_VOLUME = "api-keys"
 
 
-def coordinator(rendering: Rendering, *, config: str) -> Manifest:
-    """Return the coordinator's Deployment; ``config`` names the ConfigMap of the router."""
+def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
+    """Return the coordinator's Deployment."""
     spec = rendering.spec.coordinator
     return {
         "apiVersion": "apps/v1",
@@ -27,21 +34,24 @@ def coordinator(rendering: Rendering, *, config: str) -> Manifest:
             "selector": {"matchLabels": rendering.selector(COMPONENT)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {
-                "metadata": {"labels": rendering.labels(COMPONENT)},
-                "spec": _pod(rendering, config),
+                "metadata": {
+                    "labels": rendering.labels(COMPONENT),
+                    "annotations": {TOKEN_HASH_ANNOTATION: mounts.token_hash},
+                },
+                "spec": _pod(rendering, mounts),
             },
         },
     }
 
 
-def _pod(rendering: Rendering, config: str) -> Manifest:
-    volumes = router_volumes(rendering, config=config)
+def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
+    volumes = router_volumes(rendering, mounts)
     env: list[Manifest] = []
-    mounts: list[Manifest] = []
+    keys: list[Manifest] = []
     key = rendering.spec.coordinator.auth.api_key_secret_ref
     if key is not None:
         env.append({"name": "WEFT_API_KEYS_FILE", "value": "/etc/weft-api-keys/keys"})
-        mounts.append({"name": _KEYS_VOLUME, "mountPath": "/etc/weft-api-keys", "readOnly": True})
+        keys.append({"name": _KEYS_VOLUME, "mountPath": "/etc/weft-api-keys", "readOnly": True})
         volumes.append(
             {
                 "name": _KEYS_VOLUME,
@@ -53,7 +63,7 @@ def _pod(rendering: Rendering, config: str) -> Manifest:
             }
         )
     container = router_container(rendering, role=COMPONENT, env=env, resources=rendering.spec.coordinator.resources)
-    container["volumeMounts"] = [*container["volumeMounts"], *mounts]
+    container["volumeMounts"] = [*container["volumeMounts"], *keys]
     return {
         "serviceAccountName": rendering.name(),
         "automountServiceAccountToken": False,

@@ -1,6 +1,7 @@
 """The service account without rights, and the internal token that authenticates every hop."""
 
 import base64
+import hashlib
 
 from weft_operator.desired.rendering import Rendering
 from weft_operator.manifest import Manifest
@@ -27,6 +28,14 @@ def token_secret(rendering: Rendering, token: bytes) -> Manifest:
         "type": "Opaque",
         "data": {"token": base64.b64encode(token).decode()},
     }
+
+
+def token_hash(token: bytes) -> str:
+    """Return what pod templates carry of the token, so that a new token restarts the pods that hold the old one.
+
+    64 bits of SHA-256 over 256 random bits tell nothing that could be used as the token.
+    """
+    return hashlib.sha256(b"weft token\0" + token).hexdigest()[:16]
 
 
 def read_token(secret: Manifest) -> bytes | None:

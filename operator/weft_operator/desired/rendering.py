@@ -43,7 +43,9 @@ class Rendering:
     def revision(self) -> str:
         """Name what workers must agree on to exchange KV: 10 hex digits over the model and the engine.
 
-        Replica counts, SLO and routing are left out, so that a scale change never restarts a worker.
+        Workers of one revision may pair. A changed revision restarts workers, and so does every other change of their
+        pod template, router.json (SLO, routing, limits, cost profile) included, whose ConfigMap is named by content.
+        Replica counts are in neither, so that a scale change restarts no worker that stays.
         """
         engine = self.spec.engine
         return content_hash(

@@ -1,6 +1,7 @@
 """The router container, which is the coordinator's only container and the sidecar of every worker."""
 
 import math
+from dataclasses import dataclass
 
 from weft_core.durations import parse_duration
 from weft_operator.api.engine import Resources
@@ -15,6 +16,14 @@ TMP_VOLUME = "tmp"
 
 STOP_MARGIN_S = 10
 """Time beyond the drain timeout for processes to end before they are killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """What router containers read at start: the name of their ConfigMap and the hash of the internal token."""
+
+    config: str
+    token_hash: str
 
 
 def drain_seconds(rendering: Rendering) -> int:
@@ -57,10 +66,10 @@ def router_container(rendering: Rendering, *, role: str, env: list[Manifest], re
     }
 
 
-def router_volumes(rendering: Rendering, *, config: str) -> list[Manifest]:
+def router_volumes(rendering: Rendering, mounts: Mounts) -> list[Manifest]:
     """Return the volumes that a router container mounts."""
     return [
-        {"name": CONFIG_VOLUME, "configMap": {"name": config}},
+        {"name": CONFIG_VOLUME, "configMap": {"name": mounts.config}},
         {"name": TOKEN_VOLUME, "secret": {"secretName": rendering.name("token"), "defaultMode": 0o440}},
         {"name": TMP_VOLUME, "emptyDir": {}},
     ]

@@ -5,12 +5,14 @@ sidecar, which asks the engine (``/engine/livez``). The sidecar is a native one:
 outlives it, so the engine's preStop waits in the sidecar until live requests have ended.
 """
 
+from weft_core.plan import content_hash
 from weft_operator.api.capacity import Pool
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     CONFIG_VOLUME,
     STOP_MARGIN_S,
     TMP_VOLUME,
+    Mounts,
     drain_seconds,
     from_field,
     http_probe,
@@ -27,6 +29,8 @@ from weft_operator.manifest import (
     PLAN_REVISION_LABEL,
     POOL_LABEL,
     REVISION_LABEL,
+    TEMPLATE_HASH_ANNOTATION,
+    TOKEN_HASH_ANNOTATION,
     WORKER_LABEL,
     Manifest,
 )
@@ -37,16 +41,29 @@ NODE_LOSS_S = 15
 _SHM_VOLUME = "shm"
 
 
-def statefulset(rendering: Rendering, worker: Worker, *, config: str) -> Manifest:
-    """Return the StatefulSet of one worker; ``config`` names the ConfigMap of the router."""
+def statefulset(rendering: Rendering, worker: Worker, mounts: Mounts) -> Manifest:
+    """Return the StatefulSet of one worker."""
     name = worker.name(rendering.key.name)
     identity = {WORKER_LABEL: name, DEGREE_LABEL: str(worker.degree), POOL_LABEL: worker.pool}
+    metadata = rendering.metadata(name, worker.role, {**identity, PLAN_REVISION_LABEL: rendering.record.plan.revision})
+    template = {
+        "metadata": {
+            "labels": {
+                **rendering.labels(worker.role),
+                **identity,
+                REVISION_LABEL: rendering.revision,
+            },
+            "annotations": {
+                "kubectl.kubernetes.io/default-container": "engine",
+                TOKEN_HASH_ANNOTATION: mounts.token_hash,
+            },
+        },
+        "spec": _pod(rendering, worker, name, mounts),
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": rendering.metadata(
-            name, worker.role, {**identity, PLAN_REVISION_LABEL: rendering.record.plan.revision}
-        ),
+        "metadata": {**metadata, "annotations": {TEMPLATE_HASH_ANNOTATION: content_hash(template, 16)}},
         "spec": {
             "replicas": 1,
             "serviceName": rendering.name(worker.role),
@@ -54,22 +71,12 @@ def statefulset(rendering: Rendering, worker: Worker, *, config: str) -> Manifes
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": {**rendering.selector(worker.role), WORKER_LABEL: name}},
             "updateStrategy": {"type": "RollingUpdate"},
-            "template": {
-                "metadata": {
-                    "labels": {
-                        **rendering.labels(worker.role),
-                        **identity,
-                        REVISION_LABEL: rendering.revision,
-                    },
-                    "annotations": {"kubectl.kubernetes.io/default-container": "engine"},
-                },
-                "spec": _pod(rendering, worker, name, config),
-            },
+            "template": template,
         },
     }
 
 
-def _pod(rendering: Rendering, worker: Worker, name: str, config: str) -> Manifest:
+def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Manifest:
     pool = rendering.pool(worker.pool)
     engine = engine_container(
         rendering.spec,
@@ -93,7 +100,7 @@ def _pod(rendering: Rendering, worker: Worker, name: str, config: str) -> Manife
         "initContainers": [_sidecar(rendering, worker, name)],
         "containers": [_engine(rendering, worker, pool, engine)],
         "volumes": [
-            *router_volumes(rendering, config=config),
+            *router_volumes(rendering, mounts),
             {
                 "name": _SHM_VOLUME,
                 "emptyDir": {"medium": "Memory", "sizeLimit": str(rendering.spec.engine.shared_memory)},

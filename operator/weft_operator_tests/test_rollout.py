@@ -1,0 +1,159 @@
+"""Which workers get a new template now: of each role one serving worker at a time."""
+
+import copy
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_operator.desired import desired_objects
+from weft_operator.diff import Action, diff, stamped
+from weft_operator.fleet import Worker
+from weft_operator.manifest import Manifest
+from weft_operator.readiness import WorkerState
+from weft_operator.rollout import Stage, stage
+from weft_operator_tests.samples import TOKEN, rendering, with_spec
+from weft_operator_tests.world import serving, summary
+
+BASE = rendering()
+FASTER = with_spec(BASE, routing=BASE.spec.routing.model_copy(update={"alpha": 0.8}))
+P0, P1, P2 = (Worker("prefill", 4, index, "h20") for index in range(3))
+D0, D1 = (Worker("decode", 8, index, "h20") for index in range(2))
+ALL = (P0, P1, P2, D0, D1)
+
+
+def sets(base: object = BASE, *, workers: Sequence[Worker] = ALL, token: bytes = TOKEN) -> list[Manifest]:
+    objects = desired_objects(base, workers, token=token)  # type: ignore[arg-type]
+    return [copy.deepcopy(item) for item in objects if item["kind"] == "StatefulSet"]
+
+
+def live(workers: Sequence[Worker] = ALL) -> list[Manifest]:
+    found = [stamped(item) for item in sets(workers=workers)]
+    for item in found:
+        item["metadata"]["uid"] = f"uid of {item['metadata']['name']}"
+    return found
+
+
+def run(
+    wanted: list[Manifest], found: list[Manifest], *, down: Sequence[Worker] = (), workers: Sequence[Worker] = ALL
+) -> Stage:
+    actions: tuple[Action, ...] = diff(wanted, found, prunable=("StatefulSet",))
+    states = [WorkerState(worker, worker.name("demo"), worker not in down) for worker in workers]
+    return stage(actions, states=states, statefulsets=found)
+
+
+def names(found: Stage) -> list[str]:
+    return [action.key.name for action in found.actions]
+
+
+def test_one_serving_worker_of_each_role_goes_first() -> None:
+    found = run(sets(FASTER), live())
+    assert names(found) == ["demo-d8-0", "demo-p4-0"]
+    assert found.waiting == {"demo-d8-1", "demo-p4-1", "demo-p4-2"}
+
+
+def test_the_next_one_waits_until_the_first_is_back() -> None:
+    current = live()
+    for number, item in enumerate(sets(FASTER)):
+        if item["metadata"]["name"] in ("demo-d8-0", "demo-p4-0"):
+            current[number] = stamped(item)
+    restarting = run(sets(FASTER), current, down=(P0, D0))
+    assert names(restarting) == []
+    assert restarting.waiting == {"demo-d8-1", "demo-p4-1", "demo-p4-2"}
+    assert names(run(sets(FASTER), current)) == ["demo-d8-1", "demo-p4-1"]
+
+
+def test_a_broken_worker_is_updated_at_once_and_the_serving_ones_wait_for_it() -> None:
+    found = run(sets(FASTER), live(), down=(P1,))
+    assert names(found) == ["demo-d8-0", "demo-p4-1"]
+    assert found.waiting == {"demo-d8-1", "demo-p4-0", "demo-p4-2"}
+
+
+def test_with_nobody_serving_all_are_updated() -> None:
+    found = run(sets(FASTER), live(), down=ALL)
+    assert len(names(found)) == 5
+    assert found.waiting == frozenset()
+
+
+def test_the_only_worker_of_a_role_is_updated() -> None:
+    assert names(run(sets(FASTER, workers=(P0, D0)), live((P0, D0)), workers=(P0, D0))) == ["demo-d8-0", "demo-p4-0"]
+
+
+def test_what_restarts_nothing_waits_for_nobody() -> None:
+    wanted = sets()
+    for item in wanted:
+        item["metadata"]["labels"]["weft.dev/plan-revision"] = "other"
+    found = run(wanted, live())
+    assert len(found.actions) == 5
+    assert found.waiting == frozenset()
+
+
+def test_new_and_superfluous_workers_are_not_held_up() -> None:
+    found = run(sets(workers=(P0, P1, D0)), live((P0, P2, D0)), workers=(P0, P1, D0), down=(P1,))
+    assert sorted(names(found)) == ["demo-p4-1", "demo-p4-2"]
+
+
+def test_a_field_that_is_no_longer_wanted_is_a_restart_too() -> None:
+    found = live()
+    before = sets(with_spec(BASE, engine=BASE.spec.engine.model_copy(update={"image_pull_secrets": ["pull"]})))
+    for number, item in enumerate(before):
+        found[number] = stamped(item)
+    assert names(run(sets(), found)) == ["demo-d8-0", "demo-p4-0"]
+
+
+def test_a_template_changed_by_hand_is_put_back_one_at_a_time() -> None:
+    found = live()
+    for item in found:
+        item["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+    assert names(run(sets(), found)) == ["demo-d8-0", "demo-p4-0"]
+
+
+def test_a_new_token_goes_to_all_at_once() -> None:
+    found = run(sets(token=b"another token of thirty-two bytes"), live())
+    assert len(found.actions) == 5
+    assert found.waiting == frozenset()
+
+
+@given(down=st.sets(st.sampled_from(ALL)), changed=st.sets(st.sampled_from(ALL)))
+def test_no_pass_takes_a_second_serving_worker_and_none_stops_without_a_reason(
+    down: set[Worker], changed: set[Worker]
+) -> None:
+    current = live()
+    for number, item in enumerate(sets(FASTER)):
+        if not any(worker.name("demo") == item["metadata"]["name"] for worker in changed):
+            current[number] = stamped(item)
+    found = run(sets(FASTER), current, down=tuple(down))
+    now = set(names(found))
+    assert now | found.waiting == {worker.name("demo") for worker in changed}
+    for role in ("prefill", "decode"):
+        mine = [worker for worker in ALL if worker.role == role]
+        taken = [worker for worker in mine if worker.name("demo") in now and worker not in down]
+        broken = [worker for worker in mine if worker in down]
+        assert len(taken) <= (0 if broken else 1)
+        assert all(worker.name("demo") in now for worker in broken if worker in changed)
+        if not broken and any(worker in changed for worker in mine):
+            assert taken, "with all serving there is progress"
+
+
+async def test_a_change_of_routing_never_stops_a_role_that_has_two_workers() -> None:
+    world = await serving()
+    before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    world.cluster.change(routing={"alpha": 0.8})
+    await world.step()
+    assert [action.key.name for action in world.cluster.actions if action.reason == "changed"][-3:] == [
+        "demo-d8-0",
+        "demo-p4-0",
+        "demo",
+    ]
+    assert "1 serve with the template before" in world.cluster.condition("Progressing")["message"]
+    await world.step()
+    assert world.cluster.pods["demo-p4-1-0"]["metadata"]["uid"] == before["demo-p4-1-0"], "p4-0 is not back yet"
+    world.cluster.settle()
+    await world.step()
+    assert summary(world)["Ready"] == ("False", "Degraded"), "p4-1 is being updated, p4-0 has just come back"
+    await world.until_quiet()
+    after = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert len(world.cluster.names("ConfigMap")) == 2
