@@ -143,6 +143,19 @@ async def test_a_plan_that_was_deleted_is_made_again() -> None:
     assert pods == {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
 
 
+@pytest.mark.parametrize("name", ["plan.json", "profile.json", "spec.json"])
+@pytest.mark.parametrize("text", ["null", "[]", "{}", "no JSON"])
+async def test_a_plan_that_was_damaged_is_made_again(name: str, text: str) -> None:
+    world = await serving()
+    config = world.cluster.named("ConfigMap", "demo-plan")
+    before = copy.deepcopy(config["data"])
+    config["data"][name] = text
+    world.restart()
+    await world.until_quiet()
+    assert len(world.requests) == 2
+    assert world.cluster.named("ConfigMap", "demo-plan")["data"] == before
+
+
 async def test_with_planning_off_the_plan_in_force_stays() -> None:
     world = await serving()
     world.cluster.change(planning={"mode": "Off"}, slo={"ttft": "9s", "itl": "90ms"})

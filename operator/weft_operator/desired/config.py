@@ -6,8 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from weft_core.cost import CostProfileError
 from weft_core.durations import parse_duration
 from weft_core.plan import PlanError, canonical_json, content_hash, plan_from_json, plan_to_json
+from weft_core.profile_json import profile_from_json
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.manifest import Manifest
@@ -83,13 +85,17 @@ def read_record(config: Manifest) -> PlanRecord | None:
     """Return the record in a plan ConfigMap; None when somebody emptied or damaged it (then it is planned anew)."""
     data = config.get("data") or {}
     try:
+        plan, profile = json.loads(data["plan.json"]), json.loads(data["profile.json"])
+        if not isinstance(plan, dict) or not isinstance(profile, dict):
+            return None
+        profile_from_json(profile)
         return PlanRecord(
             spec=DisaggInferenceServiceSpec.model_validate_json(data["spec.json"]),
-            plan=plan_from_json(json.loads(data["plan.json"])),
-            profile=json.loads(data["profile.json"]),
+            plan=plan_from_json(plan),
+            profile=profile,
             request_hash=data["request-hash"],
         )
-    except (KeyError, TypeError, ValidationError, PlanError, json.JSONDecodeError):
+    except (KeyError, TypeError, ValidationError, PlanError, CostProfileError, json.JSONDecodeError):
         return None
 
 
