@@ -94,15 +94,24 @@ class Answering:
                     if response.content_type == "text/event-stream":
                         if response.headers.get(PLUGIN_HEADER) is not None:
                             self._streams_export = True
-                        return await passing.stream(response)
-                    return await passing.whole(response)
+                        out = await passing.stream(response)
+                    else:
+                        out = await passing.whole(response)
+                    self._engine.served()
+                    return out
         except TimeoutError:
+            if not deadline.lost and not passing.begun:
+                self._engine.failed()
             return await passing.broken(deadline.lost or "timeout")
         except StreamBrokenError as error:
             return await passing.broken(error.reason)
         except LegFailedError as error:
             if error.reason == "connect":
                 self._engine.lost()
+            elif (
+                prefilled is None and error.reason != "reply-too-large"
+            ):  # KV not fetched may be the other side's fault
+                self._engine.failed()
             raise
         finally:
             passing.close()

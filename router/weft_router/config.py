@@ -63,7 +63,7 @@ class LimitsConfig(_Section):
 
 
 class TimeoutsConfig(_Section):
-    """Seconds; of a stream ``first_byte`` covers queueing and prefill, ``idle`` each gap; ``total`` bounds every answer."""
+    """Seconds; in streams ``first_byte`` covers queue and prefill, ``idle`` each gap; ``total`` bounds all answers."""
 
     connect: float = Field(2.0, gt=0)
     first_byte: float = Field(300.0, alias="firstByte", gt=0)

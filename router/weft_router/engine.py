@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 import aiohttp
 
@@ -16,6 +17,10 @@ POLL_S = 1.0
 HEALTH_TIMEOUT_S = 2.0
 UNHEALTHY_AFTER = 2
 """One refused health call may be a full accept queue; two in a row are not."""
+
+STRIKES = 3
+"""One request may be at fault itself; three in a row that nothing else contradicts are the engine's."""
+REST_S = 5.0
 
 _SAMPLE = re.compile(rb"^(vllm:[a-z_]+)(?:\{([^}]*)\})? ([0-9.eE+-]+)", re.MULTILINE)
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d+)"')
@@ -32,12 +37,28 @@ class EngineLoad:
 
 
 class Engine:
-    """One engine behind a loopback URL."""
+    """One engine behind a loopback URL.
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, *, on_change: Callable[[], None]) -> None:
+    A health endpoint may lie: after STRIKES failed requests in a row the engine is unhealthy for REST_S, if
+    ``may_rest`` says that others can do its work; then one more failure is enough, and one success forgets all.
+    """
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        url: str,
+        *,
+        on_change: Callable[[], None],
+        may_rest: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.http = http
         self.url = url
         self._on_change = on_change
+        self._may_rest = may_rest
+        self._clock = clock
+        self._strikes = 0
+        self._rest_until = float("-inf")
         self.healthy = False
         self.load = EngineLoad()
         self._failures = 0
@@ -53,6 +74,7 @@ class Engine:
         ok = await self.alive()
         self._failures = 0 if ok else self._failures + 1
         healthy = ok or (self.healthy and self._failures < UNHEALTHY_AFTER)
+        healthy = healthy and self._clock() >= self._rest_until
         if healthy != self.healthy:
             self.healthy = healthy
             log.log(logging.INFO if healthy else logging.ERROR, "engine_healthy" if healthy else "engine_unhealthy")
@@ -77,6 +99,19 @@ class Engine:
                 return await response.read() if response.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
+
+    def served(self) -> None:
+        """Note that a request was answered."""
+        self._strikes = 0
+
+    def failed(self) -> None:
+        """Note that a request failed here, or was not answered in time, though the engine took it."""
+        self._strikes += 1
+        if self._strikes >= STRIKES and self.healthy and self._may_rest():
+            self._rest_until = self._clock() + REST_S
+            self.healthy = False
+            log.error("engine_rests", extra={"failures": self._strikes})
+            self._on_change()
 
     def lost(self) -> None:
         """Take the engine for dead until it answers: a request just failed to reach it."""

@@ -124,15 +124,24 @@ class PrefillSidecar:
         try:
             with self._legs.track(deadline):
                 async with deadline, leg as response:
-                    return response.status, await read_bounded(response, limit)
+                    reply = await read_bounded(response, limit)
+                    if response.status < 500:
+                        engine.served()
+                    elif fresh:  # a history that cannot be read may be the decode worker's fault
+                        engine.failed()
+                    return response.status, reply
         except LegFailedError as error:
             if error.reason == "connect":
                 engine.lost()
+            elif fresh and error.reason != "reply-too-large":
+                engine.failed()
             log.warning("prefill_engine_failed", extra={"request_id": request_id, "reason": error.reason})
             raise ApiError(
                 f"the prefill engine failed ({error.reason})", status=502, kind="server_error", retryable=True
             ) from error
         except TimeoutError as error:
+            if fresh and not deadline.lost:
+                engine.failed()
             raise ApiError("the prefill engine did not answer in time", status=504, kind="server_error") from error
         except asyncio.CancelledError:
             log.info("prefill_cancelled", extra={"request_id": request_id})

@@ -38,8 +38,9 @@ class Sidecar:
         timeouts = settings.config.timeouts
         routing = settings.config.routing
         self.engine = Engine(
-            self._client(timeouts.connect, ENGINE_KEEPALIVE_S), settings.engine_url, on_change=self.heartbeat.hurry
-        )
+            self._client(timeouts.connect, ENGINE_KEEPALIVE_S), settings.engine_url, on_change=self.heartbeat.hurry,
+            may_rest=self._replaceable,
+        )  # fmt: skip
         self.peers = self._client(timeouts.connect, SIDECAR_KEEPALIVE_S)
         self.registry = Registry(store, partial(probe, self.peers))
         self.queue = PrefillQueue(
@@ -111,6 +112,11 @@ class Sidecar:
         """Announce that this worker takes nothing new."""
         self.draining = True
         self.heartbeat.hurry()
+
+    def _replaceable(self) -> bool:
+        """Tell whether others can do this worker's work: prefills run on decode workers, too."""
+        decode = self.registry.ready("decode")
+        return self.settings.role == "prefill" or any(r.worker != self.settings.worker for r in decode)
 
     def _client(self, connect_s: float, keepalive_s: float) -> aiohttp.ClientSession:
         http = client(connect_s=connect_s, keepalive_s=keepalive_s)

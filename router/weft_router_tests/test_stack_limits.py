@@ -187,6 +187,37 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     assert (await pending).status == 200
 
 
+async def test_an_engine_that_fails_under_a_green_health_check_rests_and_is_tried_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_router.engine.REST_S", 1.0)
+    monkeypatch.setattr("weft_router.engine.POLL_S", 0.1)
+    await stack.up(decode=2, prefill=0)
+    bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    sick = stack.engines[bound]
+    duty: Any = stack.processes[bound].duty
+    await until(lambda: is_so(len(duty._sidecar.registry.ready("decode")) == 2))
+    sick.script.status = 500
+    for i in range(3):
+        answers = await asyncio.gather(*(stack.chat(HELLO, session=f"s{i}{k}") for k in range(4)))
+        assert {answer.status for answer in answers} == {200}
+        if duty.ready() is not None:
+            break
+    assert duty.ready() is not None
+    sick.script.status = 200
+    await until(lambda: is_so(duty.ready() is None))
+    await stack.settle(decode=2, prefill=0)
+
+
+async def test_the_last_decode_worker_does_not_rest(stack: Stack) -> None:
+    await stack.up(prefill=0)
+    stack.engines["d0"].script.status = 500
+    for _ in range(5):
+        assert (await stack.chat(HELLO)).status in (502, 503)
+    assert len(stack.engines["d0"].seen) >= 4
+    assert stack.processes["d0"].duty.ready() is None
+
+
 async def leave(stack: Stack, when: Any, messages: list[dict[str, Any]]) -> None:
     pending = asyncio.ensure_future(stack.chat(messages, session="s"))
     await until(lambda: is_so(when()))

@@ -1,0 +1,61 @@
+"""The watch of one engine: what requests tell about it counts as much as its health endpoint."""
+
+import aiohttp
+import pytest
+
+from weft_router.engine import REST_S, STRIKES, Engine
+from weft_router_tests.fake_engine import FakeEngine
+from weft_router_tests.stack import free_port
+
+pytestmark = pytest.mark.component
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def healthy(engine: Engine) -> bool:
+    return engine.healthy
+
+
+@pytest.mark.parametrize("replaceable", [True, False])
+async def test_failures_in_a_row_count_against_a_green_health_check(replaceable: bool) -> None:
+    clock, changes = Clock(), 0
+
+    def changed() -> None:
+        nonlocal changes
+        changes += 1
+
+    fake = FakeEngine("d0")
+    await fake.start(free_port())
+    async with aiohttp.ClientSession() as http:
+        engine = Engine(http, fake.url, on_change=changed, may_rest=lambda: replaceable, clock=clock)
+        await engine.poll()
+        assert healthy(engine)
+        for _ in range(2):
+            for _ in range(STRIKES - 1):
+                engine.failed()
+            assert healthy(engine)
+            engine.served()
+        for _ in range(STRIKES):
+            engine.failed()
+        assert healthy(engine) is not replaceable
+        if replaceable:
+            clock.now = REST_S - 0.1
+            await engine.poll()
+            assert not healthy(engine)
+            clock.now = REST_S
+            await engine.poll()
+            assert healthy(engine)
+            engine.failed()
+            assert not healthy(engine)
+            clock.now = 2 * REST_S
+            await engine.poll()
+            engine.served()
+            engine.failed()
+            assert healthy(engine)
+            assert changes == 5
+    await fake.stop()
