@@ -84,7 +84,7 @@ def itl_curve(records: Sequence[RoundRecord], *, slo: Slo, plan: Plan) -> Figure
     gaps = [g * 1e3 for r in records for g in r.gaps_s]
     round_means = [1e3 * sum(r.gaps_s) / len(r.gaps_s) for r in records if r.gaps_s]
     _curve(axes, gaps, colour=QUIET, label=f"every gap ({len(gaps):,})")
-    _curve(axes, round_means, colour=LATER, label=f"mean of each round ({len(round_means)})")
+    _curve(axes, round_means, colour=LATER, label=f"round means ({len(round_means)})")
     _marks(figure, axes, slo_at=slo.itl_s * 1e3, plan_at=plan.predicted.itl_p95_s * 1e3, percentile=slo.percentile)
     axes.set_xlabel("inter-token latency, ms")
     axes.set_xlim(0, max(1.5 * slo.itl_s * 1e3, 1.05 * max(round_means, default=1.0)))
@@ -209,7 +209,7 @@ def _marks(figure: Figure, axes: Axes, *, slo_at: float, plan_at: float, percent
         handles.append(Line2D([], [], color=INK, marker="D", markersize=5, linestyle="none", label=label))
     axes.set_ylim(0, 101)
     axes.set_ylabel("share within, %")
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.3, handlelength=1.7)
 
 
 def _log_seconds(axes: Axes) -> None:
