@@ -118,7 +118,7 @@ push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=re
 	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)")
 
 .PHONY: bench
-bench: $(STAMP) ## Measure the router's overhead against a direct call
+bench: $(STAMP) ## Measure what the router adds to a direct call of the engine
 	@$(PY) bench/router_overhead.py
 
 .PHONY: clean

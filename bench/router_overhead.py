@@ -1,10 +1,12 @@
-"""Measure what the router adds to a call on an idle stack: the engines called directly, then through all three hops.
+"""Measure what the router adds to a call on an idle stack: through one sidecar, and through all hops.
 
 Starts Redis, two mock engines and a coordinator with a decode and a prefill sidecar on loopback, sends single
 requests one after the other, and prints the medians and their difference for local and for remote prefills. A direct
-remote call is the prefill leg and the decode leg sent by hand, so the difference is the router alone.
+remote call is the prefill leg and the decode leg sent by hand, so the difference is the router alone. "sidecar" rows
+go to the decode worker's sidecar as a coordinator would (a remote one passes the prefill worker's sidecar too), the
+"session" rows through the coordinator as well. The target is for one sidecar on the way to its engine.
 The router's own CPU time per request stands beside them: it says more than the clock on a busy machine.
-Exit status 1 when a difference exceeds the target.
+Exit status 1 when that difference exceeds the target.
 """
 
 import argparse
@@ -77,14 +79,15 @@ class Stack:
         self.policy = policy
         self.processes: list[asyncio.subprocess.Process] = []
         self.routers: list[int] = []
-        self.decode_engine = self.prefill_engine = self.coordinator = ""
+        self.decode_engine = self.prefill_engine = self.sidecar = self.coordinator = ""
+        self.token = secrets.token_hex(16)
 
     async def start(self) -> None:
         """Start everything and wait until the coordinator is ready."""
         redis = shutil.which("redis-server")
         if redis is None:
             raise BenchError("redis-server is missing: apt-get install redis-server")
-        (self.folder / "token").write_text(secrets.token_hex(16))
+        (self.folder / "token").write_text(self.token)
         (self.folder / "profile.json").write_text(json.dumps(PROFILE))
         (self.folder / "router.json").write_text(json.dumps(self._config()))
         redis_port = free_port()
@@ -95,7 +98,7 @@ class Stack:
         self.decode_engine = await self._engine("decode")
         self.prefill_engine = await self._engine("prefill")
         await self._router("prefill", env, self.prefill_engine)
-        await self._router("decode", env, self.decode_engine)
+        self.sidecar = await self._router("decode", env, self.decode_engine)
         self.coordinator = await self._router("coordinator", env, "")
 
     def _config(self) -> dict[str, object]:
@@ -205,10 +208,9 @@ def prompt(size: int, number: int) -> dict[str, object]:
 
 
 async def post(
-    http: aiohttp.ClientSession, url: str, body: dict[str, object], *, session: str = ""
+    http: aiohttp.ClientSession, url: str, body: dict[str, object], *, headers: dict[str, str] | None = None
 ) -> tuple[dict[str, object], str]:
     """Send one request; return the reply and the route it says it took."""
-    headers = {"X-Session-Id": session} if session else {}
     async with http.post(url + "/v1/chat/completions", json=body, headers=headers) as response:
         reply = await response.json()
         if response.status != 200:
@@ -245,15 +247,21 @@ async def measure(running: Stack, route: str, options: argparse.Namespace) -> li
                 body = {**body, "kv_transfer_params": prefilled["kv_transfer_params"]}
             await post(http, running.decode_engine, body)
 
-        async def routed(number: int, session: str) -> None:
-            _, took = await post(http, running.coordinator, prompt(options.size, number), session=session)
+        async def routed(number: int, url: str, headers: dict[str, str]) -> None:
+            _, took = await post(http, url, prompt(options.size, number), headers=headers)
             if took != route:
                 raise BenchError(f"the request went {took}, not {route}")
 
+        internal = {"X-Weft-Token": running.token, "X-Weft-Session": "sidecar"}
+        known = {"X-Session-Id": route}
         calls: list[tuple[Row, Callable[[int], Awaitable[None]]]] = [
             (Row(f"{route}, direct"), direct),
-            (Row(f"{route}, new session"), lambda number: routed(number, f"{route}-{number}")),
-            (Row(f"{route}, known session"), lambda number: routed(number, route)),
+            (Row(f"{route}, sidecar"), lambda number: routed(number, running.sidecar, internal)),
+            (Row(f"{route}, known session"), lambda number: routed(number, running.coordinator, known)),
+            (
+                Row(f"{route}, new session"),
+                lambda number: routed(number, running.coordinator, {"X-Session-Id": f"{route}-{number}"}),
+            ),
         ]
         for batch in range(-1, options.requests // BATCH):
             for row, call in calls:
@@ -306,11 +314,11 @@ def main() -> int:
             return 1
         for row in rows:
             added = row.median - rows[0].median
-            missed = missed or added > TARGET_MS
+            missed = missed or (row.name == "local, sidecar" and added > TARGET_MS)
             p95 = statistics.quantiles(row.ms, n=20)[18]
             more = f"{added:10.2f} {row.cpu_ms / len(row.ms):11.2f}" if row is not rows[0] else ""
             print(f"{row.name:24} {row.median:8.2f} {p95:8.2f} {more}")
-    print(f"target: added P50 <= {TARGET_MS:g} ms: {'missed' if missed else 'met'}")
+    print(f"target: one sidecar (local) adds <= {TARGET_MS:g} ms at P50: {'missed' if missed else 'met'}")
     return 1 if missed else 0
 
 
