@@ -26,6 +26,7 @@ from weft_e2e.checks.sessions import FOUR_ROUNDS
 from weft_e2e.demo.settings import SYSTEM_NAMESPACE
 from weft_e2e.kube import Object
 from weft_e2e.replay.client import Target
+from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.scenarios.background import Background, background_sessions
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed, small_service
@@ -60,11 +61,17 @@ def patch(service: Service, manifest: Object, path: str, value: object) -> Objec
 
 
 @contextmanager
-def under_load(service: Service, *, lanes: int = 3, round_deadline_s: float = 30.0) -> Iterator[Background]:
+def under_load(
+    service: Service,
+    *,
+    lanes: int = 3,
+    round_deadline_s: float = 30.0,
+    rounds: tuple[PlannedRound, ...] = Background.BRISK,
+) -> Iterator[Background]:
     """Keep sessions going on the service for as long as the block runs."""
     with service.reachable(run=f"{time.time():.0f}-") as target:
         wait_served(target)
-        background = Background(target, lanes=lanes, round_deadline_s=round_deadline_s)
+        background = Background(target, lanes=lanes, rounds=rounds, round_deadline_s=round_deadline_s)
         with background_sessions(background):
             background.wait_served(lanes, timeout_s=30)
             yield background
@@ -261,15 +268,32 @@ _UNKNOWN = kube.Condition(status="Unknown", reason="", message="", generation=No
 
 def test_sessions_go_on_when_redis_restarts(weft: Installed, namespace: str) -> None:
     service = applied(weft, namespace, small_service())
+    before = redis_pods(weft)
+    assert before
 
-    with under_load(service) as load:
+    with under_load(service, lanes=6, rounds=LONG_PAUSES) as load:
         weft.kube.kubectl(
             "delete", "pod", "-n", SYSTEM_NAMESPACE, "-l", REDIS, "--grace-period=0", "--force", "--wait=false"
         )
+        begun = [transcript for transcript in load.transcripts if transcript.records]
+        becomes(lambda: bool(redis_pods(weft) - before), what="a new Redis")
+        rounds_until_then = {transcript.session: len(transcript.records) for transcript in begun}
         load.wait_served(12, timeout_s=60)
 
     check_no_failures(load.records)
     answers_are_right(load)
+    went_on = [t.session for t in begun if len(t.records) > rounds_until_then[t.session]]
+    assert went_on, f"no session had rounds before and after the restart: {rounds_until_then}"
 
 
+def redis_pods(weft: Installed) -> set[str]:
+    """Return the uids of the Redis pods that are Ready."""
+    pods = kube.items(weft.kube, "pods", namespace=SYSTEM_NAMESPACE, selector=REDIS)
+    return {pod["metadata"]["uid"] for pod in pods if kube.pod_ready(pod)}
+
+
+# Longer than a new Redis takes, so that sessions begun before it have rounds left after it.
+LONG_PAUSES = tuple(
+    PlannedRound(added, 24, pause_s) for added, pause_s in ((300, 0.0), (80, 6.0), (120, 6.0), (60, 6.0))
+)
 REDIS = "app.kubernetes.io/component=redis"

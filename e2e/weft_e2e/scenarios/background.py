@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from weft_e2e.replay.client import Deadlines, Target, Transcript, open_http, run_session, session_texts
 from weft_e2e.replay.records import RoundRecord
@@ -18,14 +19,16 @@ from weft_mock.tokenizer import filler
 class Background:
     """Sessions that run one after another in each of some lanes until told to stop."""
 
-    target: Target
-    lanes: int = 4
-    rounds: tuple[PlannedRound, ...] = (
+    BRISK: ClassVar[tuple[PlannedRound, ...]] = (
         PlannedRound(300, 24, 0.0),
         PlannedRound(80, 24, 0.2),
         PlannedRound(120, 24, 0.2),
         PlannedRound(60, 24, 0.2),
     )
+
+    target: Target
+    lanes: int = 4
+    rounds: tuple[PlannedRound, ...] = BRISK
     round_deadline_s: float = 30.0
     transcripts: list[Transcript] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
