@@ -47,7 +47,8 @@ def host_passthrough() -> list[str]:
     options = ["--network", "host"]
     for inside, outside in (
         ("/etc/pip.conf", Path("/etc/pip.conf")),
-        ("/root/.config/pip/pip.conf", Path.home() / ".config/pip/pip.conf"),
+        # pip reads this file for every user, so the build need not know whose home it runs in.
+        ("/etc/xdg/pip/pip.conf", Path.home() / ".config/pip/pip.conf"),
     ):
         if outside.is_file():
             options += ["--volume", f"{outside}:{inside}:ro"]
