@@ -1,0 +1,78 @@
+"""T_pre, T_dec, the mixed step and T_kv over flat sequences of figures, in the subset of Python that numba compiles.
+
+The live router calls these functions as they are, with tuples; the simulator compiles the very same ones and calls
+them with arrays. A degree's costs are two flat sequences, ``PREFILL_FIELDS`` figures per prefill regime and
+``STEP_FIELDS`` per regime of an engine step; the predicted time is the largest regime (AMPD section 3). All times are
+seconds, all lengths tokens.
+"""
+
+from collections.abc import Sequence
+
+PREFILL_FIELDS = 4
+"""alpha, per_token, per_pair, per_context_token."""
+STEP_FIELDS = 8
+"""alpha, per_sequence, per_context_token, experts_seconds, expert_share, per_chunk_token, per_chunk_pair,
+per_chunk_context."""
+
+
+def prefill_seconds(pieces: Sequence[float], history: float, increment: float) -> float:
+    """Return T_pre: prefilling ``increment`` tokens alone, after ``history`` cached ones."""
+    pairs = increment * (history + increment / 2)
+    longest = 0.0
+    for at in range(0, len(pieces), PREFILL_FIELDS):
+        seconds = (
+            pieces[at] + pieces[at + 1] * increment + pieces[at + 2] * pairs + pieces[at + 3] * (history + increment)
+        )
+        longest = max(longest, seconds)
+    return longest
+
+
+def step_seconds(
+    pieces: Sequence[float], batch: float, context: float, chunk: float = 0.0, chunk_history: float = 0.0
+) -> float:
+    """Return one engine step: ``batch`` sequences of ``context`` tokens in total decode one token each.
+
+    ``chunk`` prefill tokens after ``chunk_history`` cached ones ride along; without them this is T_dec. A mixture of
+    experts reads 1 - (1 - share)^tokens of its experts.
+    """
+    pairs = chunk * (chunk_history + chunk / 2)
+    held = chunk_history + chunk if chunk > 0 else 0.0
+    longest = 0.0
+    for at in range(0, len(pieces), STEP_FIELDS):
+        seconds = (
+            pieces[at]
+            + pieces[at + 1] * batch
+            + pieces[at + 2] * context
+            + pieces[at + 5] * chunk
+            + pieces[at + 6] * pairs
+            + pieces[at + 7] * held
+        )
+        if pieces[at + 3] > 0:
+            seconds += pieces[at + 3] * (1.0 - (1.0 - pieces[at + 4]) ** (batch + chunk))
+        longest = max(longest, seconds)
+    return longest
+
+
+def transfer_seconds(alpha: float, per_token: float, tokens: float) -> float:
+    """Return T_kv; nothing to move takes no time."""
+    return alpha + per_token * tokens if tokens > 0 else 0.0
+
+
+def largest_chunk(
+    pieces: Sequence[float], batch: float, context: float, chunk_history: float, limit: float, most: int
+) -> int:
+    """Return the most prefill tokens, up to ``most``, whose mixed step stays within ``limit`` seconds; 0 when none do.
+
+    Bisection: a step never gets faster by a longer chunk.
+    """
+    if step_seconds(pieces, batch, context, 1.0, chunk_history) > limit:
+        return 0
+    low = 1
+    high = most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if step_seconds(pieces, batch, context, float(middle), chunk_history) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
