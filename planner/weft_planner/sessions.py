@@ -34,6 +34,9 @@ class Sample:
 
     ``window`` is the observed time from 0 on; ``dropped`` the share of rounds that would outgrow the context limit;
     ``past`` how long before time 0 arrivals begin, ``short_past`` that this is less than sessions may live.
+    Per session: ``session_class`` is its place in the workload's classes (0 where there are none), ``prefix`` the
+    leading tokens of its first prompt that every session of the class shares; the first ``increment`` counts them,
+    so a worker that holds them cached computes ``increment - prefix``, at least one token.
     """
 
     rate: float
@@ -49,6 +52,8 @@ class Sample:
     dropped: float
     past: float
     short_past: bool
+    session_class: Ints
+    prefix: Floats
 
     @property
     def rows(self) -> int:
@@ -116,6 +121,8 @@ def draw(workload: Workload, *, max_model_len: int, round_seconds: float, seed: 
         dropped=1 - float(kept.mean()),
         past=past,
         short_past=past < wanted,
+        session_class=np.zeros(sessions, dtype=np.int64),
+        prefix=np.zeros(sessions),
     )
 
 

@@ -77,6 +77,8 @@ def beginning_empty(sample: Sample, sessions_kept: int) -> Sample:
         dropped=0.0,
         past=0.0,
         short_past=False,
+        session_class=sample.session_class[chosen],
+        prefix=sample.prefix[chosen],
     )
 
 
