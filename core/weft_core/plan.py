@@ -2,65 +2,70 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-Role = Literal["prefill", "decode"]
+from weft_core.layouts import LAYOUTS, ROLES, LayoutKind, PlannedGroup, PlannedPolicy, Role
+from weft_core.plan_fields import PlanError, at, choice, finite_or_none, flag, part, rows, seconds, text, whole
+from weft_core.prediction import Prediction, prediction_from_json, prediction_to_json
+from weft_core.shortfall import Shortfall, shortfall_from_json, shortfall_to_json
+
+__all__ = [
+    "LAYOUTS",
+    "OBJECTIVES",
+    "ROLES",
+    "SEARCHES",
+    "Alternative",
+    "LayoutKind",
+    "Objective",
+    "Plan",
+    "PlanError",
+    "PlannedGroup",
+    "PlannedPolicy",
+    "Prediction",
+    "Role",
+    "Search",
+    "Shortfall",
+    "canonical_json",
+    "content_hash",
+    "plan_from_json",
+    "plan_revision",
+    "plan_to_json",
+]
+
 Objective = Literal["latency", "cost"]
-ROLES: tuple[Role, ...] = ("prefill", "decode")
 OBJECTIVES: tuple[Objective, ...] = ("latency", "cost")
+Search = Literal["optimal", "incumbent", "enumeration", "heuristic"]
+SEARCHES: tuple[Search, ...] = ("optimal", "incumbent", "enumeration", "heuristic")
+"""How candidates were found: proved best, best found in time, by trying every pair, or by a rule of thumb."""
 
 Json = Mapping[str, object]
 
 
-class PlanError(ValueError):
-    """Report a plan that cannot be read; the message names the field and the fix."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class PlannedGroup:
-    """Workers of one role and tensor-parallel degree in one GPU pool."""
-
-    role: Role
-    degree: int
-    replicas: int
-    pool: str
-
-    @property
-    def gpus(self) -> int:
-        """Return how many GPUs the group takes."""
-        return self.degree * self.replicas
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Latencies in seconds that a plan should give at its workload; infinite where the load exceeds the capacity.
-
-    The P95 fields hold the SLO's percentile when it is not 95.
-    """
-
-    ttft_p95_s: float
-    itl_p95_s: float
-    ttft_mean_s: float
-    itl_mean_s: float
-    gpus: int
-    slo_met: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A layout that was also considered; ``score`` is the worst latency as a share of its SLO (1 = just met)."""
+    """A layout that was also considered; ``score`` is the worst latency as a share of its SLO (1 = just met).
+
+    ``runnable``: this operator can deploy it; ``note`` says why not, or what it would bring.
+    """
 
     groups: tuple[PlannedGroup, ...]
     predicted: Prediction
     score: float
+    layout: LayoutKind = "disaggregated"
+    policy: PlannedPolicy | None = None
+    runnable: bool = True
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Groups to run, with predictions, reasons and the alternatives; ``slo_reading`` says how the SLO was read."""
+    """Groups to run, with predictions, reasons and the alternatives; ``slo_reading`` says how the SLO was read.
+
+    ``policy`` is what the prediction was made with, None for phases alone; ``shortfall`` is there when the SLO is
+    missed; ``nodes_seen`` tells whether free GPUs of real nodes were known.
+    """
 
     groups: tuple[PlannedGroup, ...]
     predicted: Prediction
@@ -70,6 +75,12 @@ class Plan:
     reason: str = ""
     slo_reading: str = ""
     alternatives: tuple[Alternative, ...] = ()
+    layout: LayoutKind = "disaggregated"
+    policy: PlannedPolicy | None = None
+    search: Search = "optimal"
+    shortfall: Shortfall | None = None
+    nodes_seen: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -89,34 +100,44 @@ def content_hash(body: object, length: int) -> str:
 
 def plan_revision(groups: Sequence[PlannedGroup], *, profile: Json, engine_inputs: Json) -> str:
     """Name what will run: 10 hex digits that change with the groups, the cost profile or what engines are told."""
-    rows = [_group_to_json(group) for group in sorted(groups)]
-    return content_hash({"groups": rows, "profile": profile, "engine": engine_inputs}, 10)
+    listed = [_group_to_json(group) for group in sorted(groups)]
+    return content_hash({"groups": listed, "profile": profile, "engine": engine_inputs}, 10)
 
 
 def plan_to_json(plan: Plan) -> dict[str, object]:
     """Return the plan as a JSON-ready dict; infinite predictions become null, for JSON has no infinity."""
+    optional = {"policy": _policy_to_json(plan.policy), "shortfall": shortfall_to_json(plan.shortfall)}
     return {
         "revision": plan.revision,
         "inputsHash": plan.inputs_hash,
         "objective": plan.objective,
+        "layout": plan.layout,
         "groups": [_group_to_json(group) for group in plan.groups],
         "gpus": plan.gpus,
-        "predicted": _prediction_to_json(plan.predicted),
+        "predicted": prediction_to_json(plan.predicted),
         "alternatives": [
             {
                 "groups": [_group_to_json(group) for group in alternative.groups],
-                "predicted": _prediction_to_json(alternative.predicted),
-                "score": _finite_or_none(alternative.score),
+                "predicted": prediction_to_json(alternative.predicted),
+                "score": finite_or_none(alternative.score),
+                "layout": alternative.layout,
+                "policy": _policy_to_json(alternative.policy),
+                "runnable": alternative.runnable,
+                "note": alternative.note,
             }
             for alternative in plan.alternatives
         ],
         "reason": plan.reason,
         "sloReading": plan.slo_reading,
+        "search": plan.search,
+        "nodesSeen": plan.nodes_seen,
+        "notes": list(plan.notes),
+        **{key: value for key, value in optional.items() if value is not None},
     }
 
 
 def plan_from_json(body: Json) -> Plan:
-    """Build a plan from its JSON form.
+    """Build a plan from its JSON form; plans stored before a field existed read with its default.
 
     Raises:
         PlanError: a field is missing or of the wrong type.
@@ -125,112 +146,96 @@ def plan_from_json(body: Json) -> Plan:
     objective = body.get("objective")
     if objective not in OBJECTIVES:
         raise PlanError(f"objective: {objective!r} is not an objective; use one of {', '.join(OBJECTIVES)}")
-    alternatives = []
-    for i, row in enumerate(_rows(body.get("alternatives", []), "alternatives")):
-        where = f"alternatives[{i}]"
-        chosen = _groups(row, "groups", where)
-        predicted = _prediction(row, chosen, where)
-        alternatives.append(Alternative(groups=chosen, predicted=predicted, score=_seconds(row, "score", where)))
     return Plan(
         groups=groups,
-        predicted=_prediction(body, groups),
+        predicted=prediction_from_json(body, gpus=sum(group.gpus for group in groups)),
         objective=objective,
-        inputs_hash=_text(body, "inputsHash"),
-        revision=_text(body, "revision"),
+        inputs_hash=text(body, "inputsHash"),
+        revision=text(body, "revision"),
         reason=str(body.get("reason", "")),
         slo_reading=str(body.get("sloReading", "")),
-        alternatives=tuple(alternatives),
+        alternatives=tuple(
+            _alternative(row, f"alternatives[{i}]")
+            for i, row in enumerate(rows(body.get("alternatives", []), "alternatives"))
+        ),
+        layout=_layout(body, ""),
+        policy=_policy(body, ""),
+        search=cast(Search, choice({"search": "optimal", **body}, "search", SEARCHES)),
+        shortfall=shortfall_from_json(body, "shortfall"),
+        nodes_seen=flag({"nodesSeen": False, **body}, "nodesSeen"),
+        notes=_texts(body.get("notes", []), "notes"),
     )
 
 
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _alternative(row: Json, where: str) -> Alternative:
+    groups = _groups(row, "groups", where)
+    return Alternative(
+        groups=groups,
+        predicted=prediction_from_json(row, gpus=sum(group.gpus for group in groups), where=where),
+        score=seconds(row, "score", where),
+        layout=_layout(row, where),
+        policy=_policy(row, where),
+        runnable=flag({"runnable": True, **row}, "runnable", where),
+        note=str(row.get("note", "")),
+    )
 
 
 def _group_to_json(group: PlannedGroup) -> dict[str, object]:
     return {"role": group.role, "degree": group.degree, "replicas": group.replicas, "pool": group.pool}
 
 
-def _prediction_to_json(predicted: Prediction) -> dict[str, object]:
+def _policy_to_json(policy: PlannedPolicy | None) -> dict[str, object] | None:
+    if policy is None:
+        return None
     return {
-        "ttftP95": _finite_or_none(predicted.ttft_p95_s),
-        "itlP95": _finite_or_none(predicted.itl_p95_s),
-        "ttftMean": _finite_or_none(predicted.ttft_mean_s),
-        "itlMean": _finite_or_none(predicted.itl_mean_s),
-        "sloMet": predicted.slo_met,
+        "route": policy.route,
+        "mode": policy.mode,
+        "order": policy.order,
+        "binding": policy.binding,
+        "chunked": policy.chunked,
     }
 
 
-def _at(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
+def _policy(row: Json, where: str) -> PlannedPolicy | None:
+    found = part(row, "policy", where)
+    if found is None:
+        return None
+    here = at(where, "policy")
+    return PlannedPolicy(
+        route=text(found, "route", here),
+        mode=str(found.get("mode", "")),
+        order=text({"order": "fcfs", **found}, "order", here),
+        binding=text({"binding": "kv-headroom", **found}, "binding", here),
+        chunked=flag({"chunked": False, **found}, "chunked", here),
+    )
 
 
-def _rows(value: object, where: str) -> list[Json]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise PlanError(f"{where}: a list is needed, got {value!r}")
-    for i, row in enumerate(value):
-        if not isinstance(row, Mapping):
-            raise PlanError(f"{where}[{i}]: must be an object")
-    return cast(list[Json], list(value))
+def _layout(row: Json, where: str) -> LayoutKind:
+    return cast(LayoutKind, choice({"layout": "disaggregated", **row}, "layout", LAYOUTS, where))
 
 
 def _groups(body: Json, key: str, where: str = "") -> tuple[PlannedGroup, ...]:
-    at = _at(where, key)
-    rows = _rows(body.get(key), at)
-    if not rows:
-        raise PlanError(f"{at}: at least one group is needed")
+    here = at(where, key)
+    listed = rows(body.get(key), here)
+    if not listed:
+        raise PlanError(f"{here}: at least one group is needed")
     groups = []
-    for i, row in enumerate(rows):
+    for i, row in enumerate(listed):
         role = row.get("role")
         if role not in ROLES:
-            raise PlanError(f"{at}[{i}].role: {role!r} is not a role; use prefill or decode")
+            raise PlanError(f"{here}[{i}].role: {role!r} is not a role; use prefill or decode")
         groups.append(
             PlannedGroup(
                 role=role,
-                degree=_whole(row, "degree", f"{at}[{i}]"),
-                replicas=_whole(row, "replicas", f"{at}[{i}]"),
-                pool=_text(row, "pool", f"{at}[{i}]"),
+                degree=whole(row, "degree", f"{here}[{i}]"),
+                replicas=whole(row, "replicas", f"{here}[{i}]"),
+                pool=text(row, "pool", f"{here}[{i}]"),
             )
         )
     return tuple(groups)
 
 
-def _prediction(body: Json, groups: Sequence[PlannedGroup], where: str = "") -> Prediction:
-    at = _at(where, "predicted")
-    row = body.get("predicted")
-    if not isinstance(row, Mapping):
-        raise PlanError(f"{at}: must be an object")
-    met = row.get("sloMet")
-    if not isinstance(met, bool):
-        raise PlanError(f"{at}.sloMet: true or false is needed, got {met!r}")
-    return Prediction(
-        ttft_p95_s=_seconds(row, "ttftP95", at),
-        itl_p95_s=_seconds(row, "itlP95", at),
-        ttft_mean_s=_seconds(row, "ttftMean", at),
-        itl_mean_s=_seconds(row, "itlMean", at),
-        gpus=sum(group.gpus for group in groups),
-        slo_met=met,
-    )
-
-
-def _seconds(row: Json, key: str, where: str) -> float:
-    value = row.get(key)
-    if value is None:
-        return math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise PlanError(f"{_at(where, key)}: a figure of 0 or more or null is needed, got {value!r}")
-    return float(value)
-
-
-def _whole(row: Json, key: str, where: str) -> int:
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PlanError(f"{_at(where, key)}: a whole number of 1 or more is needed, got {value!r}")
-    return value
-
-
-def _text(row: Json, key: str, where: str = "") -> str:
-    value = row.get(key)
-    if not isinstance(value, str) or not value:
-        raise PlanError(f"{_at(where, key)}: a non-empty text is needed")
-    return value
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise PlanError(f"{where}: a list is needed, got {value!r}")
+    return tuple(str(item) for item in value)

@@ -7,17 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.plan import (
+    LAYOUTS,
     OBJECTIVES,
     ROLES,
+    SEARCHES,
     Alternative,
     Plan,
     PlanError,
     PlannedGroup,
+    PlannedPolicy,
     Prediction,
     plan_from_json,
     plan_revision,
     plan_to_json,
 )
+from weft_core.prediction import LIMITS, SOURCES, Estimate, GroupUse, Limit, Quantiles
+from weft_core.shortfall import CONSTRAINTS, Remedy, Shortfall
 
 seconds = st.one_of(st.just(math.inf), st.floats(0, 1e6, allow_nan=False))
 names = st.text(min_size=1, max_size=8)
@@ -34,10 +39,54 @@ groups = st.lists(
 ).map(tuple)
 
 
+shares = st.floats(0, 10, allow_nan=False)
+quantiles = st.one_of(st.none(), st.builds(Quantiles, seconds, seconds))
+estimates = st.one_of(st.none(), st.builds(Estimate, shares, shares, shares))
+policies = st.one_of(
+    st.none(),
+    st.builds(PlannedPolicy, names, st.sampled_from(["", "imd"]), names, names, st.booleans()),
+)
+figures = st.one_of(st.none(), shares)
+shortfalls = st.one_of(
+    st.none(),
+    st.builds(
+        Shortfall,
+        binding=st.sampled_from(CONSTRAINTS),
+        message=names,
+        least_gpus=st.one_of(st.none(), st.integers(1, 99)),
+        remedies=st.lists(
+            st.builds(Remedy, names, st.one_of(st.none(), st.integers(), names, st.lists(st.integers(1, 8)))),
+            max_size=2,
+        ).map(tuple),
+    ),
+    st.builds(Shortfall, st.just("itl"), names, shares, shares),
+)
+
+
 @st.composite
 def predictions(draw: st.DrawFn, of: tuple[PlannedGroup, ...]) -> Prediction:
     return Prediction(
-        draw(seconds), draw(seconds), draw(seconds), draw(seconds), sum(g.gpus for g in of), draw(st.booleans())
+        draw(seconds),
+        draw(seconds),
+        draw(seconds),
+        draw(seconds),
+        sum(g.gpus for g in of),
+        draw(st.booleans()),
+        source=draw(st.sampled_from(SOURCES)),
+        ttft=draw(quantiles),
+        ttft_first=draw(quantiles),
+        ttft_later=draw(quantiles),
+        itl=draw(quantiles),
+        attainment=draw(estimates),
+        reading=draw(st.text(max_size=5)),
+        readings=draw(st.dictionaries(names, shares, max_size=2)),
+        goodput=draw(estimates),
+        use=tuple(GroupUse(g.role, g.degree, g.pool, draw(shares), draw(shares)) for g in of),
+        kv_headroom=draw(figures),
+        local_share=draw(figures),
+        cost_per_hour=draw(figures),
+        cost_per_million_tokens=draw(figures),
+        limits=tuple(draw(st.lists(st.builds(Limit, st.sampled_from(LIMITS), shares), max_size=2))),
     )
 
 
@@ -53,7 +102,24 @@ def plans(draw: st.DrawFn) -> Plan:
         revision=draw(names),
         reason=draw(st.text(max_size=20)),
         slo_reading=draw(st.text(max_size=20)),
-        alternatives=tuple(Alternative(other, draw(predictions(other)), draw(seconds)) for other in others),
+        alternatives=tuple(
+            Alternative(
+                other,
+                draw(predictions(other)),
+                draw(seconds),
+                layout=draw(st.sampled_from(LAYOUTS)),
+                policy=draw(policies),
+                runnable=draw(st.booleans()),
+                note=draw(st.text(max_size=5)),
+            )
+            for other in others
+        ),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        policy=draw(policies),
+        search=draw(st.sampled_from(SEARCHES)),
+        shortfall=draw(shortfalls),
+        nodes_seen=draw(st.booleans()),
+        notes=tuple(draw(st.lists(st.text(max_size=5), max_size=2))),
     )
 
 
@@ -79,6 +145,13 @@ def _plan_json() -> dict[str, object]:
         ("predicted", {"sloMet": True, "ttftP95": -1}, "predicted.ttftP95"),
         ("revision", None, "revision: a non-empty text"),
         ("alternatives", {}, "alternatives: a list"),
+        ("layout", "ring", "layout: 'ring' is not known; use one of disaggregated"),
+        ("policy", {"mode": "imd"}, "policy.route: a non-empty text"),
+        ("shortfall", {"binding": "luck"}, "shortfall.binding: 'luck'"),
+        ("nodesSeen", 1, "nodesSeen: true or false"),
+        ("notes", "x", "notes: a list"),
+        ("predicted", {"sloMet": True, "attainment": {"value": 1}}, "predicted.attainment.low: a figure"),
+        ("predicted", {"sloMet": True, "limits": [{"kind": "luck"}]}, r"predicted.limits\[0\].kind: 'luck'"),
     ],
 )
 def test_a_bad_field_is_named(key: str, value: object, named: str) -> None:

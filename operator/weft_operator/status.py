@@ -1,6 +1,5 @@
 """Compute the whole status of a service from the result of one pass: the one place that sets conditions."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from weft_operator.reasons import CONDITIONS, REASONS, ConditionType
 Truth = Literal["True", "False", "Unknown"]
 
 MAX_MESSAGE = 2000
+MAX_NOTES = 16
 _DIGITS = 6
 _LETTER: Mapping[Role, str] = {"prefill": "P", "decode": "D"}
 
@@ -147,18 +147,25 @@ def plan_summary(plan: Plan) -> str:
 
 
 def plan_status(plan: Plan) -> dict[str, Any]:
-    """Return the plan as the status shows it: without alternatives, absent where the load exceeds the capacity."""
+    """Return the plan as the status shows it: without alternatives, and without what is empty or has no bound."""
     body = plan_to_json(plan)
     del body["alternatives"]
-    predicted = body["predicted"]
-    body["predicted"] = {
-        name: round(value, _DIGITS) if isinstance(value, float) else value
-        for name, value in (predicted.items() if isinstance(predicted, dict) else ())
-        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
-    }
+    shown: dict[str, Any] = _shown(body)
     for text in ("reason", "sloReading"):
-        body[text] = str(body[text])[:MAX_MESSAGE]
-    return body
+        shown[text] = str(body[text])[:MAX_MESSAGE]
+    if plan.notes:
+        shown["notes"] = [note[:MAX_MESSAGE] for note in plan.notes[:MAX_NOTES]]
+    return shown
+
+
+def _shown(value: Any) -> Any:
+    """Return a value with figures rounded and empty parts left out: absent is how the status says "not known"."""
+    if isinstance(value, dict):
+        kept = {key: _shown(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
+    if isinstance(value, list):
+        return [_shown(item) for item in value]
+    return round(value, _DIGITS) if isinstance(value, float) else value
 
 
 def url_of(key: ServiceKey) -> str:

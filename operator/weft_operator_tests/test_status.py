@@ -92,7 +92,12 @@ def test_a_load_beyond_the_capacity_has_no_figures() -> None:
     plan = dataclasses.replace(found.record.plan, predicted=predicted)
     status = build_status(dataclasses.replace(found, record=dataclasses.replace(found.record, plan=plan)), {}, now=NOW)
     Status.model_validate(status)
-    assert status["plan"]["predicted"] == {"itlP95": 0.02, "itlMean": 0.02, "sloMet": False}
+    assert status["plan"]["predicted"] == {
+        "itlP95": 0.02,
+        "itlMean": 0.02,
+        "sloMet": False,
+        "source": "phases",
+    }
     assert (status["sloSummary"], status["ttftSummary"]) == ("missed", "unbounded")
 
 

@@ -43,6 +43,52 @@ class PlannedGroup(ApiModel):
     """GPU pool."""
 
 
+class Quantiles(ApiModel):
+    """Median and P95 of a latency."""
+
+    p50: float | None = None
+    """Median, seconds."""
+    p95: float | None = None
+    """P95, seconds."""
+
+
+class Estimate(ApiModel):
+    """A predicted figure."""
+
+    value: float
+    """The figure."""
+    low: float
+    """Lower end of its 95 % interval."""
+    high: float
+    """Upper end of its 95 % interval."""
+
+
+class GroupUse(ApiModel):
+    """How much of a group is used."""
+
+    role: Role
+    """prefill or decode."""
+    degree: int
+    """Tensor-parallel degree."""
+    pool: ShortText
+    """GPU pool."""
+    utilisation: float
+    """Share of the time that its workers are busy."""
+    kv_peak: float
+    """Largest share of the KV cache in use on one worker."""
+
+
+class Limit(ApiModel):
+    """Something the plan runs into."""
+
+    kind: Literal["compute", "kv", "link", "ttft", "itl"]
+    """compute, kv, link, ttft or itl."""
+    share: float
+    """How much of it is used; 1 is all."""
+    role: Role | None = None
+    """Whose, for compute and kv."""
+
+
 class Predicted(ApiModel):
     """What the plan should achieve at the workload; absent where the load exceeds the capacity."""
 
@@ -56,6 +102,73 @@ class Predicted(ApiModel):
     """Mean ITL, seconds."""
     slo_met: bool
     """Whether the SLO should hold."""
+    source: Literal["phases", "simulation"] | None = None
+    """simulation: with the routing policy; phases: prefill and decode alone."""
+    ttft: Quantiles | None = None
+    """TTFT of all rounds."""
+    ttft_first: Quantiles | None = None
+    """TTFT of sessions' first rounds."""
+    ttft_later: Quantiles | None = None
+    """TTFT of later rounds."""
+    itl: Quantiles | None = None
+    """Mean ITL of rounds."""
+    attainment: Estimate | None = None
+    """Share that meets the SLO, counted as reading says."""
+    reading: ShortText | None = None
+    """What attainment counts."""
+    readings: Annotated[dict[str, float] | None, Field(max_length=8)] = None
+    """Attainment under every reading."""
+    goodput: Estimate | None = None
+    """Sessions per second up to which the SLO should hold."""
+    use: Annotated[list[GroupUse] | None, Field(max_length=64)] = None
+    """How much of each group is used."""
+    kv_headroom: float | None = None
+    """Share of the KV cache that stays free on the fullest decode worker."""
+    local_share: float | None = None
+    """Share of prefills that run on decode workers."""
+    cost_per_hour: float | None = None
+    """Price of all GPUs for an hour, where pools have prices."""
+    cost_per_million_tokens: float | None = None
+    """Price of a million new prompt and answer tokens at the workload."""
+    limits: Annotated[list[Limit] | None, Field(max_length=16)] = None
+    """What the plan runs into, most used first."""
+
+
+class Policy(ApiModel):
+    """The rules that the predictions were made with."""
+
+    route: ShortText
+    """Routing rule."""
+    mode: ShortText | None = None
+    """Mode of the routing rule."""
+    order: ShortText
+    """Order of prefill queues."""
+    binding: ShortText
+    """Binding of sessions to decode workers."""
+    chunked: bool
+    """Whether local prefills run in slices beside decode steps."""
+
+
+class Slo(ApiModel):
+    """Latency thresholds in seconds."""
+
+    ttft: float | None = None
+    """Time to first token."""
+    itl: float | None = None
+    """Inter-token latency."""
+
+
+class Shortfall(ApiModel):
+    """Why the SLO is missed and what would do."""
+
+    binding: ShortText
+    """The constraint that binds."""
+    message: Text
+    """The same in words."""
+    nearest_slo: Slo | None = None
+    """The nearest SLO that these GPUs hold."""
+    least_gpus: int | None = None
+    """GPUs that would hold the SLO."""
 
 
 class PlanStatus(ApiModel):
@@ -67,6 +180,10 @@ class PlanStatus(ApiModel):
     """Hash of all that the plan was made from."""
     objective: ShortText
     """latency or cost."""
+    layout: ShortText | None = None
+    """disaggregated, colocated, symmetric or hybrid."""
+    policy: Policy | None = None
+    """The rules that the predictions were made with; absent for phases alone."""
     groups: Annotated[list[PlannedGroup], Field(max_length=64)]
     """Workers to run."""
     gpus: int
@@ -77,6 +194,14 @@ class PlanStatus(ApiModel):
     """Why this plan."""
     slo_reading: Text = ""
     """How the SLO was read."""
+    search: ShortText | None = None
+    """How layouts were found: optimal, incumbent, enumeration or heuristic."""
+    shortfall: Shortfall | None = None
+    """Why the SLO is missed and what would do, when it is missed."""
+    nodes_seen: bool | None = None
+    """Whether the free GPUs of real nodes were known to the planner."""
+    notes: Annotated[list[Text] | None, Field(max_length=16)] = None
+    """What else to know about the plan."""
 
 
 class GroupStatus(ApiModel):

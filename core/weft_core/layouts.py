@@ -1,0 +1,46 @@
+"""What a plan is made of: groups of workers, how they share the work, and the rules that direct it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["prefill", "decode"]
+ROLES: tuple[Role, ...] = ("prefill", "decode")
+
+LayoutKind = Literal["disaggregated", "colocated", "symmetric", "hybrid"]
+LAYOUTS: tuple[LayoutKind, ...] = ("disaggregated", "colocated", "symmetric", "hybrid")
+"""Who prefills: its own workers; every worker for its own sessions; any worker for any session; or both of the first.
+
+Without workers of their own for prefill (``colocated``, ``symmetric``) all groups have the role decode.
+"""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PlannedGroup:
+    """Workers of one role and tensor-parallel degree in one GPU pool."""
+
+    role: Role
+    degree: int
+    replicas: int
+    pool: str
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs the group takes."""
+        return self.degree * self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPolicy:
+    """The rules that a prediction was made with: routing (and its mode), queue order, binding, and slicing of prompts.
+
+    ``chunked``: local prefills ride along with decode steps in slices instead of pausing them.
+    """
+
+    route: str
+    mode: str = ""
+    order: str = "fcfs"
+    binding: str = "kv-headroom"
+    chunked: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.route} ({self.mode})" if self.mode else self.route
