@@ -1,0 +1,1 @@
+"""Measure engines and operators, check and import measured tables, and fit cost profiles to them."""
