@@ -6,6 +6,7 @@ them with arrays. A degree's costs are two flat sequences, ``PREFILL_FIELDS`` fi
 seconds, all lengths tokens.
 """
 
+import math
 from collections.abc import Sequence
 
 PREFILL_FIELDS = 4
@@ -76,3 +77,27 @@ def largest_chunk(
         else:
             high = middle - 1
     return low
+
+
+def chunked_seconds(
+    pieces: Sequence[float], batch: float, context: float, history: float, tokens: float, limit: float, most: int
+) -> float:
+    """Return the seconds of prefilling ``tokens`` after ``history`` cached ones in chunks beside a decoding batch.
+
+    The chunks are the longest, up to ``most``, that keep every step within ``limit`` seconds; infinite when none does.
+    The batch is taken as it is now, and all chunks at the mean of what their sequence will hold.
+    """
+    if tokens <= 0:
+        return 0.0
+    held = history + tokens / 2
+    chunk = largest_chunk(pieces, batch, context, held, limit, most)
+    if chunk == 0:
+        return math.inf
+    whole = tokens // chunk
+    seconds = 0.0
+    if whole > 0:
+        seconds = whole * step_seconds(pieces, batch, context, float(chunk), held)
+    rest = tokens - whole * chunk
+    if rest > 0:
+        seconds += step_seconds(pieces, batch, context, rest, held)
+    return seconds
