@@ -4,7 +4,9 @@ A roofline in the form of ``cost.py``: each time is the larger of a compute-boun
 Notation: n GPUs, F = 2 x active weights, W weight bytes, kv KV bytes per token, C compute rate, B memory rate.
 
 T_pre(h, l) = overhead + max(F l / (n C) + A l (h + l/2) / (n C_a),  (W + kv (h + l)) / (n B)) + all-reduce(l)
-T_dec(b, ctx) = overhead + max(F b / (n C) + A ctx / (n C_a),  (W_touched(b) + kv ctx) / (n B)) + all-reduce(b)
+T_step(b, ctx, c, h) = overhead + max(F (b + c) / (n C) + A (ctx + c (h + c/2)) / (n C_a),
+                                      (W_touched(b + c) + kv (ctx + h + c)) / (n B)) + all-reduce(b + c)
+T_dec(b, ctx) = T_step(b, ctx, 0, 0): no chunk of c prefill tokens after h cached ones rides along
 T_kv(l) = latency + l kv / (min(n_src, n_dst) x link)
 """
 
@@ -170,6 +172,8 @@ def _degree_costs(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Eff
                 alpha=_figure(decode),
                 per_sequence=_figure(flops_per_token + per_token),
                 per_context_token=_figure(flops_per_pair),
+                per_chunk_token=_figure(flops_per_token + per_token),
+                per_chunk_pair=_figure(flops_per_pair),
             ),
             DecodePiece(
                 alpha=_figure(decode + (model.weight_bytes - model.expert_bytes) / memory),
@@ -177,6 +181,8 @@ def _degree_costs(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Eff
                 per_context_token=_figure(kv_read),
                 experts_seconds=_figure(model.expert_bytes / memory),
                 expert_share=model.active_experts / model.experts if model.expert_bytes else 0.0,
+                per_chunk_token=_figure(per_token),
+                per_chunk_context=_figure(kv_read),
             ),
         ),
         weight_bytes_per_gpu=-(-model.weight_bytes // degree),

@@ -2,12 +2,15 @@
 
 The functions are piecewise alpha-beta models (AMPD section 3): each predicted time is the
 largest of a few affine pieces, so that compute-bound and memory-bound regimes meet where they
-cross. All times are seconds, all lengths tokens, all sizes bytes.
+cross. All times are seconds, all lengths tokens, all sizes bytes. The formulas themselves are in ``timing.py``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Literal
+
+from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 
 Link = Literal["intra-node", "inter-node"]
 LINKS: tuple[Link, ...] = ("intra-node", "inter-node")
@@ -26,19 +29,24 @@ class PrefillPiece:
     per_pair: float = 0.0
     per_context_token: float = 0.0
 
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """Return the piece in the order of ``timing.PREFILL_FIELDS``."""
+        return (self.alpha, self.per_token, self.per_pair, self.per_context_token)
+
     def seconds(self, history: float, increment: float) -> float:
         """Return this regime's time for an increment on top of a cached history."""
-        pairs = increment * (history + increment / 2)
-        context = history + increment
-        return self.alpha + self.per_token * increment + self.per_pair * pairs + self.per_context_token * context
+        return prefill_seconds(self.figures, history, increment)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePiece:
-    """One regime of one decode step over a batch: affine, but for the expert weights of a mixture of experts.
+    """One regime of one engine step over a batch, and over a chunk of prefill beside it.
 
-    A batch reads only the experts that its tokens chose: ``experts_seconds`` is the time to read all of them and
-    ``expert_share`` the share that one token chooses, so a batch reads 1 - (1 - share)^batch of them. Dense: both 0.
+    Affine, but for the expert weights of a mixture of experts: a step reads only the experts that its tokens chose.
+    ``experts_seconds`` is the time to read all of them and ``expert_share`` the share that one token chooses, so a step
+    reads 1 - (1 - share)^tokens of them. Dense: both 0. ``per_chunk_pair`` multiplies chunk x (chunk's history +
+    chunk / 2), ``per_chunk_context`` the tokens that the chunk's sequence then holds.
     """
 
     alpha: float
@@ -46,24 +54,58 @@ class DecodePiece:
     per_context_token: float = 0.0
     experts_seconds: float = 0.0
     expert_share: float = 0.0
+    per_chunk_token: float = 0.0
+    per_chunk_pair: float = 0.0
+    per_chunk_context: float = 0.0
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """Return the piece in the order of ``timing.STEP_FIELDS``."""
+        return (
+            self.alpha,
+            self.per_sequence,
+            self.per_context_token,
+            self.experts_seconds,
+            self.expert_share,
+            self.per_chunk_token,
+            self.per_chunk_pair,
+            self.per_chunk_context,
+        )
 
     def seconds(self, batch: float, context: float) -> float:
         """Return this regime's time for one step of ``batch`` sequences holding ``context`` tokens in total."""
-        affine = self.alpha + self.per_sequence * batch + self.per_context_token * context
-        if self.experts_seconds <= 0:
-            return affine
-        untouched: float = (1 - self.expert_share) ** batch
-        return affine + self.experts_seconds * (1 - untouched)
+        return step_seconds(self.figures, batch, context)
+
+
+def with_chunk_costs(decode: Sequence[DecodePiece], prefill: Sequence[PrefillPiece]) -> tuple[DecodePiece, ...]:
+    """Return decode regimes whose chunk costs follow from prefill alone, for profiles that never measured mixed steps.
+
+    An upper estimate: each figure is the largest of any prefill regime and is added to every decode regime, so that a
+    mixed step takes at least as long as the decode step and the chunk's marginal prefill time together.
+    """
+    token = max(piece.per_token for piece in prefill)
+    pair = max(piece.per_pair for piece in prefill)
+    context = max(piece.per_context_token for piece in prefill)
+    return tuple(
+        replace(piece, per_chunk_token=token, per_chunk_pair=pair, per_chunk_context=context) for piece in decode
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class DegreeCosts:
-    """Everything known about one worker of one tensor-parallel degree."""
+    """Everything known about one worker of one tensor-parallel degree; the figures are the pieces, laid flat."""
 
     prefill: tuple[PrefillPiece, ...]
     decode: tuple[DecodePiece, ...]
     weight_bytes_per_gpu: int
     kv_capacity_tokens: int
+    prefill_figures: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    step_figures: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Lay the pieces flat once: every routing decision reads them."""
+        object.__setattr__(self, "prefill_figures", tuple(chain.from_iterable(p.figures for p in self.prefill)))
+        object.__setattr__(self, "step_figures", tuple(chain.from_iterable(p.figures for p in self.decode)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +117,7 @@ class TransferCost:
 
     def seconds(self, tokens: float) -> float:
         """Return the transfer time; nothing to move takes no time."""
-        return self.alpha + self.per_token * tokens if tokens > 0 else 0.0
+        return transfer_seconds(self.alpha, self.per_token, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +141,25 @@ class CostProfile:
                 f"degrees: profile of {self.model} on {self.gpu} has no degree {degree} (it has {known}); profile it"
             ) from None
 
+    def prefill_figures(self, degree: int) -> tuple[float, ...]:
+        """Return a degree's prefill regimes as ``weft_core.timing`` reads them."""
+        return self._of(degree).prefill_figures
+
+    def step_figures(self, degree: int) -> tuple[float, ...]:
+        """Return a degree's regimes of an engine step as ``weft_core.timing`` reads them."""
+        return self._of(degree).step_figures
+
     def t_pre(self, *, history: float, increment: float, degree: int) -> float:
         """Predict T_pre(l_hist, l_incr; degree): prefilling ``increment`` tokens after ``history`` cached ones."""
-        return max(piece.seconds(history, increment) for piece in self._of(degree).prefill)
+        return prefill_seconds(self._of(degree).prefill_figures, history, increment)
 
     def t_dec(self, *, batch: float, context: float, degree: int) -> float:
         """Predict one decode step of ``batch`` sequences that hold ``context`` tokens in total."""
-        return max(piece.seconds(batch, context) for piece in self._of(degree).decode)
+        return step_seconds(self._of(degree).step_figures, batch, context)
+
+    def t_step(self, *, batch: float, context: float, chunk: float, chunk_history: float, degree: int) -> float:
+        """Predict a mixed step: that of t_dec with ``chunk`` tokens prefilled after ``chunk_history`` cached ones."""
+        return step_seconds(self._of(degree).step_figures, batch, context, chunk, chunk_history)
 
     def t_kv(self, tokens: float, *, source: int, destination: int, link: Link = "inter-node") -> float:
         """Predict T_kv(l; source degree -> destination degree) over a link."""

@@ -17,6 +17,7 @@ from weft_core.cost import (
     Link,
     PrefillPiece,
     TransferCost,
+    with_chunk_costs,
 )
 
 Json = Mapping[str, object]
@@ -61,6 +62,9 @@ def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
         "alpha": piece.alpha,
         "perSequence": piece.per_sequence,
         "perContextToken": piece.per_context_token,
+        "perChunkToken": piece.per_chunk_token,
+        "perChunkPair": piece.per_chunk_pair,
+        "perChunkContext": piece.per_chunk_context,
     }
     if piece.experts_seconds > 0:  # only a mixture of experts has these two
         body |= {"expertsSeconds": piece.experts_seconds, "expertShare": piece.expert_share}
@@ -68,7 +72,7 @@ def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
 
 
 def profile_from_json(body: Json) -> CostProfile:
-    """Build a profile from its JSON form.
+    """Build a profile from its JSON form; mixed steps that it does not tell of are estimated from its prefill regimes.
 
     Raises:
         CostProfileError: a field is missing, of the wrong type, not finite or negative.
@@ -112,21 +116,34 @@ def _degree_from_json(row: Json, where: str) -> DegreeCosts:
         )
         for at, p in ((f"{where}.prefill[{j}]", p) for j, p in enumerate(_rows(row, "prefill", where)))
     )
-    decode = tuple(
-        DecodePiece(
-            alpha=_number(p, "alpha", at),
-            per_sequence=_number(p, "perSequence", at),
-            per_context_token=_number(p, "perContextToken", at),
-            experts_seconds=_number(p, "expertsSeconds", at) if "expertsSeconds" in p else 0.0,
-            expert_share=_share(p, "expertShare", at) if "expertsSeconds" in p else 0.0,
-        )
-        for at, p in ((f"{where}.decode[{j}]", p) for j, p in enumerate(_rows(row, "decode", where)))
-    )
+    rows = _rows(row, "decode", where)
+    decode = tuple(_decode_piece_from_json(p, f"{where}.decode[{j}]") for j, p in enumerate(rows))
+    mixed = [any(key in p for key in _CHUNK_FIELDS) for p in rows]
+    if any(mixed) and not all(mixed):
+        at = f"{where}.decode[{mixed.index(False)}]"
+        raise CostProfileError(f"{at}: lacks {', '.join(_CHUNK_FIELDS)}; give them in every row of decode, or in none")
     return DegreeCosts(
         prefill=prefill,
-        decode=decode,
+        decode=decode if all(mixed) else with_chunk_costs(decode, prefill),
         weight_bytes_per_gpu=_whole(row, "weightBytesPerGpu", where),
         kv_capacity_tokens=_whole(row, "kvCapacityTokens", where),
+    )
+
+
+_CHUNK_FIELDS = ("perChunkToken", "perChunkPair", "perChunkContext")
+
+
+def _decode_piece_from_json(row: Json, at: str) -> DecodePiece:
+    mixed = any(key in row for key in _CHUNK_FIELDS)
+    return DecodePiece(
+        alpha=_number(row, "alpha", at),
+        per_sequence=_number(row, "perSequence", at),
+        per_context_token=_number(row, "perContextToken", at),
+        experts_seconds=_number(row, "expertsSeconds", at) if "expertsSeconds" in row else 0.0,
+        expert_share=_share(row, "expertShare", at) if "expertsSeconds" in row else 0.0,
+        per_chunk_token=_number(row, "perChunkToken", at) if mixed else 0.0,
+        per_chunk_pair=_number(row, "perChunkPair", at) if mixed else 0.0,
+        per_chunk_context=_number(row, "perChunkContext", at) if mixed else 0.0,
     )
 
 

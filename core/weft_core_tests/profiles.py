@@ -19,7 +19,7 @@ def simple_profile() -> CostProfile:
         degrees={
             n: DegreeCosts(
                 prefill=(PrefillPiece(alpha=0.0, per_token=0.001 / n),),
-                decode=(DecodePiece(alpha=0.01 / n, per_sequence=0.001),),
+                decode=(DecodePiece(alpha=0.01 / n, per_sequence=0.001, per_chunk_token=0.001 / n),),
                 weight_bytes_per_gpu=10**9,
                 kv_capacity_tokens=100_000 * n,
             )
@@ -70,7 +70,16 @@ def decode_pieces(draw: st.DrawFn) -> DecodePiece:
     """Draw a decode piece, of a dense model or a mixture of experts."""
     experts = draw(st.floats(min_value=0, max_value=1))
     share = draw(st.floats(min_value=0.01, max_value=1)) if experts > 0 else 0.0
-    return DecodePiece(draw(figures), draw(figures), draw(figures), experts_seconds=experts, expert_share=share)
+    return DecodePiece(
+        alpha=draw(figures),
+        per_sequence=draw(figures),
+        per_context_token=draw(figures),
+        experts_seconds=experts,
+        expert_share=share,
+        per_chunk_token=draw(figures),
+        per_chunk_pair=draw(figures),
+        per_chunk_context=draw(figures),
+    )
 
 
 degree_costs = st.builds(

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.cost import CostProfile, CostProfileError, DecodePiece
+from weft_core.cost import CostProfile, CostProfileError, DecodePiece, with_chunk_costs
+from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS
 from weft_core_tests.profiles import profiles, simple_profile
 
 lengths = st.integers(min_value=0, max_value=100_000)
@@ -25,6 +28,41 @@ def test_a_decode_step_never_gets_faster_with_a_larger_batch(
     for degree in profile.degrees:
         base = profile.t_dec(batch=batch, context=context, degree=degree)
         assert profile.t_dec(batch=batch + more, context=context + more, degree=degree) >= base * (1 - 1e-12)
+
+
+@given(profiles(), st.integers(0, 500), lengths, lengths, lengths, lengths)
+def test_a_chunk_never_makes_a_step_faster(
+    profile: CostProfile, batch: int, context: int, chunk: int, history: int, more: int
+) -> None:
+    for degree in profile.degrees:
+        step = profile.t_step(batch=batch, context=context, chunk=chunk, chunk_history=history, degree=degree)
+        assert step >= profile.t_dec(batch=batch, context=context, degree=degree)
+        for longer in ({"chunk": chunk + more}, {"context": context + more}, {"chunk_history": history + more}):
+            lengths = {"batch": batch, "context": context, "chunk": chunk, "chunk_history": history} | longer
+            assert profile.t_step(**lengths, degree=degree) >= step * (1 - 1e-12)
+
+
+@given(profiles(), st.integers(0, 500), lengths, lengths, lengths)
+def test_a_mixed_step_that_nobody_measured_is_estimated_from_above(
+    profile: CostProfile, batch: int, context: int, chunk: int, history: int
+) -> None:
+    for costs in profile.degrees.values():
+        bare = tuple(replace(piece, per_chunk_token=0, per_chunk_pair=0, per_chunk_context=0) for piece in costs.decode)
+        estimated = replace(profile, degrees={1: replace(costs, decode=with_chunk_costs(bare, costs.prefill))})
+        alone = estimated.t_pre(history=history, increment=chunk, degree=1)
+        fixed = estimated.t_pre(history=history, increment=0, degree=1)
+        decode = estimated.t_dec(batch=batch, context=context, degree=1)
+        step = estimated.t_step(batch=batch, context=context, chunk=chunk, chunk_history=history, degree=1)
+        assert step >= (decode + alone - fixed) * (1 - 1e-9)
+
+
+def test_the_flat_figures_are_the_pieces() -> None:
+    profile = simple_profile()
+    assert profile.prefill_figures(2) == (0.0, 0.0005, 0.0, 0.0)
+    assert profile.step_figures(2) == (0.005, 0.001, 0.0, 0.0, 0.0, 0.0005, 0.0, 0.0)
+    assert len(profile.prefill_figures(1)) == PREFILL_FIELDS
+    assert len(profile.step_figures(1)) == STEP_FIELDS
+    assert profile.t_step(batch=2, context=100, chunk=10, chunk_history=0, degree=1) == pytest.approx(0.022)
 
 
 def test_a_batch_reads_only_the_experts_its_tokens_chose() -> None:

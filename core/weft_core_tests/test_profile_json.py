@@ -18,11 +18,23 @@ def test_writing_and_reading_gives_the_same_profile(profile: CostProfile) -> Non
     assert profile_from_json(json.loads(text)) == profile
 
 
+def test_an_old_profile_reads_as_one_whose_chunks_cost_what_prefill_costs() -> None:
+    body: Any = profile_to_json(simple_profile())
+    for row in body["degrees"]:
+        for piece in row["decode"]:
+            for key in ("perChunkToken", "perChunkPair", "perChunkContext"):
+                del piece[key]
+    assert profile_from_json(body) == simple_profile()
+
+
 def _set(path: list[str | int], value: object) -> Callable[[Any], None]:
     def change(body: Any) -> None:
         for key in path[:-1]:
             body = body[key]
-        body[path[-1]] = value
+        if isinstance(body, list) and path[-1] == len(body):
+            body.append(value)
+        else:
+            body[path[-1]] = value
 
     return change
 
@@ -60,6 +72,14 @@ def _drop(path: list[str | int]) -> Callable[[Any], None]:
             r"degrees\[0\]\.decode\[0\]\.expertShare: a number is needed, got None",
         ),
         (_drop(["degrees", 0, "decode", 0, "perContextToken"]), r"decode\[0\]\.perContextToken: a number is needed"),
+        (
+            _drop(["degrees", 0, "decode", 0, "perChunkPair"]),
+            r"decode\[0\]\.perChunkPair: a number is needed, got None",
+        ),
+        (
+            _set(["degrees", 1, "decode", 1], {"alpha": 0, "perSequence": 0, "perContextToken": 0}),
+            r"degrees\[1\]\.decode\[1\]: lacks perChunkToken, .* give them in every row of decode, or in none",
+        ),
         (_drop(["transfers", 2, "perToken"]), r"transfers\[2\]\.perToken: a number is needed, got None"),
         (_drop(["gpu"]), r"gpu: a non-empty text"),
         (_drop(["kvBytesPerToken"]), r"kvBytesPerToken: a number is needed"),

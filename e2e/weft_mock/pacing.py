@@ -35,14 +35,17 @@ class Pacing:
     def mixed(self, *, batch: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Return the time of a step that decodes a batch and prefills chunks of (history, increment) beside it.
 
-        The first work in a step pays the step's fixed cost; every further chunk adds its marginal time only,
-        because weights are read once per step.
+        Each chunk adds what it adds to the step so far, because weights are read once per step; the tokens of the
+        chunks before it count as sequences of that step.
         """
-        seconds = self.profile.t_dec(batch=batch, context=context, degree=self.degree) if batch else 0.0
+        seconds, tokens, held = 0.0, batch, context
         for index, (history, increment) in enumerate(chunks):
-            whole = self.profile.t_pre(history=history, increment=increment, degree=self.degree)
-            fixed = self.profile.t_pre(history=history, increment=0, degree=self.degree) if batch or index else 0.0
-            seconds += whole - fixed
+            step = self.profile.t_step(
+                batch=tokens, context=held, chunk=increment, chunk_history=history, degree=self.degree
+            )
+            seconds += step - (self.profile.t_dec(batch=tokens, context=held, degree=self.degree) if index else 0.0)
+            tokens += increment
+            held += history + increment
         return seconds * self._factor
 
     def transfer(self, tokens: int, *, source_degree: int, same_node: bool) -> float:

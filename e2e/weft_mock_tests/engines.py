@@ -21,7 +21,7 @@ def profile(*, decode: float = 0.001, kv_capacity: int = 4096) -> CostProfile:
     """Return a profile with round figures: prefill 1 ms + 10 us a token, transfers 1 ms + 1 us a token."""
     costs = DegreeCosts(
         prefill=(PrefillPiece(alpha=0.001, per_token=1e-5),),
-        decode=(DecodePiece(alpha=decode),),
+        decode=(DecodePiece(alpha=decode, per_chunk_token=1e-5),),
         weight_bytes_per_gpu=1,
         kv_capacity_tokens=kv_capacity,
     )

@@ -273,4 +273,9 @@ PROFILE_CASES: tuple[Case, ...] = (
         changed(PROFILE, "spec.degrees.0.decode.0.expertShare", 0.1),
         rule="spec.degrees.decode: give both of expertsSeconds and expertShare, or neither",
     ),
+    Case(
+        "a-third-of-the-chunk",
+        changed(PROFILE, "spec.degrees.0.decode.0.perChunkPair", 1e-9),
+        rule="spec.degrees.decode: give all of perChunkToken, perChunkPair and perChunkContext, or none",
+    ),
 )

@@ -27,7 +27,7 @@ class PrefillPiece(ApiModel):
 
 
 class DecodePiece(ApiModel):
-    """One affine regime of a decode step: alpha + perSequence x batch + perContextToken x context."""
+    """One affine regime of an engine step: alpha + perSequence x batch + perContextToken x context + perChunkToken x chunk + perChunkPair x chunk x (chunk's history + chunk / 2) + perChunkContext x (chunk's history + chunk)."""  # noqa: E501 - one sentence of the reference page
 
     alpha: Seconds
     """Seconds per step."""
@@ -38,13 +38,24 @@ class DecodePiece(ApiModel):
     experts_seconds: Seconds | None = None
     """Seconds to read all experts of a mixture-of-experts model; with expertShare."""
     expert_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the experts that one sequence reads; with expertsSeconds."""
+    """Share of the experts that one token reads; with expertsSeconds."""
+    per_chunk_token: Seconds | None = None
+    """Seconds per prefill token that rides along with the step; estimated from prefill if absent."""
+    per_chunk_pair: Seconds | None = None
+    """Seconds per pair of tokens that such a chunk attends."""
+    per_chunk_context: Seconds | None = None
+    """Seconds per token that the chunk's sequence holds after the step."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.expertsSeconds) == has(self.expertShare)",
             "spec.degrees.decode: give both of expertsSeconds and expertShare, or neither",
             lambda p: (p.experts_seconds is None) == (p.expert_share is None),
+        ),
+        Rule(
+            "has(self.perChunkToken) == has(self.perChunkPair) && has(self.perChunkToken) == has(self.perChunkContext)",
+            "spec.degrees.decode: give all of perChunkToken, perChunkPair and perChunkContext, or none",
+            lambda p: len({p.per_chunk_token is None, p.per_chunk_pair is None, p.per_chunk_context is None}) == 1,
         ),
     )
 
