@@ -89,7 +89,7 @@ def test_it_agrees_with_taking_every_single_step(rate: float) -> None:
     fast = simulate_decode(sample, degree, prefill_s=np.full(sample.rows, 0.5), pace=0.03, workers=1, warm_up=-1.0)
     naive = step_by_step(sample, degree.decode[0], prefill=0.5)
     assert len(fast) == len(naive) == sample.rows
-    assert np.sort(fast) == pytest.approx(np.sort(naive), rel=0.02)
+    assert np.sort(fast) == pytest.approx(np.sort(naive), rel=0.03)
     assert np.mean(fast) == pytest.approx(np.mean(naive), rel=0.005)
 
 

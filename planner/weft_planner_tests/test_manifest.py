@@ -46,7 +46,7 @@ def test_units_and_names_are_converted() -> None:
         )
     )
     assert (request.slo.ttft, request.slo.itl) == (5.0, 0.05)
-    assert (request.workload.gap, request.workload.rounds) == (90.0, 7)
+    assert (request.workload.gap.mean, request.workload.rounds.mean) == (90.0, 7)
     assert not request.engine.bidirectional
     assert request.analytic is not None
     assert (request.analytic.compute, request.analytic.memory_fraction) == (0.75, 0.85)
@@ -62,7 +62,7 @@ def test_what_is_left_out_is_what_the_api_server_fills_in() -> None:
     del given["spec"]["workload"]["gap"]
     del given["spec"]["model"]["dtype"]
     request = request_from_service(given)
-    assert (request.workload.gap, request.model.dtype) == (5.0, "bfloat16")
+    assert (request.workload.gap.mean, request.model.dtype) == (5.0, "bfloat16")
     assert request.analytic is not None
     assert request.analytic.memory_fraction == 0.9
 
