@@ -111,9 +111,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "profile.json"
         file.write_text(json.dumps(profile_to_json(profile(options.step_ms / 1e3))))
-        code = "import argparse; from weft_mock.cli import register; p = argparse.ArgumentParser(); "
-        code += "register(p.add_subparsers()); o = p.parse_args(); raise SystemExit(o.run(o))"
-        command = [sys.executable, "-c", code, "mock-engine", "--model", "bench", "--profile", str(file)]
+        command = [sys.executable, "-m", "weft_mock", "--model", "bench", "--profile", str(file)]
         command += ["--degree", "1", "--listen", f"127.0.0.1:{PORT}", "--side-channel-port", str(PORT + 1)]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:

@@ -1,6 +1,5 @@
 """Status, the context guard and the command line's manners."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -166,11 +165,7 @@ def test_a_name_never_leads_out_of_the_folder_of_clusters(
 
 
 def test_every_verb_with_a_name_is_tried_with_bad_ones() -> None:
-    parser = argparse.ArgumentParser()
-    cli.register(parser.add_subparsers())
-    (top,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    (commands,) = (a for a in top.choices["cluster"]._actions if isinstance(a, argparse._SubParsersAction))
-    assert {verb[0] for verb in VERBS} | {"setup"} == set(commands.choices), (
+    assert {verb[0] for verb in VERBS} | {"setup"} == set(cli.cluster.commands), (
         "setup is for all clusters: no name is used"
     )
 
@@ -200,6 +195,5 @@ def test_only_the_folder_that_belongs_to_the_name_is_removed(
     ],
 )
 def test_a_clients_own_options_are_left_to_it(words: list[str], expected: tuple[str, list[str]]) -> None:
-    parser = argparse.ArgumentParser()
-    cli.register(parser.add_subparsers())
-    assert cli.split_name(parser.parse_args(["cluster", "kubectl", *words]).args) == expected
+    context = cli.cluster.commands["kubectl"].make_context("kubectl", list(words))
+    assert cli.split_name(context.params["words"]) == expected

@@ -1,68 +1,124 @@
-"""Add the verb ``weft mock-engine``."""
+"""The verb ``weft mock-engine``."""
 
-import argparse
 import os
 import socket
-import sys
 from pathlib import Path
+from typing import Literal
+
+import click
 
 from weft_core.cost import CostProfileError
 
-
-def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the parser; everything heavy is imported when the verb runs."""
-    parser = subparsers.add_parser(
-        "mock-engine",
-        help="serve vLLM's API and P/D protocol from a cost profile, without a GPU",
-        description="Serve vLLM 0.32's HTTP API and NIXL P/D protocol with the timing of a cost profile and no GPU.",
-    )
-    parser.add_argument("--model", required=True, help="model name")
-    parser.add_argument("--profile", required=True, type=Path, help="cost profile, a JSON file")
-    parser.add_argument("--degree", required=True, type=int, help="tensor-parallel degree, one the profile has")
-    parser.add_argument("--role", choices=("prefill", "decode", "both"), default="both")
-    parser.add_argument("--listen", default="127.0.0.1:8000", help="host:port of the API (default %(default)s)")
-    parser.add_argument("--side-channel-host", default="127.0.0.1", help="address other engines read KV from")
-    parser.add_argument("--side-channel-port", type=int, default=5600)
-    parser.add_argument("--engine-id", default="", help="unique name of this engine's process (default: host and pid)")
-    parser.add_argument("--served-model-name", nargs="+", default=[], help="names clients may use (default: --model)")
-    parser.add_argument(
-        "--time-scale", type=float, default=1.0, help="factor on every duration of the profile; 0.1 is ten times faster"
-    )
-    parser.add_argument("--kv-capacity", type=int, default=0, help="KV cache in tokens (default: the profile's)")
-    parser.add_argument("--block-size", type=int, default=16, help="tokens of a KV block")
-    parser.add_argument(
-        "--chunk",
-        type=int,
-        default=None,
-        help="prefill at most this many tokens beside each decode step (default: prefills run alone)",
-    )
-    parser.add_argument(
-        "--max-model-len", type=int, default=0, help="longest prompt with answer (default: 32768 or the KV cache)"
-    )
-    parser.add_argument("--max-num-seqs", type=int, default=256, help="largest batch")
-    parser.add_argument("--no-plugin", action="store_true", help="behave like a stock engine: no KV handles in streams")
-    parser.add_argument(
-        "--bidirectional", action="store_true", help="keep the KV of decoded rounds for prefill engines to read"
-    )
-    parser.add_argument(
-        "--kv-lease-seconds", type=float, default=30.0, help="how long a prefill engine keeps unread blocks"
-    )
-    parser.add_argument(
-        "--handle-ttl-seconds", type=float, default=120.0, help="how long a decode engine keeps a round's blocks"
-    )
-    parser.add_argument(
-        "--kv-recompute-threshold",
-        type=int,
-        default=0,
-        help="compute shorter histories instead of reading them (vLLM: 64)",
-    )
-    parser.add_argument("--drain-seconds", type=float, default=25.0, help="how long SIGTERM waits for live requests")
-    parser.add_argument("--fault", default="{}", help="faults from the start, as for python -m weft_mock.fault")
-    parser.set_defaults(run=run)
+Role = Literal["prefill", "decode", "both"]
 
 
-def run(options: argparse.Namespace) -> int:
-    """Serve until told to stop; exit status 2 for options that cannot be."""
+class _ListCommand(click.Command):
+    """A command whose ``--served-model-name`` takes several words at once, as vLLM's does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give each word after the flag a flag of its own."""
+        spread: list[str] = []
+        words = 0
+        for word in args:
+            if word == "--served-model-name":
+                words = 1
+            elif words and not word.startswith("-"):
+                spread += ["--served-model-name", word]
+                words += 1
+            else:
+                spread += ["--served-model-name"] if words == 1 else []
+                words = 0
+                spread.append(word)
+        spread += ["--served-model-name"] if words == 1 else []
+        return super().parse_args(ctx, spread)
+
+
+@click.command("mock-engine", cls=_ListCommand)
+@click.option("--model", required=True, help="Model name.")
+@click.option("--profile", required=True, type=click.Path(path_type=Path), help="Cost profile, a JSON file.")
+@click.option("--degree", required=True, type=int, help="Tensor-parallel degree, one the profile has.")
+@click.option("--role", type=click.Choice(["prefill", "decode", "both"]), default="both", show_default=True)
+@click.option("--listen", default="127.0.0.1:8000", show_default=True, help="HOST:PORT of the API.")
+@click.option("--side-channel-host", default="127.0.0.1", show_default=True, help="Address other engines read KV from.")
+@click.option("--side-channel-port", type=int, default=5600, show_default=True)
+@click.option("--engine-id", default="", help="Unique name of this engine's process (default: host and pid).")
+@click.option(
+    "--served-model-name",
+    "served_names",
+    multiple=True,
+    metavar="NAME...",
+    help="Names clients may use (default: --model).",
+)
+@click.option(
+    "--time-scale",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Factor on every duration of the profile; 0.1 is ten times faster.",
+)
+@click.option("--kv-capacity", type=int, default=0, help="KV cache in tokens (default: the profile's).")
+@click.option("--block-size", type=int, default=16, show_default=True, help="Tokens of a KV block.")
+@click.option("--chunk", type=int, help="Prefill at most this many tokens beside each decode step (default: alone).")
+@click.option(
+    "--max-model-len", type=int, default=0, help="Longest prompt with answer (default: 32768 or the KV cache)."
+)
+@click.option("--max-num-seqs", type=int, default=256, show_default=True, help="Largest batch.")
+@click.option("--no-plugin", is_flag=True, help="Behave like a stock engine: no KV handles in streams.")
+@click.option("--bidirectional", is_flag=True, help="Keep the KV of decoded rounds for prefill engines to read.")
+@click.option(
+    "--kv-lease-seconds",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="How long a prefill engine keeps unread blocks.",
+)
+@click.option(
+    "--handle-ttl-seconds",
+    type=float,
+    default=120.0,
+    show_default=True,
+    help="How long a decode engine keeps a round's blocks.",
+)
+@click.option(
+    "--kv-recompute-threshold",
+    type=int,
+    default=0,
+    help="Compute shorter histories instead of reading them (vLLM: 64).",
+)
+@click.option(
+    "--drain-seconds", type=float, default=25.0, show_default=True, help="How long SIGTERM waits for live requests."
+)
+@click.option("--fault", default="{}", help="Faults from the start, as for python -m weft_mock.fault.")
+def mock_engine(
+    *,
+    model: str,
+    profile: Path,
+    degree: int,
+    role: Role,
+    listen: str,
+    side_channel_host: str,
+    side_channel_port: int,
+    engine_id: str,
+    served_names: tuple[str, ...],
+    time_scale: float,
+    kv_capacity: int,
+    block_size: int,
+    chunk: int | None,
+    max_model_len: int,
+    max_num_seqs: int,
+    no_plugin: bool,
+    bidirectional: bool,
+    kv_lease_seconds: float,
+    handle_ttl_seconds: float,
+    kv_recompute_threshold: int,
+    drain_seconds: float,
+    fault: str,
+) -> int:
+    """Serve vLLM's API and P/D protocol from a cost profile, without a GPU.
+
+    The HTTP API and NIXL P/D protocol are those of vLLM 0.32, the timing is the profile's. Exit status 2 for options
+    that cannot be.
+    """
     import uvloop
 
     from weft_core.profile_json import profile_from_json
@@ -72,37 +128,37 @@ def run(options: argparse.Namespace) -> int:
     from weft_mock.server import serve
 
     try:
-        host, port = _address(options.listen)
+        host, port = _address(listen)
         config = EngineConfig(
-            model=options.model,
-            profile=profile_from_json(_json("--profile", options.profile.read_bytes())),
-            degree=options.degree,
-            engine_id=options.engine_id or f"{socket.gethostname()}-{os.getpid()}",
-            role=options.role,
-            served_names=tuple(options.served_model_name),
+            model=model,
+            profile=profile_from_json(_json("--profile", profile.read_bytes())),
+            degree=degree,
+            engine_id=engine_id or f"{socket.gethostname()}-{os.getpid()}",
+            role=role,
+            served_names=served_names,
             host=host,
             port=port,
-            side_channel_host=options.side_channel_host,
-            side_channel_port=options.side_channel_port,
-            time_scale=options.time_scale,
-            kv_capacity=options.kv_capacity,
-            block_size=options.block_size,
-            chunk=options.chunk,
-            max_model_len=options.max_model_len,
-            max_sequences=options.max_num_seqs,
-            plugin=not options.no_plugin,
-            bidirectional=options.bidirectional,
-            lease_seconds=options.kv_lease_seconds,
-            ttl_seconds=options.handle_ttl_seconds,
-            recompute_threshold=options.kv_recompute_threshold,
+            side_channel_host=side_channel_host,
+            side_channel_port=side_channel_port,
+            time_scale=time_scale,
+            kv_capacity=kv_capacity,
+            block_size=block_size,
+            chunk=chunk,
+            max_model_len=max_model_len,
+            max_sequences=max_num_seqs,
+            plugin=not no_plugin,
+            bidirectional=bidirectional,
+            lease_seconds=kv_lease_seconds,
+            ttl_seconds=handle_ttl_seconds,
+            recompute_threshold=kv_recompute_threshold,
             node=os.environ.get("NODE_NAME", ""),
         )
-        faults = faults_from_json(_json("--fault", options.fault))
+        faults = faults_from_json(_json("--fault", fault))
     except (CostProfileError, ConfigError, FaultError, OSError, ValueError) as error:
-        print(f"weft mock-engine: {error}", file=sys.stderr)
+        click.echo(f"weft mock-engine: {error}", err=True)
         return 2
     configure()
-    return uvloop.run(serve(config, drain_seconds=options.drain_seconds, faults=faults))
+    return uvloop.run(serve(config, drain_seconds=drain_seconds, faults=faults))
 
 
 def _json(flag: str, text: str | bytes) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """The engine as its own process, as it runs in a container."""
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -16,18 +15,10 @@ from pathlib import Path
 import pytest
 
 from weft_core.profile_json import profile_to_json
-from weft_mock.cli import register
+from weft_mock.cli import mock_engine
 from weft_mock.config import ConfigError
 from weft_mock_tests.engines import MODEL, config, profile
-
-ENTRY = (
-    "import argparse, sys\n"
-    "from weft_mock.cli import register\n"
-    "parser = argparse.ArgumentParser()\n"
-    "register(parser.add_subparsers())\n"
-    "options = parser.parse_args()\n"
-    "sys.exit(options.run(options))\n"
-)
+from weft_planner.cli.running import run
 
 
 def free_port() -> int:
@@ -44,7 +35,7 @@ def engine(folder: Path, *flags: str) -> Iterator[tuple[int, subprocess.Popen[st
     file = folder / "profile.json"
     file.write_text(json.dumps(profile_to_json(profile())))
     port = free_port()
-    command = [sys.executable, "-c", ENTRY, "mock-engine", "--model", MODEL, "--profile", str(file), "--degree", "1"]
+    command = [sys.executable, "-m", "weft_mock", "--model", MODEL, "--profile", str(file), "--degree", "1"]
     command += ["--listen", f"127.0.0.1:{port}", "--side-channel-port", str(free_port()), *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -131,13 +122,22 @@ def test_options_that_cannot_be_are_refused_in_one_line(
 ) -> None:
     file = tmp_path / "profile.json"
     file.write_text(json.dumps(profile_to_json(profile())))
-    parser = argparse.ArgumentParser()
-    register(parser.add_subparsers())
-    options = parser.parse_args(["mock-engine", "--model", "m", "--profile", str(file), "--degree", "1", *flags])
-    assert options.run(options) == 2
+    arguments = ["--model", "m", "--profile", str(file), "--degree", "1", *flags]
+    assert run(mock_engine, arguments, prog="weft mock-engine") == 2
     said = capsys.readouterr().err
     assert word in said
     assert said.count("\n") == 1
+
+
+def test_several_names_may_follow_one_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, ...]] = []
+    monkeypatch.setattr(mock_engine, "callback", lambda **given: seen.append(given["served_names"]))
+    least = ["--model", "m", "--profile", "p.json", "--degree", "1"]
+    for words in (["--served-model-name", "a", "b"], ["--served-model-name=a", "--served-model-name", "b"]):
+        assert run(mock_engine, [*words, *least], prog="weft mock-engine") == 0
+        assert run(mock_engine, [*least, *words], prog="weft mock-engine") == 0
+    assert seen == [("a", "b")] * 4
+    assert run(mock_engine, [*least, "--served-model-name"], prog="weft mock-engine") == 2
 
 
 def test_impossible_configurations_name_their_flag() -> None:

@@ -1,6 +1,5 @@
 """What the operator renders is what the router and the mock engine read."""
 
-import argparse
 import json
 
 import pytest
@@ -20,12 +19,7 @@ MOCK = changed(
 )
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(exit_on_error=False)
-    verbs = top.add_subparsers(required=True)
-    router_cli.register(verbs)
-    mock_cli.register(verbs)
-    return top
+VERBS = {"router": router_cli.router, "mock-engine": mock_cli.mock_engine}
 
 
 def pod_specs(body: Manifest) -> list[Manifest]:
@@ -47,12 +41,12 @@ def test_the_router_reads_its_configuration(body: Manifest) -> None:
 
 
 def test_routers_and_mock_engines_take_their_arguments() -> None:
-    read = parser()
     seen = set()
     for pod in pod_specs(MOCK):
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
-            args = read.parse_args(container["args"])
-            seen.add((container["name"], args.role))
+            verb, *words = container["args"]
+            params = VERBS[verb].make_context(verb, words).params
+            seen.add((container["name"], params["role"]))
     assert seen == {
         ("router", "coordinator"),
         ("router", "prefill"),

@@ -1,6 +1,5 @@
 """The operator's settings come from the environment; what is wrong is named."""
 
-import argparse
 import json
 import logging
 
@@ -9,6 +8,7 @@ import pytest
 from weft_operator import cli
 from weft_operator.logs import JsonLines
 from weft_operator.settings import SettingsError, settings_from_env
+from weft_planner.cli.running import run
 
 LEAST = {"WEFT_ROUTER_IMAGE": "router:1"}
 
@@ -49,12 +49,9 @@ def test_the_verb_ends_with_2_for_a_wrong_setting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("WEFT_ROUTER_IMAGE", raising=False)
-    parser = argparse.ArgumentParser()
-    cli.register(parser.add_subparsers())
     handlers = logging.getLogger().handlers[:]
     try:
-        args = parser.parse_args(["operator"])
-        assert args.run(args) == 2
+        assert run(cli.operator, [], prog="weft operator") == 2
     finally:
         logging.getLogger().handlers[:] = handlers
     assert "WEFT_ROUTER_IMAGE is not set" in capsys.readouterr().err

@@ -1,20 +1,14 @@
 """Run the planner alone, without the other parts' commands: ``python -m weft_planner solve``."""
 
-import argparse
 import sys
 
-from weft_planner.cli import plan, solve
+import click
 
+from weft_planner.cli.plan import plan
+from weft_planner.cli.running import run
+from weft_planner.cli.solve import solve
 
-def main() -> int:
-    """Run ``solve`` or ``plan`` and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m weft_planner")
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    solve.register(subparsers)
-    plan.register(subparsers)
-    args = parser.parse_args()
-    return int(args.run(args))
-
+planner = click.Group(commands=[solve, plan], help="Plan services.")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(planner, prog="python -m weft_planner"))

@@ -1,43 +1,61 @@
 """The verb ``weft router``: run a coordinator, or the sidecar of a prefill or decode worker."""
 
-import argparse
-import sys
 from pathlib import Path
+from typing import Literal
+
+import click
+
+ROLES = ("coordinator", "prefill", "decode")
 
 
-def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the ``router`` verb to the weft command line."""
-    parser = subparsers.add_parser(
-        "router",
-        help="run the coordinator, or the sidecar of a prefill or decode worker",
-        description="Run one router process. Redis, token and worker identity come from the environment: "
-        "WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE, WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, POD_IP.",
+@click.command()
+@click.option("--role", required=True, type=click.Choice(ROLES), help="What this process is.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=Path("/etc/weft/router.json"),
+    show_default=True,
+    help="router.json of the service.",
+)
+@click.option("--listen", default="0.0.0.0:8080", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--engine-url", default="http://127.0.0.1:8000", show_default=True, help="The engine of this pod (sidecars)."
+)
+@click.option("--advertise", metavar="URL", help="Address other pods reach this worker at (default: POD_IP).")
+@click.option(
+    "--drain-seconds", type=float, default=30.0, show_default=True, help="How long live requests may finish on SIGTERM."
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def router(
+    *,
+    role: Literal["coordinator", "prefill", "decode"],
+    config: Path,
+    listen: str,
+    engine_url: str,
+    advertise: str | None,
+    drain_seconds: float,
+    log_level: str,
+) -> int:
+    """Run the coordinator, or the sidecar of a prefill or decode worker.
+
+    Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
+    WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, POD_IP. Exit status 2 when the configuration is wrong.
+    """
+    from weft_router import logs, process
+    from weft_router.config import ConfigError, Flags, load
+
+    logs.configure(log_level)
+    flags = Flags(
+        role=role,
+        config=config,
+        listen=listen,
+        engine_url=engine_url,
+        advertise=advertise,
+        drain_seconds=drain_seconds,
     )
-    add_arguments(parser)
-    parser.set_defaults(run=run)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of one router process."""
-    parser.add_argument("--role", required=True, choices=("coordinator", "prefill", "decode"))
-    parser.add_argument("--config", type=Path, default=Path("/etc/weft/router.json"), help="router.json of the service")
-    parser.add_argument("--listen", default="0.0.0.0:8080", metavar="HOST:PORT")
-    parser.add_argument("--engine-url", default="http://127.0.0.1:8000", help="the engine of this pod (sidecars)")
-    parser.add_argument("--advertise", metavar="URL", help="address other pods reach this worker at (default POD_IP)")
-    parser.add_argument(
-        "--drain-seconds", type=float, default=30.0, help="how long live requests may finish on SIGTERM"
-    )
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run until SIGTERM; exit status 2 when the configuration is wrong."""
-    from weft_router import config, logs, process
-
-    logs.configure(args.log_level)
     try:
-        settings = config.load(args)
-    except config.ConfigError as error:
-        print(f"weft router: {error}", file=sys.stderr)
+        settings = load(flags)
+    except ConfigError as error:
+        click.echo(f"weft router: {error}", err=True)
         return 2
     return process.run(settings)

@@ -1,12 +1,11 @@
 """Read the router's configuration file, flags and environment; every error names the field and the fix."""
 
-import argparse
 import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,7 +14,6 @@ from weft_core.cost import CostProfile, CostProfileError
 from weft_core.profile_json import profile_from_json
 
 Role = Literal["coordinator", "prefill", "decode"]
-ROLES: tuple[Role, ...] = ("coordinator", "prefill", "decode")
 
 
 class ConfigError(ValueError):
@@ -95,6 +93,18 @@ class RouterConfig(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class Flags:
+    """What the command line of one router process says."""
+
+    role: Role
+    config: Path
+    listen: str
+    engine_url: str
+    advertise: str | None
+    drain_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything one router process needs to know about itself."""
 
@@ -137,17 +147,17 @@ def read_config(raw: bytes, *, source: str) -> RouterConfig:
         raise ConfigError(f"{source}: {where}: {first['msg']}{more}") from error
 
 
-def load(args: argparse.Namespace, env: Mapping[str, str] = os.environ) -> Settings:
+def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
     """Put flags, environment and files together.
 
     Raises:
         ConfigError: something is missing or wrong; the message says what to set.
     """
-    role = cast(Role, args.role)
-    config = read_config(_file(args.config, "--config"), source=str(args.config))
+    role = flags.role
+    config = read_config(_file(flags.config, "--config"), source=str(flags.config))
     profile = config.cost_profile()
-    host, port = _listen(args.listen)
-    worker, degree, url = _identity(role, args.advertise, env, port)
+    host, port = _listen(flags.listen)
+    worker, degree, url = _identity(role, flags.advertise, env, port)
     if role != "coordinator" and degree not in profile.degrees:
         known = ", ".join(str(d) for d in sorted(profile.degrees))
         raise ConfigError(f"WEFT_DEGREE={degree}: the profile knows only degree {known}; set one of these")
@@ -167,8 +177,8 @@ def load(args: argparse.Namespace, env: Mapping[str, str] = os.environ) -> Setti
         url=url,
         node=env.get("NODE_NAME", ""),
         incarnation=secrets.token_hex(8),
-        engine_url=args.engine_url.rstrip("/"),
-        drain_s=args.drain_seconds,
+        engine_url=flags.engine_url.rstrip("/"),
+        drain_s=flags.drain_seconds,
         api_keys_file=Path(keys) if keys else None,
     )
 

@@ -1,6 +1,5 @@
 """Router processes of one small service inside one event loop, over real sockets, with scripted engines."""
 
-import argparse
 import asyncio
 import json
 import socket
@@ -12,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from weft_router.config import Role, Settings, load
+from weft_router.config import Flags, Role, Settings, load
 from weft_router.process import build
 from weft_router.redis_store import RedisStore
 from weft_router.server import Duty, Server
@@ -83,7 +82,7 @@ def settings(
         env.update(WEFT_WORKER=worker, WEFT_DEGREE="1")
     if keys is not None:
         env["WEFT_API_KEYS_FILE"] = str(keys)
-    args = argparse.Namespace(
+    flags = Flags(
         role=role,
         config=path,
         listen=f"127.0.0.1:{port}",
@@ -91,7 +90,7 @@ def settings(
         advertise=None,
         drain_seconds=drain_s,
     )
-    return load(args, env)
+    return load(flags, env)
 
 
 @dataclass

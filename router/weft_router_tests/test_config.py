@@ -1,6 +1,5 @@
 """Configuration, keys and logs: what is wrong is named with its fix, and secrets stay out of lines."""
 
-import argparse
 import json
 import logging
 from pathlib import Path
@@ -10,7 +9,7 @@ import orjson
 import pytest
 
 from weft_router.auth import ApiKeys
-from weft_router.config import ConfigError, load, read_config
+from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError
 from weft_router.logs import JsonLines
 from weft_router_tests.stack import router_json
@@ -18,13 +17,13 @@ from weft_router_tests.stack import router_json
 ENV = {"WEFT_WORKER": "svc-d1-0", "WEFT_DEGREE": "1", "POD_IP": "10.0.0.7"}
 
 
-def arguments(tmp_path: Path, **changes: Any) -> argparse.Namespace:
+def arguments(tmp_path: Path, **changes: Any) -> Flags:
     (tmp_path / "router.json").write_text(json.dumps(router_json()))
     given = {
         "role": "decode", "config": tmp_path / "router.json", "listen": "0.0.0.0:8080",
         "engine_url": "http://127.0.0.1:8000/", "advertise": None, "drain_seconds": 30.0,
     }  # fmt: skip
-    return argparse.Namespace(**{**given, **changes})
+    return Flags(**{**given, **changes})
 
 
 def environment(tmp_path: Path, **changes: str) -> dict[str, str]:

@@ -1,176 +1,177 @@
 """`weft cluster …`: the local cluster on the command line."""
 
-import argparse
-import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
 
 from weft_e2e.cluster import kubectl, lifecycle, packages, preflight, state, status, toolchain
 from weft_e2e.cluster.config import MAX_NODES, ClusterConfig
 from weft_e2e.cluster.errors import ClusterError
 from weft_e2e.cluster.handle import Cluster
 from weft_e2e.cluster.paths import ClusterPaths
+from weft_planner.cli.running import INTERRUPTED, run
 
 DEFAULT = ClusterConfig()
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
-def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the verb `cluster`."""
-    parser = subparsers.add_parser("cluster", help="a real Kubernetes on this machine, with simulated GPUs")
-    _add_commands(parser)
+class _Reporting(click.Group):
+    """Verbs whose own errors become one line and exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except ClusterError as error:
+            click.echo(f"weft cluster: {error}", err=True)
+            return 1
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+
+class _Client(click.Command):
+    """A verb of which no word is an option of ours, so that every option reaches the client."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take all words as they are."""
+        ctx.params = {"words": list(args)}
+        return []
+
+
+@click.group(cls=_Reporting)
+def cluster() -> None:
+    """A real Kubernetes on this machine, with simulated GPUs."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="weft cluster", description="A real Kubernetes on this machine.")
-    _add_commands(parser)
-    args = parser.parse_args(argv)
-    result = args.run(args)
-    return int(result)
+    """Run ``python -m weft_e2e.cluster`` and return the exit status."""
+    return run(cluster, argv, prog="weft cluster")
 
 
-def _add_commands(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--name", default=DEFAULT.name, help="which cluster (default: %(default)s)")
-        command.set_defaults(run=_reporting(run))
-        return command
-
-    setup = add("setup", _setup, "install and build everything the cluster needs (idempotent)")
-    setup.add_argument(
-        "--client-only", action="store_true", help="for a cluster of your own: only look for its clients"
-    )
-    start = add("up", _up, "start the cluster, or make sure it runs")
-    start.add_argument("--nodes", type=int, help=f"real nodes, 1 to {MAX_NODES} (default: {DEFAULT.nodes})")
-    start.add_argument("--gpus", type=int, help=f"simulated GPUs per node (default: {DEFAULT.gpus})")
-    start.add_argument("--rdma", type=int, help=f"simulated RDMA devices per node (default: {DEFAULT.rdma})")
-    start.add_argument("--gpu-type", help=f"value of the label weft.dev/gpu-type (default: {DEFAULT.gpu_type})")
-    start.add_argument("--api-port", type=int, help="port on 127.0.0.1 (default: 16443, or any free one)")
-    add("down", _down, "end the cluster and remove all of it")
-    add("status", _status, "show the cluster").add_argument("--json", action="store_true", help="for programs")
-    load = add("load", _load, "bring images to every node")
-    load.add_argument("images", nargs="+", metavar="IMAGE", help="name in buildah's storage, or OCI/Docker archive")
-    for name, run, text in (
-        ("power-off", _power_off, "cut the power of a node"),
-        ("power-on", _power_on, "switch a node on again"),
-    ):
-        add(name, run, text).add_argument("node", metavar="NODE")
-    fake = add("fake-nodes", _fake_nodes, "set the number of fake (KWOK) nodes")
-    fake.add_argument("count", type=int, metavar="N")
-    expose = add("forward", _forward, "lead a port of this machine to a Service until interrupted")
-    expose.add_argument("service", metavar="NAMESPACE/SERVICE:PORT")
-    expose.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)")
-    for name, run in (("kubectl", _kubectl), ("helm", _helm)):
-        # No word is an option of ours, so that every option reaches the client; --name is looked for by hand.
-        client = commands.add_parser(
-            name, help=f"run {name} on the cluster: {name} [--name NAME] …", prefix_chars="\0", add_help=False
-        )
-        client.add_argument("args", nargs=argparse.REMAINDER)
-        client.set_defaults(run=_reporting(run))
-
-
-def _reporting(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Turn our own errors into one line and exit status 1."""
-
-    def wrapped(args: argparse.Namespace) -> int:
-        try:
-            return run(args)
-        except ClusterError as error:
-            print(f"weft cluster: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            return 130
-        except BrokenPipeError:  # the reader (`| head`) has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-
-    return wrapped
+def _named(verb: Verb) -> Verb:
+    return click.option("--name", default=DEFAULT.name, show_default=True, help="Which cluster.")(verb)
 
 
 def _progress() -> Callable[[str], None]:
     begin = time.monotonic()
-    return lambda line: print(f"[{time.monotonic() - begin:6.1f} s] {line}", flush=True)
+    return lambda line: click.echo(f"[{time.monotonic() - begin:6.1f} s] {line}")
 
 
-def _setup(args: argparse.Namespace) -> int:
+@cluster.command()
+@_named
+@click.option("--client-only", is_flag=True, help="For a cluster of your own: only look for its clients.")
+def setup(*, name: str, client_only: bool) -> None:  # noqa: ARG001  one store of programs serves all clusters
+    """Install and build everything the cluster needs (idempotent)."""
     progress = _progress()
-    if args.client_only:
+    if client_only:
         packages.check_clients()
-        return 0
+        return
     preflight.check_setup()
     packages.install(progress)
     toolchain.build_all(progress)
     progress("everything the local cluster needs is here")
-    return 0
 
 
-def _up(args: argparse.Namespace) -> int:
-    paths = ClusterPaths.of(args.name)
+@cluster.command()
+@_named
+@click.option("--nodes", type=int, help=f"Real nodes, 1 to {MAX_NODES} (default: {DEFAULT.nodes}).")
+@click.option("--gpus", type=int, help=f"Simulated GPUs per node (default: {DEFAULT.gpus}).")
+@click.option("--rdma", type=int, help=f"Simulated RDMA devices per node (default: {DEFAULT.rdma}).")
+@click.option("--gpu-type", help=f"Value of the label weft.dev/gpu-type (default: {DEFAULT.gpu_type}).")
+@click.option("--api-port", type=int, help="Port on 127.0.0.1 (default: 16443, or any free one).")
+def up(*, name: str, **asked: Any) -> None:
+    """Start the cluster, or make sure it runs."""
+    paths = ClusterPaths.of(name)
     known = state.read(paths)
-    base = known.config if known is not None else ClusterConfig(name=args.name)
-    asked = {key: getattr(args, key) for key in ("nodes", "gpus", "rdma", "gpu_type", "api_port")}
+    base = known.config if known is not None else ClusterConfig(name=name)
     config = ClusterConfig(**(base.to_dict() | {key: value for key, value in asked.items() if value is not None}))
     lifecycle.up(config, _progress())
-    print(status.table(status.read(paths)))
-    print(f"\nuse it: export KUBECONFIG={paths.kubeconfig}")
-    return 0
+    click.echo(status.table(status.read(paths)))
+    click.echo(f"\nuse it: export KUBECONFIG={paths.kubeconfig}")
 
 
-def _down(args: argparse.Namespace) -> int:
-    there = lifecycle.down(args.name)
-    print(f"cluster {args.name!r} {'removed' if there else 'was not there'}")
-    return 0
+@cluster.command()
+@_named
+def down(*, name: str) -> None:
+    """End the cluster and remove all of it."""
+    there = lifecycle.down(name)
+    click.echo(f"cluster {name!r} {'removed' if there else 'was not there'}")
 
 
-def _status(args: argparse.Namespace) -> int:
-    found = status.read(ClusterPaths.of(args.name))
-    print(found.to_json() if args.json else status.table(found))
+@cluster.command("status")
+@_named
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status_verb(*, name: str, as_json: bool) -> int:
+    """Show the cluster; exit status 1 when it is not healthy."""
+    found = status.read(ClusterPaths.of(name))
+    click.echo(found.to_json() if as_json else status.table(found))
     return 0 if found.healthy else 1
 
 
-def _load(args: argparse.Namespace) -> int:
-    Cluster(args.name).load(args.images, _progress())
-    return 0
+@cluster.command()
+@_named
+@click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
+def load(*, name: str, images: Sequence[str]) -> None:
+    """Bring images to every node: names in buildah's storage, or OCI or Docker archives."""
+    Cluster(name).load(list(images), _progress())
 
 
-def _power_off(args: argparse.Namespace) -> int:
-    lifecycle.power_off(args.name, args.node)
-    print(f"{args.node} is off; Kubernetes notices in about 20 s")
-    return 0
+@cluster.command("power-off")
+@_named
+@click.argument("node")
+def power_off(*, name: str, node: str) -> None:
+    """Cut the power of a node."""
+    lifecycle.power_off(name, node)
+    click.echo(f"{node} is off; Kubernetes notices in about 20 s")
 
 
-def _power_on(args: argparse.Namespace) -> int:
-    lifecycle.power_on(args.name, args.node, _progress())
-    print(f"{args.node} is on and Ready")
-    return 0
+@cluster.command("power-on")
+@_named
+@click.argument("node")
+def power_on(*, name: str, node: str) -> None:
+    """Switch a node on again."""
+    lifecycle.power_on(name, node, _progress())
+    click.echo(f"{node} is on and Ready")
 
 
-def _fake_nodes(args: argparse.Namespace) -> int:
-    Cluster(args.name).fake_nodes(args.count)
-    print(f"{args.count} fake nodes Ready")
-    return 0
+@cluster.command("fake-nodes")
+@_named
+@click.argument("count", type=int, metavar="N")
+def fake_nodes(*, name: str, count: int) -> None:
+    """Set the number of fake (KWOK) nodes."""
+    Cluster(name).fake_nodes(count)
+    click.echo(f"{count} fake nodes Ready")
 
 
-def _forward(args: argparse.Namespace) -> int:
-    service, _, port = args.service.rpartition(":")
-    namespace, slash, name = service.partition("/")
-    if not slash or not port.isdigit():
-        raise ClusterError(f"{args.service!r}: expected NAMESPACE/SERVICE:PORT, as weft/my-service:8000")
-    with Cluster(args.name).host_forward(namespace, name, int(port), args.port) as url:
-        print(f"{url} leads to {args.service}; end with Ctrl-C", flush=True)
+@cluster.command()
+@_named
+@click.argument("service", metavar="NAMESPACE/SERVICE:PORT")
+@click.option("--port", type=int, default=0, help="Port on 127.0.0.1 (default: any free one).")
+def forward(*, name: str, service: str, port: int) -> None:
+    """Lead a port of this machine to a Service until interrupted."""
+    asked, _, service_port = service.rpartition(":")
+    namespace, slash, service_name = asked.partition("/")
+    if not slash or not service_port.isdigit():
+        raise ClusterError(f"{service!r}: expected NAMESPACE/SERVICE:PORT, as weft/my-service:8000")
+    with Cluster(name).host_forward(namespace, service_name, int(service_port), port) as url:
+        click.echo(f"{url} leads to {service}; end with Ctrl-C")
         while True:
             time.sleep(3600)
 
 
-def _kubectl(args: argparse.Namespace) -> int:
-    return _client(args.args, kubectl.kubectl_argv)
+@cluster.command("kubectl", cls=_Client, add_help_option=False)
+def kubectl_verb(*, words: list[str]) -> int:
+    """Run kubectl on the cluster: kubectl [--name NAME] …"""
+    return _client(words, kubectl.kubectl_argv)
 
 
-def _helm(args: argparse.Namespace) -> int:
-    return _client(args.args, kubectl.helm_argv)
+@cluster.command("helm", cls=_Client, add_help_option=False)
+def helm_verb(*, words: list[str]) -> int:
+    """Run helm on the cluster: helm [--name NAME] …"""
+    return _client(words, kubectl.helm_argv)
 
 
 def split_name(words: list[str]) -> tuple[str, list[str]]:

@@ -1,10 +1,12 @@
 """`weft demo`: the main job on the command line."""
 
-import argparse
 import os
-import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
+
+import click
 
 from weft_e2e.cluster import ClusterError
 from weft_e2e.demo import table
@@ -17,6 +19,10 @@ from weft_e2e.kube import KubeError
 from weft_e2e.replay.selection import Limits
 from weft_e2e.replay.traces import SOURCES, TraceError
 from weft_e2e.waiting import WaitedTooLong
+from weft_planner.cli import running
+from weft_planner.cli.running import INTERRUPTED
+
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 # Flag: field of Limits, words for the help.
 _LIMITS = {
@@ -30,85 +36,99 @@ _LIMITS = {
 }
 
 
-def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the verb ``demo``."""
-    text = "a planned service on a real cluster, recorded agent sessions replayed through it, and a report"
-    _add_commands(subparsers.add_parser("demo", help=text, description=text))
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run ``python -m weft_e2e.demo``."""
-    parser = argparse.ArgumentParser(prog="weft demo")
-    _add_commands(parser)
-    args = parser.parse_args(argv)
-    return int(args.run(args))
-
-
-def _add_commands(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="command", required=True, metavar="up|down")
-    up = commands.add_parser("up", help="set up, serve, replay, report", description="Run the demo.")
-    up.add_argument("--trace", choices=sorted(SOURCES), default="gaia_whowhen", help="recorded sessions to replay")
-    for flag, (field, words) in _LIMITS.items():
-        kind = type(getattr(Limits(), field))
+def _limit_options(verb: Verb) -> Verb:
+    """Add an option for each limit of the replay; what is not given comes from the trace."""
+    for flag, (field, words) in reversed(_LIMITS.items()):
         shown = ", ".join(f"{trace} {getattr(limits, field):g}" for trace, limits in TRACE_LIMITS.items())
-        up.add_argument(flag, dest=field, type=kind, help=f"{words} (default: {shown})")
-    up.add_argument("--out", type=Path, default=Path("out/demo"), help="folder of the report (default %(default)s)")
-    up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="more Helm values; may be repeated")
-    up.add_argument("--registry", default=os.environ.get("REGISTRY"), help="registry of the images (also $REGISTRY)")
-    up.add_argument("--tag", default=os.environ.get("TAG"), help="tag of the images (also $TAG)")
-    up.set_defaults(run=_up)
-    down = commands.add_parser("down", help="remove everything the demo made", description="Remove the demo.")
-    down.set_defaults(run=_down)
-    for command in (up, down):
-        command.add_argument(
-            "--context",
-            default=os.environ.get("KUBE_CONTEXT") or None,
-            help="kubectl context of your own cluster to use instead of a local one (also $KUBE_CONTEXT)",
-        )
+        kind = type(getattr(Limits(), field))
+        verb = click.option(flag, field, type=kind, help=f"{words.capitalize()} (default: {shown}).")(verb)
+    return verb
 
 
-def _limits(args: argparse.Namespace) -> Limits:
-    """Return the trace's limits with those that were given in their place."""
-    given = {field: getattr(args, field) for field, _words in _LIMITS.values() if getattr(args, field) is not None}
-    limits = TRACE_LIMITS[args.trace]
-    given["min_rounds"] = min(limits.min_rounds, given.get("max_rounds", limits.max_rounds))
-    return replace(limits, **given)
+_context = click.option(
+    "--context",
+    default=lambda: os.environ.get("KUBE_CONTEXT") or None,
+    help="kubectl context of your own cluster to use instead of a local one (also $KUBE_CONTEXT).",
+)
 
 
-def _up(args: argparse.Namespace) -> int:
+@click.group()
+def demo() -> None:
+    """A planned service on a real cluster, recorded agent sessions replayed through it, and a report."""
+
+
+@demo.command()
+@click.option(
+    "--trace",
+    type=click.Choice(sorted(SOURCES)),
+    default="gaia_whowhen",
+    show_default=True,
+    help="Recorded sessions to replay.",
+)
+@_limit_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Folder of the report."
+)
+@click.option("--set", "helm_set", multiple=True, metavar="KEY=VALUE", help="More Helm values; may be repeated.")
+@click.option("--registry", default=lambda: os.environ.get("REGISTRY"), help="Registry of the images (also $REGISTRY).")
+@click.option("--tag", default=lambda: os.environ.get("TAG"), help="Tag of the images (also $TAG).")
+@_context
+def up(
+    *,
+    trace: str,
+    out: Path,
+    helm_set: tuple[str, ...],
+    registry: str | None,
+    tag: str | None,
+    context: str | None,
+    **limits: int | float | None,
+) -> int:
+    """Set up, serve, replay, report."""
     try:
         settings = Settings(
-            context=args.context,
-            trace=args.trace,
-            limits=_limits(args),
-            out=args.out,
-            helm_set=tuple(args.set),
-            registry=args.registry or None,
-            tag=args.tag or None,
+            context=context,
+            trace=trace,
+            limits=_limits(trace, limits),
+            out=out,
+            helm_set=helm_set,
+            registry=registry or None,
+            tag=tag or None,
         )
-        facts = run(settings, _say)
+        facts = run(settings, click.echo)
     except (DemoFailed, ClusterError, ImagesError, KubeError, TraceError, WaitedTooLong, ValueError) as error:
-        print(f"weft demo: {error}", file=sys.stderr)
+        click.echo(f"weft demo: {error}", err=True)
         return 1
     except KeyboardInterrupt:
-        print("weft demo: interrupted; `make demo-down` removes what was made", file=sys.stderr)
-        return 130
-    print(f"\n{table.render(facts)}\n")
-    print(f"Report: {settings.out / 'report.html'} (in all {sum(s.seconds for s in facts.steps):.0f} s)\n")
-    print("What to look at next:")
+        click.echo("weft demo: interrupted; `make demo-down` removes what was made", err=True)
+        return INTERRUPTED
+    click.echo(f"\n{table.render(facts)}\n")
+    click.echo(f"Report: {settings.out / 'report.html'} (in all {sum(s.seconds for s in facts.steps):.0f} s)\n")
+    click.echo("What to look at next:")
     for step in facts.next_steps:
-        print(f"  - {step.replace('`', '')}")
+        click.echo(f"  - {step.replace('`', '')}")
     return 1 if facts.problems else 0
 
 
-def _down(args: argparse.Namespace) -> int:
+@demo.command()
+@_context
+def down(*, context: str | None) -> int:
+    """Remove everything the demo made."""
     try:
-        take_down(args.context, _say)
+        take_down(context, click.echo)
     except (DemoFailed, ClusterError, KubeError) as error:
-        print(f"weft demo: {error}", file=sys.stderr)
+        click.echo(f"weft demo: {error}", err=True)
         return 1
     return 0
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def main(argv: list[str] | None = None) -> int:
+    """Run ``python -m weft_e2e.demo`` and return the exit status."""
+    return running.run(demo, argv, prog="weft demo")
+
+
+def _limits(trace: str, asked: Mapping[str, int | float | None]) -> Limits:
+    """Return the trace's limits with those that were given in their place."""
+    given: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
+    limits = TRACE_LIMITS[trace]
+    given["min_rounds"] = min(limits.min_rounds, given.get("max_rounds", limits.max_rounds))
+    return replace(limits, **given)

@@ -1,65 +1,53 @@
 """``weft plan -f FILE``: show a service's plan before it is applied, with predictions, alternatives and reasons."""
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import click
+
 from weft_core.plan import canonical_json
+from weft_planner.cli.errors import BadInputError
 
 Json = Mapping[str, object]
 
 
-class BadInputError(ValueError):
-    """Report files that no plan can be made from: one line for each fault, with the file's name."""
+@click.command()
+@click.option("-f", "--file", required=True, metavar="FILE", help="The manifest (YAML), - for stdin.")
+@click.option("--name", help="Which service, when the file has several.")
+@click.option("--profile", "profiles", multiple=True, metavar="FILE", help="A CostProfile that spec.profile.ref names.")
+@click.option("--gpus", type=int, help="Plan for this many GPUs instead of spec.capacity.gpus.")
+@click.option("--objective", type=click.Choice(["latency", "cost"]), help="Instead of spec.planning.objective.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def plan(
+    *, file: str, name: str | None, profiles: Sequence[str], gpus: int | None, objective: str | None, output: str
+) -> int:
+    """Plan a service's workers from its manifest, and say why.
 
-    def __init__(self, path: str, *faults: str) -> None:
-        shown = "stdin" if path == "-" else path
-        super().__init__("\n".join(f"{shown}: {fault}" for fault in faults))
-
-
-def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser("plan", help="plan a DisaggInferenceService manifest and show why")
-    parser.add_argument("-f", "--file", required=True, metavar="FILE", help="the manifest (YAML), - for stdin")
-    parser.add_argument("--name", help="which service, when the file has several")
-    parser.add_argument(
-        "--profile", action="append", default=[], metavar="FILE", help="a CostProfile that spec.profile.ref names"
-    )
-    parser.add_argument("--gpus", type=int, help="plan for this many GPUs instead of spec.capacity.gpus")
-    parser.add_argument("--objective", choices=["latency", "cost"], help="instead of spec.planning.objective")
-    parser.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the plan; 0 with a plan, 1 when none is possible, 2 for a manifest that the API server would refuse."""
+    Exit status: 0 with a plan, 1 when none is possible, 2 for a manifest that the API server would refuse.
+    """
     from weft_planner.manifest import choose_service, name_of, request_from_service
     from weft_planner.solve import answer
     from weft_planner.tables import render
     from weft_planner.workload import RequestError, request_of
 
+    documents = _documents(file)
     try:
-        documents = _documents(args.file)
-        try:
-            service = choose_service(documents, args.name)
-            _check(args.file, service)
-            profiles = [document for path in args.profile for document in _profiles(path, service)]
-            request = request_from_service(service, [*documents, *profiles])
-            if args.gpus is not None or args.objective is not None:
-                body = request.model_dump(by_alias=True)
-                body["capacity"]["gpus"] = request.capacity.gpus if args.gpus is None else args.gpus
-                body["objective"] = args.objective or request.objective
-                request = request_of(body)
-        except RequestError as error:
-            raise BadInputError(args.file, str(error)) from error
-    except BadInputError as error:
-        print(error, file=sys.stderr)
-        return 2
+        service = choose_service(documents, name)
+        _check(file, service)
+        given = [document for path in profiles for document in _profiles(path, service)]
+        request = request_from_service(service, [*documents, *given])
+        if gpus is not None or objective is not None:
+            body = request.model_dump(by_alias=True)
+            body["capacity"]["gpus"] = request.capacity.gpus if gpus is None else gpus
+            body["objective"] = objective or request.objective
+            request = request_of(body)
+    except RequestError as error:
+        raise BadInputError(file, str(error)) from error
     result = answer(request)
-    if args.output == "json":
+    if output == "json":
         print(canonical_json(result))
-    elif args.output == "yaml":
+    elif output == "yaml":
         import yaml
 
         print(yaml.safe_dump(result, sort_keys=True), end="")

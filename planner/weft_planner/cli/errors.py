@@ -1,0 +1,32 @@
+"""Errors of the command line; each becomes lines on stderr and an exit status, never a traceback.
+
+ClickException (click; status 1)
+├── UsageError (click; status 2)      a command line that makes no sense
+├── BadInputError (status 2)          a file that cannot be used: file, field, value, allowed range, fix
+└── NotInstalledError (status 1)      the verb's part, or a library it needs, is not there
+"""
+
+from typing import IO
+
+import click
+
+
+class BadInputError(click.ClickException):
+    """Report files that nothing can be made from: one line for each fault, with the file's name."""
+
+    exit_code = 2
+
+    def __init__(self, path: str, *faults: str) -> None:
+        shown = "stdin" if path == "-" else path
+        super().__init__("\n".join(f"{shown}: {fault}" for fault in faults))
+
+    def show(self, file: IO[str] | None = None) -> None:
+        """Write the lines to stderr as they are: programs read them by file name."""
+        click.echo(self.message, err=file is None, file=file)
+
+
+class NotInstalledError(click.ClickException):
+    """Report a verb of which this installation lacks a part."""
+
+    def __init__(self, verb: str, missing: str) -> None:
+        super().__init__(f"weft {verb}: this installation lacks {missing}; install weft with the part's extra")
