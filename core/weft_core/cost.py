@@ -21,6 +21,15 @@ class CostProfileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class FitError:
+    """How well fitted figures predict measurements that were held out: shares of the measured time, and how many."""
+
+    median: float
+    p95: float
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillPiece:
     """One affine regime of T_pre; ``per_pair`` multiplies increment x (history + increment / 2), the attended pairs."""
 
@@ -93,12 +102,17 @@ def with_chunk_costs(decode: Sequence[DecodePiece], prefill: Sequence[PrefillPie
 
 @dataclass(frozen=True, slots=True)
 class DegreeCosts:
-    """Everything known about one worker of one tensor-parallel degree; the figures are the pieces, laid flat."""
+    """Everything known about one worker of one tensor-parallel degree; the figures are the pieces, laid flat.
+
+    ``prefill_fit`` and ``step_fit`` are there when the figures were fitted to measurements.
+    """
 
     prefill: tuple[PrefillPiece, ...]
     decode: tuple[DecodePiece, ...]
     weight_bytes_per_gpu: int
     kv_capacity_tokens: int
+    prefill_fit: FitError | None = None
+    step_fit: FitError | None = None
     prefill_figures: tuple[float, ...] = field(init=False, repr=False, compare=False)
     step_figures: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
@@ -114,6 +128,7 @@ class TransferCost:
 
     alpha: float
     per_token: float
+    fit: FitError | None = None
 
     def seconds(self, tokens: float) -> float:
         """Return the transfer time; nothing to move takes no time."""

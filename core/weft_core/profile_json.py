@@ -14,6 +14,7 @@ from weft_core.cost import (
     CostProfileError,
     DecodePiece,
     DegreeCosts,
+    FitError,
     Link,
     PrefillPiece,
     TransferCost,
@@ -32,7 +33,14 @@ def profile_to_json(profile: CostProfile) -> dict[str, object]:
         "kvBytesPerToken": profile.kv_bytes_per_token,
         "degrees": [_degree_to_json(degree, costs) for degree, costs in sorted(profile.degrees.items())],
         "transfers": [
-            {"source": s, "destination": d, "link": link, "alpha": cost.alpha, "perToken": cost.per_token}
+            {
+                "source": s,
+                "destination": d,
+                "link": link,
+                "alpha": cost.alpha,
+                "perToken": cost.per_token,
+                **({"fit": _fit_to_json(cost.fit)} if cost.fit else {}),
+            }
             for (s, d, link), cost in sorted(profile.transfers.items())
         ],
         "provenance": dict(sorted(profile.provenance.items())),
@@ -40,7 +48,7 @@ def profile_to_json(profile: CostProfile) -> dict[str, object]:
 
 
 def _degree_to_json(degree: int, costs: DegreeCosts) -> dict[str, object]:
-    return {
+    body: dict[str, object] = {
         "degree": degree,
         "weightBytesPerGpu": costs.weight_bytes_per_gpu,
         "kvCapacityTokens": costs.kv_capacity_tokens,
@@ -55,6 +63,13 @@ def _degree_to_json(degree: int, costs: DegreeCosts) -> dict[str, object]:
         ],
         "decode": [_decode_piece_to_json(p) for p in costs.decode],
     }
+    fits = {"prefill": costs.prefill_fit, "step": costs.step_fit}
+    known = {name: _fit_to_json(fit) for name, fit in fits.items() if fit is not None}
+    return body | ({"fit": known} if known else {})
+
+
+def _fit_to_json(fit: FitError) -> dict[str, object]:
+    return {"median": fit.median, "p95": fit.p95, "points": fit.points}
 
 
 def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
@@ -91,7 +106,9 @@ def profile_from_json(body: Json) -> CostProfile:
         if link not in LINKS:
             raise CostProfileError(f"{where}.link: {link!r} is not a link; use {' or '.join(LINKS)}")
         key = (_whole(row, "source", where), _whole(row, "destination", where), link)
-        transfers[key] = TransferCost(alpha=_number(row, "alpha", where), per_token=_number(row, "perToken", where))
+        transfers[key] = TransferCost(
+            alpha=_number(row, "alpha", where), per_token=_number(row, "perToken", where), fit=_fit(row, "fit", where)
+        )
     provenance = body.get("provenance") or {}
     if not isinstance(provenance, Mapping):
         raise CostProfileError("provenance: must be an object of strings")
@@ -117,6 +134,9 @@ def _degree_from_json(row: Json, where: str) -> DegreeCosts:
         for at, p in ((f"{where}.prefill[{j}]", p) for j, p in enumerate(_rows(row, "prefill", where)))
     )
     rows = _rows(row, "decode", where)
+    fits = row.get("fit") or {}
+    if not isinstance(fits, Mapping):
+        raise CostProfileError(f"{where}.fit: must be an object with prefill and step")
     decode = tuple(_decode_piece_from_json(p, f"{where}.decode[{j}]") for j, p in enumerate(rows))
     mixed = [any(key in p for key in _CHUNK_FIELDS) for p in rows]
     if any(mixed) and not all(mixed):
@@ -127,6 +147,8 @@ def _degree_from_json(row: Json, where: str) -> DegreeCosts:
         decode=decode if all(mixed) else with_chunk_costs(decode, prefill),
         weight_bytes_per_gpu=_whole(row, "weightBytesPerGpu", where),
         kv_capacity_tokens=_whole(row, "kvCapacityTokens", where),
+        prefill_fit=_fit(fits, "prefill", f"{where}.fit"),
+        step_fit=_fit(fits, "step", f"{where}.fit"),
     )
 
 
@@ -145,6 +167,16 @@ def _decode_piece_from_json(row: Json, at: str) -> DecodePiece:
         per_chunk_pair=_number(row, "perChunkPair", at) if mixed else 0.0,
         per_chunk_context=_number(row, "perChunkContext", at) if mixed else 0.0,
     )
+
+
+def _fit(row: Json, key: str, where: str) -> FitError | None:
+    fit = row.get(key)
+    if fit is None:
+        return None
+    at = _path(where, key)
+    if not isinstance(fit, Mapping):
+        raise CostProfileError(f"{at}: must be an object with median, p95 and points")
+    return FitError(median=_number(fit, "median", at), p95=_number(fit, "p95", at), points=_whole(fit, "points", at))
 
 
 def _path(where: str, key: str) -> str:

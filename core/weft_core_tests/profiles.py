@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, Link, PrefillPiece, TransferCost
+from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, FitError, Link, PrefillPiece, TransferCost
 from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask, PrefillWorkerView
 
 
@@ -82,12 +82,18 @@ def decode_pieces(draw: st.DrawFn) -> DecodePiece:
     )
 
 
+fits = st.none() | st.builds(
+    FitError, median=st.floats(min_value=0, max_value=9), p95=st.floats(min_value=0, max_value=9), points=counts
+)
 degree_costs = st.builds(
     DegreeCosts,
+    FitError,
     prefill=st.lists(prefill_pieces, min_size=1, max_size=3).map(tuple),
     decode=st.lists(decode_pieces(), min_size=1, max_size=3).map(tuple),
     weight_bytes_per_gpu=counts,
     kv_capacity_tokens=counts,
+    prefill_fit=fits,
+    step_fit=fits,
 )
 
 
@@ -103,7 +109,10 @@ def profiles(draw: st.DrawFn) -> CostProfile:
         kv_bytes_per_token=draw(counts),
         degrees=degrees,
         transfers={
-            (s, d, link): TransferCost(draw(figures), draw(figures)) for s in degrees for d in degrees for link in links
+            (s, d, link): TransferCost(draw(figures), draw(figures), draw(fits))
+            for s in degrees
+            for d in degrees
+            for link in links
         },
         provenance=draw(st.dictionaries(texts, texts, max_size=3)),
     )

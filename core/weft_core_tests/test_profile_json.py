@@ -65,6 +65,9 @@ def _drop(path: list[str | int]) -> Callable[[Any], None]:
         (_set(["transfers", 0], 7), r"transfers\[0\]: must be an object"),
         (_set(["model"], ""), r"model: a non-empty text"),
         (_set(["provenance"], [1]), r"provenance: must be an object"),
+        (_set(["degrees", 0, "fit"], [0.1]), r"degrees\[0\]\.fit: must be an object"),
+        (_set(["degrees", 0, "fit"], {"step": 0.1}), r"degrees\[0\]\.fit\.step: must be an object with median"),
+        (_set(["transfers", 0, "fit"], {"median": 0.1, "p95": math.nan}), r"transfers\[0\]\.fit\.p95: nan"),
         (
             _set(
                 ["degrees", 0, "decode", 0], {"alpha": 0, "perSequence": 0, "perContextToken": 0, "expertsSeconds": 1}

@@ -60,6 +60,26 @@ class DecodePiece(ApiModel):
     )
 
 
+class FitError(ApiModel):
+    """How well fitted figures predict measurements that were held out."""
+
+    median: Annotated[float, Field(ge=0)]
+    """Median relative error, as a share of the measured time."""
+    p95: Annotated[float, Field(ge=0)]
+    """95th percentile of the relative error, as a share of the measured time."""
+    points: Annotated[int, Field(ge=1)]
+    """Measured shapes the figures were fitted to."""
+
+
+class DegreeFit(ApiModel):
+    """How well a degree's figures fit what was measured; absent where nothing was."""
+
+    prefill: FitError | None = None
+    """Of prefill."""
+    step: FitError | None = None
+    """Of engine steps."""
+
+
 class DegreeCosts(ApiModel):
     """One worker of one tensor-parallel degree."""
 
@@ -73,6 +93,8 @@ class DegreeCosts(ApiModel):
     """Regimes of prefill; the slowest counts."""
     decode: Annotated[list[DecodePiece], Field(min_length=1, max_length=16)]
     """Regimes of decode; the slowest counts."""
+    fit: DegreeFit | None = None
+    """How well the figures fit what was measured."""
 
 
 class Transfer(ApiModel):
@@ -88,6 +110,8 @@ class Transfer(ApiModel):
     """Seconds per transfer."""
     per_token: Seconds
     """Seconds per token."""
+    fit: FitError | None = None
+    """How well the figures fit what was measured."""
 
 
 class CostProfileSpec(ApiModel):
