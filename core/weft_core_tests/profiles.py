@@ -87,7 +87,6 @@ fits = st.none() | st.builds(
 )
 degree_costs = st.builds(
     DegreeCosts,
-    FitError,
     prefill=st.lists(prefill_pieces, min_size=1, max_size=3).map(tuple),
     decode=st.lists(decode_pieces(), min_size=1, max_size=3).map(tuple),
     weight_bytes_per_gpu=counts,
