@@ -10,7 +10,8 @@ from weft_core.gpus import GPUS
 from weft_core.models import MODELS, ModelDimensions
 from weft_core.profile_json import profile_from_json
 from weft_planner.infeasible import Infeasible
-from weft_planner.workload import Analytic, Model, Request
+from weft_planner.request_parts import Analytic, Model
+from weft_planner.workload import Request
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 

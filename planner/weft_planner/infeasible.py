@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from weft_core.cost import CostProfile
 from weft_core.plan import ROLES, Role
 from weft_planner.placement import node_sizes, placeable
-from weft_planner.workload import Pool, Request
+from weft_planner.request_parts import Pool
+from weft_planner.workload import Request
 
 
 class Infeasible(Exception):  # noqa: N818 - an answer, not a fault

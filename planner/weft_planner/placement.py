@@ -1,12 +1,30 @@
-"""Tell whether planned workers fit onto nodes: a worker never spans nodes, so free GPUs alone do not say it."""
+"""What the integer programs know of nodes: a worker never spans nodes, so free GPUs alone do not tell what fits.
 
-from collections.abc import Sequence
+``packing`` proves a finished plan without these rules.
+"""
+
+from collections.abc import Mapping, Sequence
 
 
 def node_sizes(gpus: int, gpus_per_node: int) -> list[int]:
     """Return a pool's nodes as GPU counts: full nodes, then one with the rest."""
     full, rest = divmod(gpus, gpus_per_node)
     return [gpus_per_node] * full + ([rest] if rest else [])
+
+
+def slots(nodes: Sequence[int], degree: int) -> int:
+    """Return how many workers of one degree the nodes hold: the sum of floor(size / degree)."""
+    return sum(size // degree for size in nodes)
+
+
+def slots_suffice(nodes: Sequence[int], counts: Mapping[int, int]) -> bool:
+    """Tell whether workers of degrees that divide each other fit: for each d, sum_{n >= d} (n/d) x[n] <= slots(d).
+
+    A worker of degree n takes n / d slots of the smaller degree d wherever it lies, so the inequalities are
+    necessary, and placing the largest first shows that they suffice.
+    """
+    degrees = [degree for degree, count in counts.items() if count]
+    return all(sum(n // d * counts[n] for n in degrees if n >= d) <= slots(nodes, d) for d in degrees)
 
 
 def placeable(nodes: Sequence[int], workers: Sequence[tuple[int, int]]) -> bool:
@@ -28,8 +46,8 @@ def placeable(nodes: Sequence[int], workers: Sequence[tuple[int, int]]) -> bool:
         return True
     large = max(wanted)
     small = min(wanted)
-    if large == small:
-        return sum(size // large for size in nodes) >= wanted[large]
+    if large % small == 0:
+        return slots_suffice(nodes, wanted)
     return _most_small(nodes, large=large, count=wanted[large], small=small) >= wanted[small]
 
 

@@ -87,7 +87,7 @@ def prepare(request: Request) -> Inputs:
     sample = draw(
         request.workload,
         max_model_len=request.model.max_model_len,
-        round_seconds=request.slo.ttft + request.workload.decode * request.slo.itl,
+        round_seconds=request.slo.ttft + request.workload.mean_decode * request.slo.itl,
         seed=request.seed,
     )
     return Inputs(
