@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_core.policies.ampd import MAX_WINDOW, completion_seconds, reorder, satisfied
+from weft_core.policies.ampd_snapshot import MAX_WINDOW, completion_seconds, reorder, satisfied
 from weft_core.policies.snapshot import QueuedTask, Reordering
 
 

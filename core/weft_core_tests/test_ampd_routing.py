@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.ampd import local_seconds, remote_seconds, route
+from weft_core.policies.ampd_snapshot import local_seconds, remote_seconds, route
 from weft_core.policies.snapshot import Decision, PrefillTask, PrefillWorkerView
 from weft_core.slo import Slo
 from weft_core_tests.profiles import decode_worker, prefill_worker, simple_profile

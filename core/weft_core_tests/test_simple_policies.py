@@ -1,8 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies import kv_headroom, remote_jsq
-from weft_core.policies.ampd import remote_seconds
+from weft_core.policies import kv_headroom_snapshot as kv_headroom
+from weft_core.policies import remote_jsq_snapshot as remote_jsq
+from weft_core.policies.ampd_snapshot import remote_seconds
 from weft_core.policies.snapshot import PrefillTask
 from weft_core_tests.profiles import decode_worker, prefill_worker, simple_profile
 

@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
-from weft_core.policies import kv_headroom
+from weft_core.policies import kv_headroom_snapshot as kv_headroom
 from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask
 from weft_router.state import WorkerRecord
 

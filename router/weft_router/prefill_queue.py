@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from weft_core.cost import CostProfile
-from weft_core.policies import ampd
+from weft_core.policies import ampd_snapshot as ampd
 from weft_core.policies.snapshot import PrefillTask, QueuedTask
 from weft_router.errors import UnavailableError
 from weft_router.state import QueueEntry

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from weft_core.cost import CostProfile, CostProfileError
-from weft_core.policies import ampd, remote_jsq
+from weft_core.policies import ampd_snapshot as ampd
+from weft_core.policies import remote_jsq_snapshot as remote_jsq
 from weft_core.policies.snapshot import Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig

@@ -1,16 +1,22 @@
-"""Bind a new session to the decode worker with the most free KV memory (AMPD section 3, step 1)."""
+"""Bind a new session to the decode worker with the most free KV memory (AMPD section 3, step 1).
+
+Hand-worked example (test_policy_bindings.py): 500, 500 and 10 tokens free, need 100, sessions 2, 1, 0: the second.
+"""
 
 from collections.abc import Sequence
 
-from weft_core.policies.snapshot import DecodeWorkerView
+SOURCE = "AMPD, section 3, step 1"
 
 
-def bind(decode: Sequence[DecodeWorkerView], *, need: int) -> str | None:
-    """Return the worker with the largest KV headroom after ``need`` tokens, None when none has room.
+def bind_kv_headroom(need: float, kv_free: Sequence[float], sessions: Sequence[float]) -> int:
+    """Return the worker with the most free KV tokens among those with room for ``need``, -1 without one.
 
-    Ties go to the worker with fewest sessions, then to the first name.
+    Ties go to the worker with fewest sessions, then to the first.
     """
-    roomy = [worker for worker in decode if worker.kv_capacity - worker.kv_used >= need]
-    if not roomy:
-        return None
-    return min(roomy, key=lambda w: (w.kv_used - w.kv_capacity, w.sessions, w.worker)).worker
+    best = -1
+    for i in range(len(kv_free)):
+        if kv_free[i] < need:
+            continue
+        if best < 0 or kv_free[i] > kv_free[best] or (kv_free[i] == kv_free[best] and sessions[i] < sessions[best]):
+            best = i
+    return best

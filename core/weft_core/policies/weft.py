@@ -1,0 +1,183 @@
+"""Route prefills by what they would cost in missed SLOs: Weft's own rule, interference-aware with SLO-sized chunks.
+
+The cost of an option is P(this task misses its TTFT) + the rise of P(ITL missed) over the sessions whose decoding it
+would stall + a small price on its finish time; P(x over thr) = logistic((x / thr - 0.92) / 0.08). A remote finish
+overlaps queue and history read. Modes say which local prefills are on offer: ``imd`` in chunks sized by the ITL SLO,
+whose own stall is 0 because of that size; ``ia`` whole, with the stall charged; ``whole-or-chunked`` both;
+``remote-jsq`` none, the fallback where predictions prove wrong. Instantaneous queues decide, no window.
+
+The ITL's probability follows the SLO's own reading (``itl_statistic``): the session mean, the share of gaps over the
+SLO held against 5 % (P95), or whether any is over (largest gap). ``gap_sums`` hold seconds for the first and the number
+of gaps over the SLO for the other two.
+
+Hand-worked example (test_policy_weft.py): TTFT SLO 1 s, remote finish 0.92 s, chunked local finish 0.6 s: P = 0.5
+against logistic(-4) = 0.018, so local.
+"""
+
+import math
+from collections.abc import MutableSequence, Sequence
+
+from weft_core.policies.features import (
+    LOCAL,
+    LOCAL_CHUNKED_QUEUE_S,
+    LOCAL_CHUNKED_S,
+    LOCAL_PREFILL_S,
+    LOCAL_QUEUE_S,
+    LOCAL_STEP_S,
+    REMOTE_SIZE,
+    TASK_ITL_SLO,
+    TASK_TTFT_SLO,
+    TASK_WAITED,
+)
+from weft_core.policies.finish import overlapped_finish, shortest_queue
+from weft_core.policies.parameter import Parameter, defaults
+from weft_core.policies.reasons import (
+    LOCAL_CHUNKED,
+    LOCAL_WHOLE,
+    NO_PREFILL_WORKER,
+    PROFILE_INCOMPLETE,
+    REMOTE_CHEAPER,
+    SHORTEST_FINISH,
+)
+
+SOURCE = "Weft; docs/policies.md"
+
+IMD = 0
+WHOLE_OR_CHUNKED = 1
+IA = 2
+REMOTE_JSQ = 3
+MODES = ("imd", "whole-or-chunked", "ia", "remote-jsq")
+
+MEAN = 0
+P95 = 1
+LARGEST = 2
+STATISTICS = ("mean", "p95", "max")
+P95_SHARE = 0.05
+"""A P95 meets its threshold while at most this share of gaps is over it."""
+
+MODE = 0
+ITL_STATISTIC = 1
+CENTRE = 2
+WIDTH = 3
+FINISH_PRICE = 4
+INTERFERENCE = 5
+PARAMETERS = (
+    Parameter("mode", IMD, 0, 3, "code", "imd 0, whole-or-chunked 1, ia 2, remote-jsq 3; set by the service's mode"),
+    Parameter("itl_statistic", MEAN, 0, 2, "code", "the SLO's reading of ITL: mean 0, P95 1, largest 2"),
+    Parameter("centre", 0.92, 0.1, 2.0, "share of the SLO", "where a miss is as likely as not"),
+    Parameter("width", 0.08, 0.001, 1.0, "share of the SLO", "how far predictions scatter about the truth"),
+    Parameter("finish_price", 0.02, 0.0, 1.0, "misses per SLO", "price of the finish time, so that equals differ"),
+    Parameter("interference", 1.0, 0.0, 10.0, "weight", "of other sessions' ITL against this task's TTFT"),
+)
+PARAMS = defaults(PARAMETERS)
+
+
+def chance_over(x: float, centre: float, width: float) -> float:
+    """Return the probability that a figure predicted at ``x`` times its threshold ends above it."""
+    z = (x - centre) / width
+    if z > 40.0:
+        return 1.0
+    if z < -40.0:
+        return 0.0
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+def stall_cost(
+    stall: float,
+    step: float,
+    itl_slo: float,
+    params: Sequence[float],
+    gap_sums: Sequence[float],
+    gap_counts: Sequence[float],
+) -> float:
+    """Return by how much the expected number of sessions that miss their ITL rises when all pause ``stall`` seconds.
+
+    The pause lengthens the next gap of each; a session without a gap yet is expected to see ``step``.
+    """
+    statistic = int(params[ITL_STATISTIC])
+    centre = params[CENTRE]
+    width = params[WIDTH]
+    over = 1.0 if stall + step > itl_slo else 0.0
+    total = 0.0
+    for s in range(len(gap_counts)):
+        seen = gap_sums[s]
+        count = gap_counts[s]
+        if statistic == MEAN:
+            before = seen / count if count > 0 else step
+            after = (seen + stall + step) / (count + 1.0)
+            total += chance_over(after / itl_slo, centre, width) - chance_over(before / itl_slo, centre, width)
+        elif statistic == P95:
+            before = seen / count if count > 0 else 0.0
+            after = (seen + over) / (count + 1.0)
+            total += chance_over(after / P95_SHARE, centre, width) - chance_over(before / P95_SHARE, centre, width)
+        elif seen == 0:
+            total += chance_over((stall + step) / itl_slo, centre, width) - chance_over(step / itl_slo, centre, width)
+    return total
+
+
+def route_weft(
+    task: Sequence[float],
+    local: Sequence[float],
+    remote: Sequence[float],
+    workers: int,
+    params: Sequence[float],
+    gap_sums: Sequence[float],
+    gap_counts: Sequence[float],
+    costs: MutableSequence[float],
+) -> tuple[int, int]:
+    """Decide where a prefill runs: the least cost, local before remote and the first worker among equals."""
+    mode = int(params[MODE])
+    ttft = task[TASK_TTFT_SLO]
+    waited = task[TASK_WAITED]
+    centre = params[CENTRE]
+    width = params[WIDTH]
+    price = params[FINISH_PRICE] / ttft
+
+    best = LOCAL
+    reason = NO_PREFILL_WORKER
+    least = math.inf
+    finish_first = math.inf
+    missing = False
+    for i in range(workers):
+        finish = overlapped_finish(remote, i * REMOTE_SIZE)
+        if finish != finish:
+            missing = True
+            continue
+        # The finish's price breaks ties where the chance is 0 or 1 to the last bit, and both rise with the finish.
+        cost = chance_over((waited + finish) / ttft, centre, width) + price * finish
+        costs[1 + i] = cost
+        if finish < finish_first:
+            best = i
+            finish_first = finish
+            least = cost
+            reason = SHORTEST_FINISH if mode == REMOTE_JSQ else REMOTE_CHEAPER
+    if best == LOCAL and missing:
+        best = shortest_queue(remote, workers)
+        reason = PROFILE_INCOMPLETE
+    if mode == REMOTE_JSQ:
+        return best, reason
+
+    cheapest = math.inf
+    how = LOCAL_WHOLE
+    if mode != IA:
+        finish = local[LOCAL_CHUNKED_QUEUE_S] + local[LOCAL_CHUNKED_S]
+        if finish < math.inf:
+            cheapest = chance_over((waited + finish) / ttft, centre, width) + price * finish
+            how = LOCAL_CHUNKED
+    if mode != IMD:
+        stall = local[LOCAL_PREFILL_S]
+        finish = local[LOCAL_QUEUE_S] + stall
+        if finish < math.inf:
+            cost = chance_over((waited + finish) / ttft, centre, width) + price * finish
+            if params[INTERFERENCE] > 0:
+                cost += params[INTERFERENCE] * stall_cost(
+                    stall, local[LOCAL_STEP_S], task[TASK_ITL_SLO], params, gap_sums, gap_counts
+                )
+            if cost < cheapest:
+                cheapest = cost
+                how = LOCAL_WHOLE
+    if cheapest < math.inf:
+        costs[0] = cheapest
+        if cheapest <= least and reason != PROFILE_INCOMPLETE:
+            return LOCAL, how
+    return best, reason
