@@ -64,6 +64,7 @@ FUNCTIONS: tuple[Callable[..., object], ...] = (
     ampd_window.allowed,
     ampd_window.advance,
     ampd_window.next_ampd_window,
+    moore_hodgson.oldest_task,
     moore_hodgson.first_in_time,
     moore_hodgson.by_deadline,
     moore_hodgson.next_moore_hodgson,

@@ -2,8 +2,8 @@
 
 A prompt above the length votes for remote, a queue above the depth against it; as further votes, off by default, a
 busy decode worker speaks for remote and the share of the prompt whose KV the decode worker holds against it.
-Hand-worked example (test_policy_threshold.py): 300 tokens, 3 queued: 0.7 > 0.5, remote; 300 tokens, 11 queued: 0.7 - 0.3 = 0.4,
-local.
+Hand-worked example (test_policy_threshold.py): 300 tokens, 3 queued: 0.7 > 0.5, remote; 11 queued: 0.7 - 0.3
+= 0.4, local.
 """
 
 from collections.abc import MutableSequence, Sequence
