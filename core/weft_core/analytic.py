@@ -8,8 +8,12 @@ T_step(b, ctx, c, h) = overhead + max(F (b + c) / (n C) + A (ctx + c (h + c/2)) 
                                       (W_touched(b + c) + kv (ctx + h + c)) / (n B)) + all-reduce(b + c)
 T_dec(b, ctx) = T_step(b, ctx, 0, 0): no chunk of c prefill tokens after h cached ones rides along
 T_kv(l) = latency + l kv / (min(n_src, n_dst) x link)
+
+A counts pairs of tokens in all layers without a window. A layer with one attends at most its window, which is taken
+per new token, and caches at most its window, which is spread over a sequence of ``sequence_tokens``.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,33 +27,18 @@ from weft_core.cost import (
     PrefillPiece,
     TransferCost,
 )
+from weft_core.dimensions import ModelDimensions
+from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import GB, Gpu
-from weft_core.models import ModelDimensions
+from weft_core.memory import expert_bytes, expert_share, kv_copies, kv_layout, weight_bytes
+from weft_core.memory import kv_capacity_tokens as capacity_tokens
 
+__all__ = ["Efficiency", "ModelDoesNotFit", "derive_profile", "smallest_degree", "transfer_cost"]
+
+ACTIVATION_BYTES = 2
+"""Activations between layers have 16 bits, whatever the weights have."""
 LARGEST_DEGREE = 64
 """Tensor parallelism beyond one rack-scale domain is not looked for when a model does not fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Efficiency:
-    """How much of the data sheet an engine reaches, and what it adds: assumptions, to be replaced by measurements.
-
-    The shares are of the dense peak, of memory bandwidth and of link bandwidth; times are seconds.
-    ``all_reduce_latency_s`` is one all-reduce over 2 GPUs and grows by ``all_reduce_growth`` with each doubling.
-    """
-
-    compute: float = 0.6
-    attention: float = 0.4
-    memory: float = 0.75
-    all_reduce_link: float = 0.75
-    kv_link: float = 0.7
-    prefill_overhead_s: float = 0.015
-    decode_overhead_s: float = 0.006
-    all_reduce_latency_s: float = 15e-6
-    all_reduce_growth: float = 0.25
-    kv_latency_s: float = 0.005
-    memory_fraction: float = 0.9
-    reserve_bytes_per_gpu: int = 2 * GB
 
 
 class ModelDoesNotFit(CostProfileError):  # noqa: N818 - the condition's reason in a service's status has this name
@@ -67,13 +56,16 @@ def derive_profile(
     gpu: Gpu,
     *,
     degrees: Sequence[int],
-    efficiency: Efficiency = Efficiency(),
+    efficiency: Efficiency = DEFAULTS,
     engine: str = "analytic",
     min_kv_tokens: int = 1,
+    sequence_tokens: float | None = None,
 ) -> CostProfile:
-    """Derive T_pre, T_dec, T_kv and KV capacity for every degree that fits; the others are left out.
+    """Derive T_pre, T_step, T_kv and KV capacity for every degree that fits; the others are left out.
 
-    A degree fits when the weights leave room for ``min_kv_tokens`` of KV and the model's heads divide by it.
+    A degree fits when the weights leave room for ``min_kv_tokens`` of KV and the model's heads divide by it. Sliding
+    windows save memory and time only in sequences longer than they are: ``sequence_tokens`` is the length to count
+    with, ``None`` counts none of it, an upper bound of every cost.
 
     Raises:
         ModelDoesNotFit: no degree fits; says what is needed, what there is, and the least degree that would do.
@@ -88,11 +80,17 @@ def derive_profile(
         model=model.name,
         gpu=gpu.name,
         engine=engine,
-        kv_bytes_per_token=model.kv_bytes_per_token,
-        degrees={n: _degree_costs(model, gpu, n, efficiency) for n in fitting},
+        kv_bytes_per_token=math.ceil(kv_layout(model).mean_per_token(sequence_tokens)),
+        degrees={n: _degree_costs(model, gpu, n, efficiency, sequence_tokens) for n in fitting},
         transfers={
             (source, destination, link): transfer_cost(
-                model, gpu, source=source, destination=destination, link=link, efficiency=efficiency
+                model,
+                gpu,
+                source=source,
+                destination=destination,
+                link=link,
+                efficiency=efficiency,
+                sequence_tokens=sequence_tokens,
             )
             for source in fitting
             for destination in fitting
@@ -102,16 +100,24 @@ def derive_profile(
             "source": "analytic",
             "gpu": gpu.source,
             "model": "dimensions of the model's config.json",
+            **_window_note(model, sequence_tokens),
             "units": "seconds, tokens, bytes",
         },
     )
 
 
-def kv_capacity_tokens(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency) -> int:
+def kv_capacity_tokens(
+    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, sequence_tokens: float | None = None
+) -> int:
     """Return how many tokens of KV fit beside the weights and the activation reserve; 0 or less: nothing fits."""
-    usable = degree * gpu.memory_bytes * efficiency.memory_fraction
-    free = usable - model.weight_bytes - degree * efficiency.reserve_bytes_per_gpu
-    return int(free // (model.kv_bytes_per_token * model.kv_copies(degree)))
+    return capacity_tokens(
+        model,
+        degree=degree,
+        gpu_bytes=gpu.memory_bytes,
+        fraction=efficiency.memory_fraction,
+        reserve=efficiency.reserve_bytes_per_gpu,
+        sequence_tokens=sequence_tokens,
+    )
 
 
 def all_reduce_seconds(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency) -> tuple[float, float]:
@@ -124,16 +130,27 @@ def all_reduce_seconds(model: ModelDimensions, gpu: Gpu, degree: int, efficiency
     calls = 2 * model.layers
     doublings = (degree - 1).bit_length() - 1
     latency = efficiency.all_reduce_latency_s * (1 + efficiency.all_reduce_growth) ** doublings
-    moved = model.hidden * model.dtype_bytes * 2 * (degree - 1) / degree
+    moved = model.hidden * ACTIVATION_BYTES * 2 * (degree - 1) / degree
     return calls * latency, calls * moved / (gpu.scale_up * efficiency.all_reduce_link)
 
 
 def transfer_cost(
-    model: ModelDimensions, gpu: Gpu, *, source: int, destination: int, link: Link, efficiency: Efficiency
+    model: ModelDimensions,
+    gpu: Gpu,
+    *,
+    source: int,
+    destination: int,
+    link: Link,
+    efficiency: Efficiency,
+    sequence_tokens: float | None = None,
 ) -> TransferCost:
-    """Return T_kv between two workers: the one with fewer GPUs has fewer links and sets the pace."""
+    """Return T_kv between two workers: the one with fewer GPUs has fewer links and sets the pace.
+
+    Every GPU of the destination fetches what it will store, so KV that its tensor parallelism repeats moves again.
+    """
     rate = gpu.kv_in_node if link == "intra-node" else gpu.kv_across_nodes
-    per_token = model.kv_bytes_per_token / (min(source, destination) * rate * efficiency.kv_link)
+    moved = kv_layout(model).mean_per_token(sequence_tokens) * kv_copies(model, destination)
+    per_token = moved / (min(source, destination) * rate * efficiency.kv_link)
     return TransferCost(alpha=efficiency.kv_latency_s, per_token=_figure(per_token))
 
 
@@ -141,52 +158,89 @@ def _fits(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency,
     return model.splits(degree) and kv_capacity_tokens(model, gpu, degree, efficiency) >= max(1, min_kv_tokens)
 
 
-def _degree_costs(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency) -> DegreeCosts:
-    """Return the costs of one degree, each figure to nine digits: more would be noise in every stored profile."""
-    compute = degree * gpu.flops * efficiency.compute
+def _window_note(model: ModelDimensions, sequence_tokens: float | None) -> dict[str, str]:
+    if not model.windowed_layers:
+        return {}
+    counted = "not counted" if sequence_tokens is None else f"counted for sequences of {sequence_tokens:.0f} tokens"
+    return {"windows": f"{model.windowed_layers} of {model.layers} layers keep {model.window} tokens; {counted}"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Seconds of the parts of a pass on one worker: per token, per attended pair, per byte read, per pass."""
+
+    token: float
+    pair: float
+    decode_pair: float
+    window_token: float
+    kv_read: float
+    byte: float
+    all_reduce: float
+    all_reduce_token: float
+
+
+def _rates(
+    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, sequence_tokens: float | None
+) -> _Rates:
+    peak = gpu.flops_8bit if model.eight_bit_products and gpu.flops_8bit else gpu.flops
     attention = degree * gpu.flops * efficiency.attention
     memory = degree * gpu.memory_rate * efficiency.memory
-    kv_read = model.kv_bytes_per_token * model.kv_copies(degree) / memory
+    longer = sequence_tokens is not None and sequence_tokens > model.window
+    windowed = model.windowed_layers if longer else 0
+    full = model.layers - windowed
+    decode_layers = full + (windowed * model.window / sequence_tokens if sequence_tokens and windowed else 0.0)
     per_pass, per_token = all_reduce_seconds(model, gpu, degree, efficiency)
-    flops_per_token = 2 * model.active_params / compute
-    # Scores and weighted values: 2 x 2 operations per head dimension for each pair of a query and a cached token.
-    flops_per_pair = 4 * model.layers * model.heads * model.head_dim / attention
-    prefill = efficiency.prefill_overhead_s + per_pass
-    decode = efficiency.decode_overhead_s + per_pass
+    return _Rates(
+        token=2 * model.active_params / (degree * peak * efficiency.compute) + per_token,
+        pair=full * model.pair_flops / attention,
+        decode_pair=decode_layers * model.decode_pair_flops / attention,
+        window_token=windowed * model.window * model.pair_flops / attention,
+        kv_read=kv_layout(model).mean_per_token(sequence_tokens) * kv_copies(model, degree) / memory,
+        byte=1 / memory,
+        all_reduce=per_pass,
+        all_reduce_token=per_token,
+    )
+
+
+def _degree_costs(
+    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, sequence_tokens: float | None
+) -> DegreeCosts:
+    """Return the costs of one degree, each figure to nine digits: more would be noise in every stored profile."""
+    rate = _rates(model, gpu, degree, efficiency, sequence_tokens)
+    prefill = efficiency.prefill_overhead_s + rate.all_reduce
+    decode = efficiency.decode_overhead_s + rate.all_reduce
+    weights, experts = weight_bytes(model), expert_bytes(model)
+    chunk_token = _figure(rate.token + rate.window_token)
     return DegreeCosts(
         prefill=(
-            PrefillPiece(
-                alpha=_figure(prefill),
-                per_token=_figure(flops_per_token + per_token),
-                per_pair=_figure(flops_per_pair),
-            ),
+            PrefillPiece(alpha=_figure(prefill), per_token=chunk_token, per_pair=_figure(rate.pair)),
             # A prompt of some dozens of tokens touches every expert, so all weights are read.
             PrefillPiece(
-                alpha=_figure(prefill + model.weight_bytes / memory),
-                per_token=_figure(per_token),
-                per_context_token=_figure(kv_read),
+                alpha=_figure(prefill + weights * rate.byte),
+                per_token=_figure(rate.all_reduce_token),
+                per_context_token=_figure(rate.kv_read),
             ),
         ),
         decode=(
             DecodePiece(
                 alpha=_figure(decode),
-                per_sequence=_figure(flops_per_token + per_token),
-                per_context_token=_figure(flops_per_pair),
-                per_chunk_token=_figure(flops_per_token + per_token),
-                per_chunk_pair=_figure(flops_per_pair),
+                per_sequence=_figure(rate.token),
+                per_context_token=_figure(rate.decode_pair),
+                per_chunk_token=chunk_token,
+                per_chunk_pair=_figure(rate.pair),
             ),
             DecodePiece(
-                alpha=_figure(decode + (model.weight_bytes - model.expert_bytes) / memory),
-                per_sequence=_figure(per_token),
-                per_context_token=_figure(kv_read),
-                experts_seconds=_figure(model.expert_bytes / memory),
-                expert_share=model.active_experts / model.experts if model.expert_bytes else 0.0,
-                per_chunk_token=_figure(per_token),
-                per_chunk_context=_figure(kv_read),
+                alpha=_figure(decode + (weights - experts) * rate.byte),
+                per_sequence=_figure(rate.all_reduce_token),
+                per_context_token=_figure(rate.kv_read),
+                experts_seconds=_figure(experts * rate.byte),
+                expert_share=expert_share(model),
+                per_chunk_token=_figure(rate.all_reduce_token),
+                per_chunk_context=_figure(rate.kv_read),
             ),
         ),
-        weight_bytes_per_gpu=-(-model.weight_bytes // degree),
-        kv_capacity_tokens=kv_capacity_tokens(model, gpu, degree, efficiency),
+        weight_bytes_per_gpu=-(-weights // degree),
+        kv_capacity_tokens=kv_capacity_tokens(model, gpu, degree, efficiency, sequence_tokens),
     )
 
 
@@ -218,11 +272,11 @@ def _does_not_fit(
             needed_gb=0.0, available_gb=0.0, smallest_degree=least,
         )  # fmt: skip
     largest = max(splitting)
-    kv_bytes = max(1, min_kv_tokens) * model.kv_bytes_per_token * model.kv_copies(largest)
-    needed = (model.weight_bytes + kv_bytes + largest * efficiency.reserve_bytes_per_gpu) / GB
+    kv_bytes = kv_layout(model).sequence_bytes(max(1, min_kv_tokens)) * kv_copies(model, largest)
+    needed = (weight_bytes(model) + kv_bytes + largest * efficiency.reserve_bytes_per_gpu) / GB
     available = largest * gpu.memory_bytes * efficiency.memory_fraction / GB
     return ModelDoesNotFit(
-        f"{model.name} needs {needed:.1f} GB at degree {largest} ({model.weight_bytes / GB:.1f} GB weights, "
+        f"{model.name} needs {needed:.1f} GB at degree {largest} ({weight_bytes(model) / GB:.1f} GB weights, "
         f"{kv_bytes / GB:.1f} GB KV for {max(1, min_kv_tokens)} tokens, the rest activations); {largest} x {gpu.name} "
         f"offer {available:.1f} GB ({efficiency.memory_fraction:.0%} of memory; degrees tried: {listed}); {advice}",
         needed_gb=needed, available_gb=available, smallest_degree=least,

@@ -1,7 +1,8 @@
 """Figures of accelerators, each with where it comes from; rates are per GPU and one way, memory is decimal bytes.
 
 The KV rate inside a node is an assumption for every type (a third of NVLink is what one pair of workers is
-taken to reach, all of PCIe where there is no NVLink); a measured cost profile replaces it.
+taken to reach, all of PCIe where there is no NVLink); a measured cost profile replaces it. Prices are not in here:
+they are the user's, per pool.
 """
 
 from collections.abc import Mapping
@@ -14,8 +15,9 @@ TFLOPS = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One accelerator: dense 16-bit FLOP/s, memory bytes and bytes/s, and bytes/s of its links.
+    """One accelerator: dense 16-bit FLOP/s, memory bytes and bytes/s, bytes/s of its links, and dense 8-bit FLOP/s.
 
+    ``flops_8bit`` counts 8-bit floating point; 0: the accelerator has none, and computes such weights in 16 bits.
     ``scale_up`` is the link that tensor parallelism uses inside a node, ``kv_in_node`` and ``kv_across_nodes``
     are what KV transfers between two workers get before the link efficiency is applied.
     """
@@ -28,6 +30,7 @@ class Gpu:
     kv_in_node: float
     kv_across_nodes: float
     source: str
+    flops_8bit: float = 0.0
 
 
 def _catalogue(*gpus: Gpu) -> Mapping[str, Gpu]:
@@ -38,25 +41,30 @@ GPUS: Mapping[str, Gpu] = _catalogue(
     Gpu(
         "nvidia-h20", 148 * TFLOPS, 96 * GB, 4000e9, 450e9, 150e9, 25e9,
         "AMPD section 7.1 (96 GB, NVLink 900 GB/s both ways, 200 GB/s InfiniBand per server of 8); "
-        "148 TFLOPS and 4.0 TB/s as published for the H20",
+        "148 TFLOPS (296 at 8 bit) and 4.0 TB/s as published for the H20",
+        flops_8bit=296 * TFLOPS,
     ),
     Gpu(
         "nvidia-h100", 989.4 * TFLOPS, 80 * GB, 3350e9, 450e9, 150e9, 50e9,
         "NVIDIA H100 datasheet, SXM5 (half the sparse figure); one 400 Gb/s adapter per GPU as in DGX H100",
+        flops_8bit=1978.9 * TFLOPS,
     ),
     Gpu(
         "nvidia-h200", 989.4 * TFLOPS, 141 * GB, 4800e9, 450e9, 150e9, 50e9,
         "NVIDIA H200 datasheet, SXM (half the sparse figure); one 400 Gb/s adapter per GPU as in DGX H200",
+        flops_8bit=1978.9 * TFLOPS,
     ),
     Gpu(
         "nvidia-b200", 2250 * TFLOPS, 180 * GB, 8000e9, 900e9, 300e9, 50e9,
         "NVIDIA DGX B200 datasheet: 1,440 GB and 64 TB/s over 8 GPUs, 72 PFLOPS FP8 with sparsity (a quarter of it "
         "per 8 GPUs dense at 16 bit); one 400 Gb/s adapter per GPU",
+        flops_8bit=4500 * TFLOPS,
     ),
     Gpu(
         "nvidia-gb200", 2500 * TFLOPS, 186 * GB, 8000e9, 900e9, 300e9, 50e9,
         "NVIDIA GB200 NVL72 datasheet divided by 72 GPUs (360 PFLOPS sparse at 16 bit, 13.4 TB, 576 TB/s); "
         "one 400 Gb/s adapter per GPU",
+        flops_8bit=5000 * TFLOPS,
     ),
     Gpu(
         "nvidia-a100-80", 312 * TFLOPS, 80 * GB, 2039e9, 300e9, 100e9, 25e9,
@@ -69,6 +77,7 @@ GPUS: Mapping[str, Gpu] = _catalogue(
     Gpu(
         "nvidia-l40s", 362 * TFLOPS, 48 * GB, 864e9, 32e9, 32e9, 12.5e9,
         "NVIDIA L40S datasheet (half the sparse figure), PCIe 4.0 x16 and no NVLink; 100 Gb/s per GPU assumed",
+        flops_8bit=733 * TFLOPS,
     ),
     Gpu(
         "nvidia-a10g", 70 * TFLOPS, 24 * GB, 600e9, 32e9, 32e9, 1.5e9,
@@ -77,16 +86,19 @@ GPUS: Mapping[str, Gpu] = _catalogue(
     Gpu(
         "nvidia-l4", 121 * TFLOPS, 24 * GB, 300e9, 32e9, 32e9, 1.5e9,
         "NVIDIA L4 datasheet (half the sparse figure), PCIe 4.0 x16; 100 Gb/s per 8 GPUs assumed",
+        flops_8bit=242.5 * TFLOPS,
     ),
     Gpu(
         "amd-mi300x", 1307.4 * TFLOPS, 192 * GB, 5300e9, 448e9, 64e9, 50e9,
         "AMD Instinct MI300X datasheet (dense), 896 GB/s Infinity Fabric both ways, one link of 64 GB/s between "
         "two GPUs; 400 Gb/s per GPU assumed",
+        flops_8bit=2614.9 * TFLOPS,
     ),
     Gpu(
         "aws-trainium2", 667 * TFLOPS, 96 * 2**30, 2900e9, 640e9, 160e9, 25e9,
-        "AWS Neuron documentation, Trainium2 architecture (667 TFLOPS at 16 bit, 96 GiB, 2.9 TB/s, NeuronLink-v3 "
-        "1.28 TB/s both ways); 3.2 Tb/s per 16 chips as in trn2.48xlarge",
+        "AWS Neuron documentation, Trainium2 architecture (667 TFLOPS at 16 bit, 1,299 at 8, 96 GiB, 2.9 TB/s, "
+        "NeuronLink-v3 1.28 TB/s both ways); 3.2 Tb/s per 16 chips as in trn2.48xlarge",
+        flops_8bit=1299 * TFLOPS,
     ),
 )  # fmt: skip
 """Accelerators by the name that ``gpuType`` uses; the figures of a virtual or sliced GPU are not in here."""

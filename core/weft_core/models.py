@@ -1,90 +1,30 @@
-"""Dimensions of language models, and how many bytes and operations follow from them.
-
-The facts are those of each model's public ``config.json``. Every model here is a decoder-only transformer
-with grouped-query attention and a gated feed-forward (three matrices), dense or mixture of experts.
-"""
+"""Well-known models as facts: the dimensions that their public ``config.json`` files give."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from weft_core.dimensions import LatentAttention, ModelDimensions
 
-@dataclass(frozen=True, slots=True)
-class ModelDimensions:
-    """What a cost model must know of a model; ``intermediate`` is one expert's width where there are experts."""
-
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    experts: int = 1
-    active_experts: int = 1
-    tied_embeddings: bool = False
-    dtype_bytes: int = 2
-    kv_dtype_bytes: int = 2
-
-    @property
-    def attention_params(self) -> int:
-        """Return the weights of all query, key, value and output projections."""
-        per_layer = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * per_layer
-
-    @property
-    def expert_params(self) -> int:
-        """Return the feed-forward weights of all layers, all experts counted."""
-        return self.layers * self.experts * 3 * self.hidden * self.intermediate
-
-    @property
-    def embedding_params(self) -> int:
-        """Return the weights of the token embedding and of the output head, one matrix when they are tied."""
-        return (1 if self.tied_embeddings else 2) * self.vocab * self.hidden
-
-    @property
-    def router_params(self) -> int:
-        """Return the weights that choose experts; a dense model has none."""
-        return self.layers * self.hidden * self.experts if self.experts > 1 else 0
-
-    @property
-    def params(self) -> int:
-        """Return all weights (norms and biases, under 0.1 percent, are left out)."""
-        return self.attention_params + self.expert_params + self.embedding_params + self.router_params
-
-    @property
-    def active_params(self) -> int:
-        """Return the weights that one token is multiplied with, embeddings left out."""
-        chosen = self.expert_params * self.active_experts // self.experts
-        return self.attention_params + chosen + self.router_params
-
-    @property
-    def weight_bytes(self) -> int:
-        """Return the memory that all weights take."""
-        return self.params * self.dtype_bytes
-
-    @property
-    def expert_bytes(self) -> int:
-        """Return the memory of the experts; 0 for a dense model, which reads all its weights in every step."""
-        return self.expert_params * self.dtype_bytes if self.experts > 1 else 0
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Return the KV cache of one token: 2 (key and value) x layers x kv_heads x head_dim x bytes."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.kv_dtype_bytes
-
-    def kv_copies(self, degree: int) -> float:
-        """Return how often tensor parallelism stores each KV head: more than once when GPUs outnumber KV heads."""
-        return max(1.0, degree / self.kv_heads)
-
-    def splits(self, degree: int) -> bool:
-        """Tell whether tensor parallelism over ``degree`` GPUs is possible: heads divide, KV heads divide or repeat."""
-        return self.heads % degree == 0 and (self.kv_heads % degree == 0 or degree % self.kv_heads == 0)
+__all__ = ["MODELS", "ModelDimensions"]
 
 
 def _catalogue(*models: ModelDimensions) -> Mapping[str, ModelDimensions]:
     return MappingProxyType({model.name: model for model in models})
+
+
+MXFP4 = 4.25 / 8
+"""Bytes of a weight in the OCP MXFP4 format: 4 bits, and 8 bits of scale for every 32."""
+FP8_BLOCKS = 1 + 4 / 128**2
+"""Bytes of an 8-bit weight with one 32-bit scale for every block of 128 x 128 (DeepSeek-V3, section 3.3)."""
+V3_LATENT = LatentAttention(kv_rank=512, rope_dim=64, nope_dim=128, value_dim=128, query_rank=1536)
+
+
+def _deepseek_v3(name: str) -> ModelDimensions:
+    return ModelDimensions(
+        name, 61, 7168, 128, 128, 128, 2048, 129280,
+        experts=256, active_experts=8, shared_intermediate=2048, dense_layers=3, dense_intermediate=18432,
+        latent=V3_LATENT, attention_bytes=FP8_BLOCKS, ffn_bytes=FP8_BLOCKS, eight_bit_products=True,
+    )  # fmt: skip
 
 
 MODELS: Mapping[str, ModelDimensions] = _catalogue(
@@ -109,5 +49,46 @@ MODELS: Mapping[str, ModelDimensions] = _catalogue(
     ModelDimensions(
         "mistralai/Mixtral-8x22B-Instruct-v0.1", 56, 6144, 48, 8, 128, 16384, 32768, experts=8, active_experts=2
     ),
-)
-"""Well-known models by their Hugging Face name."""
+    ModelDimensions(
+        "openai/gpt-oss-20b", 24, 2880, 64, 8, 64, 2880, 201088,
+        experts=32, active_experts=4, windowed_layers=12, window=128, ffn_bytes=MXFP4,
+    ),
+    ModelDimensions(
+        "openai/gpt-oss-120b", 36, 2880, 64, 8, 64, 2880, 201088,
+        experts=128, active_experts=4, windowed_layers=18, window=128, ffn_bytes=MXFP4,
+    ),
+    ModelDimensions("microsoft/phi-4", 40, 5120, 40, 10, 128, 17920, 100352),
+    ModelDimensions(
+        "google/gemma-2-9b-it", 42, 3584, 16, 8, 256, 14336, 256000,
+        tied_embeddings=True, windowed_layers=21, window=4096,
+    ),
+    ModelDimensions(
+        "google/gemma-3-12b-it", 48, 3840, 16, 8, 256, 15360, 262208,
+        tied_embeddings=True, windowed_layers=40, window=1024,
+    ),
+    ModelDimensions(
+        "google/gemma-3-27b-it", 62, 5376, 32, 16, 128, 21504, 262208,
+        tied_embeddings=True, windowed_layers=52, window=1024,
+    ),
+    ModelDimensions(
+        "deepseek-ai/DeepSeek-V2-Lite-Chat", 27, 2048, 16, 16, 128, 1408, 102400,
+        experts=64, active_experts=6, shared_intermediate=2816, dense_layers=1, dense_intermediate=10944,
+        latent=LatentAttention(kv_rank=512, rope_dim=64, nope_dim=128, value_dim=128),
+    ),
+    _deepseek_v3("deepseek-ai/DeepSeek-V3"),
+    _deepseek_v3("deepseek-ai/DeepSeek-R1"),
+    ModelDimensions(
+        "moonshotai/Kimi-K2-Instruct", 61, 7168, 64, 64, 128, 2048, 163840,
+        experts=384, active_experts=8, shared_intermediate=2048, dense_layers=1, dense_intermediate=18432,
+        latent=V3_LATENT, attention_bytes=FP8_BLOCKS, ffn_bytes=FP8_BLOCKS, eight_bit_products=True,
+    ),
+    ModelDimensions(
+        "zai-org/GLM-4.5", 92, 5120, 96, 8, 128, 1536, 151552,
+        experts=160, active_experts=8, shared_intermediate=1536, dense_layers=3, dense_intermediate=12288,
+    ),
+    ModelDimensions(
+        "zai-org/GLM-4.5-Air", 46, 4096, 96, 8, 128, 1408, 151552,
+        experts=128, active_experts=8, shared_intermediate=1408, dense_layers=1, dense_intermediate=10944,
+    ),
+)  # fmt: skip
+"""Well-known models by their Hugging Face name, at the precision of their published weights."""

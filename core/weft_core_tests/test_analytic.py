@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.analytic import Efficiency, ModelDoesNotFit, derive_profile, smallest_degree
+from weft_core.analytic import ModelDoesNotFit, derive_profile, smallest_degree
 from weft_core.cost import CostProfileError
+from weft_core.efficiency import Efficiency
 from weft_core.gpus import GPUS
+from weft_core.memory import kv_layout, weight_bytes
 from weft_core.models import MODELS
 
 H20 = GPUS["nvidia-h20"]
@@ -72,9 +74,10 @@ def test_heads_that_do_not_split_are_refused_with_a_degree_that_does() -> None:
 def test_kv_is_stored_twice_when_gpus_outnumber_kv_heads() -> None:
     model = MODELS["Qwen/Qwen3-30B-A3B"]
     profile = derive_profile(model, H20, degrees=(4, 8))
-    free = {n: n * 96e9 * 0.9 - n * 2e9 - model.weight_bytes for n in (4, 8)}
-    assert profile.kv_capacity(4) == pytest.approx(free[4] / model.kv_bytes_per_token, abs=1)
-    assert profile.kv_capacity(8) == pytest.approx(free[8] / (2 * model.kv_bytes_per_token), abs=1)
+    free = {n: n * 96e9 * 0.9 - n * 2e9 - weight_bytes(model) for n in (4, 8)}
+    per_token = kv_layout(model).per_token
+    assert profile.kv_capacity(4) == pytest.approx(free[4] / per_token, abs=1)
+    assert profile.kv_capacity(8) == pytest.approx(free[8] / (2 * per_token), abs=1)
 
 
 def test_no_degrees_is_an_error() -> None:
