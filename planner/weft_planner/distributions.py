@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,3 +153,33 @@ def from_histogram(edges: Sequence[float], weights: Sequence[float]) -> Empirica
     heights = np.minimum(1.0, np.cumsum([0.0, *weights]) / total)
     heights[-1] = 1.0
     return Empirical(at=tuple(float(p) for p in heights), values=tuple(float(edge) for edge in edges))
+
+
+def shares_below(distribution: Distribution, values: Floats) -> Floats:
+    """Return which share of all draws is not above each value."""
+    if isinstance(distribution, Constant):
+        return (values >= distribution.value).astype(np.float64)
+    if isinstance(distribution, Lognormal):
+        variance = math.log1p(distribution.variation**2)
+        middle, deviation = math.log(distribution.mean) - variance / 2, math.sqrt(variance)
+        scores = (np.log(np.maximum(values, 1e-300)) - middle) / deviation
+        return np.array([0.5 * math.erfc(-score / math.sqrt(2)) for score in scores])
+    at, points = np.array(distribution.at), np.array(distribution.values)
+    right = np.searchsorted(points, values, side="right")  # the last of equal points: a step counts as a whole
+    low = np.clip(right - 1, 0, len(points) - 1)
+    high = np.clip(right, 0, len(points) - 1)
+    width = points[high] - points[low]
+    part = np.where(width > 0, (values - points[low]) / np.where(width > 0, width, 1.0), 0.0)
+    inside = at[low] + part * (at[high] - at[low])
+    return np.where(values < points[0], 0.0, np.where(values >= points[-1], 1.0, inside))
+
+
+def values_at(distribution: Distribution, shares: Floats) -> Floats:
+    """Return the values that these shares (above 0, below 1) of all draws do not exceed."""
+    if isinstance(distribution, Constant):
+        return np.full(len(shares), distribution.value)
+    if isinstance(distribution, Lognormal):
+        variance = math.log1p(distribution.variation**2)
+        normal = NormalDist(math.log(distribution.mean) - variance / 2, math.sqrt(variance))
+        return np.exp(np.array([normal.inv_cdf(share) for share in shares]))
+    return distribution.quantile(shares)

@@ -7,9 +7,11 @@ import yaml
 
 from weft_core.durations import parse_duration
 from weft_planner.workload import Request, RequestError, request_of
+from weft_planner.workload_file import WorkloadFileError, request_form
 
 KIND = "DisaggInferenceService"
 PROFILE_KIND = "CostProfile"
+CONFIG_MAP_KIND = "ConfigMap"
 
 GAP = "5s"
 MEMORY_FRACTION = 0.9
@@ -66,8 +68,8 @@ def profile_name(service: Json) -> str | None:
     return None if at is None else str(at)
 
 
-def request_from_service(service: Json, profiles: Sequence[Json] = ()) -> Request:
-    """Build the planning request of a service; a referenced CostProfile is looked for among ``profiles``.
+def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Request:
+    """Build the planning request of a service; CostProfile and ConfigMap that it refers to are sought in ``documents``.
 
     Raises:
         RequestError: a field is missing or of the wrong form; the message names it as in the manifest.
@@ -86,13 +88,13 @@ def request_from_service(service: Json, profiles: Sequence[Json] = ()) -> Reques
         "engine": _some(transfer, "bidirectional"),
         "slo": {key: _seconds(slo, key, "spec.slo") for key in ("ttft", "itl") if key in slo}
         | _some(slo, "percentile", "attainment"),
-        "workload": {key: _mean(value, key) for key, value in {"gap": GAP, **workload}.items()},
+        "workload": _workload(workload, slo, documents),
         "capacity": _some(capacity, "gpus")
         | {"pools": [_pool(pool, i) for i, pool in enumerate(_list(capacity, "pools", "spec.capacity"))]},
         "objective": planning.get("objective", "latency"),
         "bounds": _some(planning, "prefill", "decode"),
         "seed": planning.get("seed", 0),
-        "profile": _referenced(profile, profiles),
+        "profile": _referenced(profile, documents),
     }
     if body["profile"] is None:
         analytic = _object(profile, "analytic", "spec.profile", optional=True)
@@ -139,15 +141,54 @@ def _seconds(source: Json, key: str, where: str) -> float:
         raise RequestError(f"{where}.{key}: {error}") from error
 
 
-def _mean(value: object, key: str) -> object:
-    """Return a workload figure: a plain number, or an object with its mean; gaps are durations."""
-    given = value.get("mean") if isinstance(value, Mapping) else value
-    if key != "gap":
-        return given
+def _workload(workload: Json, slo: Json, documents: Sequence[Json]) -> dict[str, object]:
+    """Return the workload in a request's form, with the data of its trace and the SLOs of its classes."""
+    given = {key: value for key, value in workload.items() if value is not None}
+    reference = given.pop("traceConfigMap", None)
+    if reference is None and "preset" not in given:
+        given = {"gap": GAP, **given}
     try:
-        return parse_duration(given)
-    except ValueError as error:
-        raise RequestError(f"spec.workload.gap: {error}") from error
+        body = request_form(given, where="spec.workload")
+    except WorkloadFileError as error:
+        raise RequestError(str(error)) from error
+    if reference is not None:
+        body["trace"] = _trace(reference, documents)
+    limits = slo.get("classes")
+    if isinstance(limits, list):
+        body["classes"] = _with_limits(body.get("classes"), limits)
+    return body
+
+
+def _with_limits(classes: object, limits: Sequence[object]) -> object:
+    """Return the workload's classes with the SLOs that spec.slo.classes has for them, by name."""
+    listed = classes if isinstance(classes, list) else []
+    names = [item.get("name") for item in listed if isinstance(item, Mapping)]
+    found: dict[object, dict[str, object]] = {}
+    for k, item in enumerate(limits):
+        where = f"spec.slo.classes[{k}]"
+        if not isinstance(item, Mapping):
+            raise RequestError(f"{where}: must be an object")
+        if item.get("name") not in names:
+            raise RequestError(
+                f"{where}.name: spec.workload.classes has no class {item.get('name')!r}; add it there or remove it here"
+            )
+        found[item.get("name")] = {key: _seconds(item, key, where) for key in ("ttft", "itl") if item.get(key)}
+    return [{**item, **found.get(item.get("name"), {})} if isinstance(item, Mapping) else item for item in listed]
+
+
+def _trace(reference: object, documents: Sequence[Json]) -> dict[str, object]:
+    """Return the data of spec.workload.traceConfigMap from the ConfigMap among the documents."""
+    where = "spec.workload.traceConfigMap"
+    name = reference.get("name") if isinstance(reference, Mapping) else None
+    key = reference.get("key") if isinstance(reference, Mapping) else None
+    found = [d for d in documents if d.get("kind") == CONFIG_MAP_KIND and name_of(d) == name]
+    if not found:
+        raise RequestError(f"{where}.name: no ConfigMap named {name!r} is in the file; add it, or give --trace FILE")
+    for field, encoding in (("data", "text"), ("binaryData", "base64")):
+        held = found[0].get(field)
+        if isinstance(held, Mapping) and isinstance(held.get(key), str):
+            return {"name": f"ConfigMap {name}, {key}", "data": held[key], "encoding": encoding}
+    raise RequestError(f"{where}.key: ConfigMap {name} has no key {key!r}; correct it")
 
 
 def _pool(pool: object, index: int) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from weft_core.plan import Objective
 from weft_planner.request_parts import (
@@ -18,6 +18,7 @@ from weft_planner.request_parts import (
     Positive,
     Routing,
 )
+from weft_planner.resolving import resolved
 from weft_planner.traffic import Workload
 
 
@@ -57,6 +58,11 @@ class Request(Part):
         if isinstance(value, Mapping):
             return {k: v for k, v in value.items() if v is not None or k not in _NULLABLE}
         return value
+
+    @field_validator("workload", mode="before")
+    @classmethod
+    def _presets_and_traces_are_figures(cls, value: object) -> object:
+        return resolved(value) if isinstance(value, Mapping) else value
 
     @model_validator(mode="after")
     def _a_budget_needs_prices(self) -> Self:

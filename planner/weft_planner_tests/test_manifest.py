@@ -83,7 +83,7 @@ def test_a_referenced_profile_is_found_beside_the_service() -> None:
     [
         ("slo", None, "spec.slo: an object is needed, it is missing"),
         ("slo.ttft", "5 sec", "spec.slo.ttft: '5 sec' is not a duration"),
-        ("workload.gap", {"mean": "soon"}, "spec.workload.gap: 'soon'"),
+        ("workload.gap", {"mean": "soon"}, "spec.workload.gap.mean: 'soon'"),
         ("workload.rounds", {"mean": 0}, "spec.workload.rounds"),
         ("workload.tempo", 3, "spec.workload.tempo: unknown field"),
         ("capacity.pools", "h20", "spec.capacity.pools: a list is needed"),

@@ -22,7 +22,8 @@ from weft_planner.traces.session_files import accumulated, session_of
 
 FORMS = (
     "sessions ({session, arrival_s, turns}), requests ({arrival_s, input, decode}; Mooncake's {timestamp, "
-    "input_length, output_length}; Azure's CSV), lengths ({doc_tokens} or {rounds, query_and_tools_tokens}), or Weft's request log"
+    "input_length, output_length}; Azure's CSV), lengths ({doc_tokens} or {rounds, query_and_tools_tokens}), or Weft's "
+    "request log"
 )
 NOTABLE_GROWTH = 1.02
 """Contexts may come out this much longer than recorded before the trace says so."""
