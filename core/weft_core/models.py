@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from weft_core.dimensions import LatentAttention, ModelDimensions
+from weft_core.quantization import MXFP4_BYTES
 
 __all__ = ["MODELS", "ModelDimensions"]
 
@@ -12,8 +13,6 @@ def _catalogue(*models: ModelDimensions) -> Mapping[str, ModelDimensions]:
     return MappingProxyType({model.name: model for model in models})
 
 
-MXFP4 = 4.25 / 8
-"""Bytes of a weight in the OCP MXFP4 format: 4 bits, and 8 bits of scale for every 32."""
 FP8_BLOCKS = 1 + 4 / 128**2
 """Bytes of an 8-bit weight with one 32-bit scale for every block of 128 x 128 (DeepSeek-V3, section 3.3)."""
 V3_LATENT = LatentAttention(kv_rank=512, rope_dim=64, nope_dim=128, value_dim=128, query_rank=1536)
@@ -51,11 +50,11 @@ MODELS: Mapping[str, ModelDimensions] = _catalogue(
     ),
     ModelDimensions(
         "openai/gpt-oss-20b", 24, 2880, 64, 8, 64, 2880, 201088,
-        experts=32, active_experts=4, windowed_layers=12, window=128, ffn_bytes=MXFP4,
+        experts=32, active_experts=4, windowed_layers=12, window=128, ffn_bytes=MXFP4_BYTES,
     ),
     ModelDimensions(
         "openai/gpt-oss-120b", 36, 2880, 64, 8, 64, 2880, 201088,
-        experts=128, active_experts=4, windowed_layers=18, window=128, ffn_bytes=MXFP4,
+        experts=128, active_experts=4, windowed_layers=18, window=128, ffn_bytes=MXFP4_BYTES,
     ),
     ModelDimensions("microsoft/phi-4", 40, 5120, 40, 10, 128, 17920, 100352),
     ModelDimensions(
