@@ -1,112 +1,94 @@
 """``weft plan -f FILE``: show a service's plan before it is applied, with predictions, alternatives and reasons."""
 
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any, cast
 
 import click
 
-from weft_core.plan import canonical_json
-from weft_planner.cli.errors import BadInputError
+from weft_planner.cli.output import emit, output_option
+from weft_planner.cli.service import Service, ServiceFlags, read_service, service_options
 
 Json = Mapping[str, object]
 
 
 @click.command()
-@click.option("-f", "--file", required=True, metavar="FILE", help="The manifest (YAML), - for stdin.")
-@click.option("--name", help="Which service, when the file has several.")
-@click.option("--profile", "profiles", multiple=True, metavar="FILE", help="A CostProfile that spec.profile.ref names.")
-@click.option("--gpus", type=int, help="Plan for this many GPUs instead of spec.capacity.gpus.")
+@service_options
 @click.option("--objective", type=click.Choice(["latency", "cost"]), help="Instead of spec.planning.objective.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@click.option("--top", type=click.IntRange(1, 50), metavar="N", help="Rank this many layouts (default: all found).")
+@click.option(
+    "--diff", metavar="OLD", help="Say what changes from this plan (JSON or YAML, of weft plan or of a service)."
+)
+@click.option("--rate-match", is_flag=True, help="Match rates of context and generation servers instead of planning.")
+@output_option
 def plan(
-    *, file: str, name: str | None, profiles: Sequence[str], gpus: int | None, objective: str | None, output: str
+    *,
+    objective: str | None,
+    top: int | None,
+    diff: str | None,
+    rate_match: bool,
+    output: str,
+    **given: Any,
 ) -> int:
     """Plan a service's workers from its manifest, and say why.
 
     Exit status: 0 with a plan, 1 when none is possible, 2 for a manifest that the API server would refuse.
     """
-    from weft_planner.manifest import choose_service, name_of, request_from_service
+    changes: dict[str, object] = {} if objective is None else {"objective": objective}
+    if rate_match and (diff or top):
+        raise click.UsageError("--rate-match makes no plan: leave --diff and --top out")
+    service = read_service(ServiceFlags.taken_from(given), verb="plan", changes=changes)
+    if rate_match:
+        from weft_planner.cli.rate_match import show_rate_match
+
+        return show_rate_match(service, output=output)
+    before = None
+    if diff is not None:
+        from weft_planner.cli.stored import stored_plan
+
+        before = stored_plan(diff, name=service.name)
+    result = _solved(service)
+    if result["status"] != "ok":
+        emit(output, result, lambda: _refusal(result, service))
+        return 1
+    if before is not None:
+        from weft_planner.cli.difference import show_difference
+
+        return show_difference(before, result, service=service, output=output)
+    emit(output, _cut(result, top), lambda: _text(result, service, top=top))
+    return 0
+
+
+def _solved(service: Service) -> Json:
+    from weft_planner.cli.progress import shown
     from weft_planner.solve import answer
-    from weft_planner.tables import render
-    from weft_planner.workload import RequestError, request_of
 
-    documents = _documents(file)
-    try:
-        service = choose_service(documents, name)
-        _check(file, service)
-        given = [document for path in profiles for document in _profiles(path, service)]
-        request = request_from_service(service, [*documents, *given])
-        if gpus is not None or objective is not None:
-            body = request.model_dump(by_alias=True)
-            body["capacity"]["gpus"] = request.capacity.gpus if gpus is None else gpus
-            body["objective"] = objective or request.objective
-            request = request_of(body)
-    except RequestError as error:
-        raise BadInputError(file, str(error)) from error
-    result = answer(request)
-    if output == "json":
-        print(canonical_json(result))
-    elif output == "yaml":
-        import yaml
-
-        print(yaml.safe_dump(result, sort_keys=True), end="")
-    else:
-        print(render(result, request=request, name=name_of(service)))
-    return 0 if result["status"] == "ok" else 1
+    with shown() as tell:
+        tell("planning", 0, 1)
+        return answer(service.request)
 
 
-def _documents(path: str) -> Sequence[Json]:
-    """Return the objects of a file, or of stdin for ``-``."""
-    from weft_planner.manifest import read_documents
-    from weft_planner.workload import RequestError
-
-    try:
-        return read_documents(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInputError(path, error.strerror or str(error)) from error
-    except UnicodeDecodeError as error:
-        raise BadInputError(path, f"not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except RequestError as error:
-        raise BadInputError(path, str(error)) from error
+def _cut(result: Json, top: int | None) -> Json:
+    """Return the answer with the chosen layout and ``top`` - 1 alternatives."""
+    if top is None:
+        return result
+    body = cast(Json, result["plan"])
+    alternatives = cast(list[object], body.get("alternatives", []))
+    return {**result, "plan": {**body, "alternatives": alternatives[: top - 1]}}
 
 
-def _check(path: str, document: Json) -> None:
-    """Refuse what the API server would refuse; say so where no installed part can tell."""
-    from weft_planner.checks import manifest_faults
+def _text(result: Json, service: Service, *, top: int | None) -> str:
+    from weft_core.plan import plan_from_json
+    from weft_planner.tables import plan_parts, text_of
 
-    kind = str(document.get("kind"))
-    faults = manifest_faults(kind, document)
-    if faults is None:
-        print(
-            f"weft plan: only the fields of the {kind} that the planner reads were checked; "
-            "install weft[operator] to check all of them",
-            file=sys.stderr,
-        )
-    elif faults:
-        raise BadInputError(path, *faults)
+    found = plan_from_json(cast(Json, result["plan"]))
+    return text_of(plan_parts(found, request=service.request, name=service.name, top=top))
 
 
-def _profiles(path: str, service: Json) -> list[Json]:
-    """Return the CostProfile of a --profile file that the service refers to; a file without it is refused."""
-    from weft_planner.manifest import PROFILE_KIND, name_of, profile_name
+def _refusal(result: Json, service: Service) -> str:
+    from weft_core.shortfall import shortfall_from_json
+    from weft_planner.tables import refusal_parts, text_of
 
-    profiles = [document for document in _documents(path) if document.get("kind") == PROFILE_KIND]
-    if not profiles:
-        raise BadInputError(path, f"holds no {PROFILE_KIND}; give --profile the file of one")
-    names = ", ".join(sorted(name_of(profile) for profile in profiles))
-    wanted = profile_name(service)
-    if wanted is None:
-        raise BadInputError(
-            path,
-            f"--profile has no effect, because the service's profile is analytic; set spec.profile.ref.name to {names} "
-            "or leave --profile out",
-        )
-    used = [profile for profile in profiles if name_of(profile) == wanted]
-    if not used:
-        raise BadInputError(
-            path, f"holds {PROFILE_KIND} {names}, and the service's spec.profile.ref.name is {wanted}; correct one"
-        )
-    for profile in used:
-        _check(path, profile)
-    return used
+    name = service.name or service.request.model.name
+    return text_of(
+        refusal_parts(name, str(result["reason"]), str(result["message"]), shortfall_from_json(result, "shortfall"))
+    )

@@ -1,0 +1,202 @@
+"""Read the service that a verb is about: its manifest, checked as the API server does, with what the flags change."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from weft_planner.cli.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft_planner.workload import Request
+
+Json = Mapping[str, object]
+Verb = TypeVar("Verb", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFlags:
+    """What the command line says about the service."""
+
+    file: str
+    name: str | None
+    profiles: Sequence[str]
+    capacity: str | None
+    trace: str | None
+    gpus: int | None
+    rate: float | None
+    seed: int | None
+
+    @classmethod
+    def taken_from(cls, given: dict[str, Any]) -> "ServiceFlags":
+        """Take these flags out of a verb's parameters."""
+        return cls(**{field.name: given.pop(field.name) for field in fields(cls)})
+
+
+def service_options(verb: Verb) -> Verb:
+    """Add the options of ``ServiceFlags`` to a verb."""
+    options = (
+        click.option("-f", "--file", required=True, metavar="FILE", help="The manifest (YAML), - for stdin."),
+        click.option("--name", help="Which service, when the file has several."),
+        click.option(
+            "--profile", "profiles", multiple=True, metavar="FILE", help="A CostProfile that spec.profile.ref names."
+        ),
+        click.option(
+            "--capacity",
+            metavar="FILE",
+            help="Take the GPUs from this file instead: YAML of the form of spec.capacity, or a manifest with one.",
+        ),
+        click.option(
+            "--trace", metavar="FILE", help="Take the workload from this trace or workload file, not spec.workload."
+        ),
+        click.option("--gpus", type=int, help="Use this many GPUs instead of spec.capacity.gpus."),
+        click.option("--arrival-rate", "rate", type=float, metavar="PER_S", help="Sessions per second instead."),
+        click.option("--seed", type=int, help="Seed of the simulated sessions, instead of spec.planning.seed."),
+    )
+    for option in reversed(options):
+        verb = option(verb)
+    return verb
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service and the planning request that its manifest and the flags make."""
+
+    name: str
+    document: Json
+    request: "Request"
+
+
+def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object] | None = None) -> Service:
+    """Read, check and put together; ``changes`` replace top-level fields of the request.
+
+    Raises:
+        BadInputError: a file cannot be read or is refused; each line names file, field, value and fix.
+    """
+    from weft_planner.manifest import choose_service, name_of, request_from_service
+    from weft_planner.workload import RequestError, request_of
+
+    documents = documents_of(flags.file)
+    try:
+        service = choose_service(documents, flags.name)
+        service = _with_capacity(service, flags.capacity)
+        _check(flags.file, service, verb=verb)
+        profiles = [document for path in flags.profiles for document in _profiles(path, service, verb=verb)]
+        request = request_from_service(service, [*documents, *profiles])
+        body = request.model_dump(by_alias=True)
+        if flags.trace is not None:
+            body["workload"] = _workload_of(flags.trace, body["workload"])
+        if flags.gpus is not None:
+            body["capacity"]["gpus"] = flags.gpus
+        if flags.rate is not None:
+            body["workload"]["arrivalRate"] = flags.rate
+        if flags.seed is not None:
+            body["seed"] = flags.seed
+        given = {**body, **(changes or {})}
+        return Service(
+            name_of(service), service, request_of(given) if given != request.model_dump(by_alias=True) else request
+        )
+    except RequestError as error:
+        raise BadInputError(flags.file, *str(error).split("; ")) from error
+
+
+def documents_of(path: str) -> Sequence[Json]:
+    """Return the objects of a YAML or JSON file, or of stdin for ``-``.
+
+    Raises:
+        BadInputError: it cannot be read, or is not YAML.
+    """
+    from weft_planner.manifest import read_documents
+    from weft_planner.workload import RequestError
+
+    try:
+        return read_documents(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInputError(path, error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(path, f"not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except RequestError as error:
+        raise BadInputError(path, str(error)) from error
+
+
+def _workload_of(path: str, service: Json) -> Json:
+    """Return the workload of a trace or workload file; what it does not record is the service's.
+
+    Raises:
+        BadInputError: it cannot be read or used; the message names the line.
+    """
+    from weft_planner.resolving import workload_instead
+    from weft_planner.traces.lines import read_bytes
+
+    name = Path(path).name
+    try:
+        return workload_instead(read_bytes(Path(path)), name=name, service=service)
+    except ValueError as error:
+        raise BadInputError(path, str(error).removeprefix(name).lstrip(": ")) from error
+
+
+def _with_capacity(service: Json, path: str | None) -> Json:
+    """Return the service with the capacity of another file."""
+    if path is None:
+        return service
+    documents = documents_of(path)
+    found = [capacity for document in documents if (capacity := _capacity_in(document)) is not None]
+    if len(found) != 1:
+        raise BadInputError(
+            path,
+            f"capacity: {len(found)} in the file; give one object of the form of spec.capacity: "
+            "{gpus: 16, pools: [{name: h100, gpuType: nvidia-h100, …}]}",
+        )
+    spec = service.get("spec")
+    return {**service, "spec": {**(spec if isinstance(spec, Mapping) else {}), "capacity": found[0]}}
+
+
+def _capacity_in(document: Json) -> object | None:
+    if "pools" in document:
+        return document
+    spec = document.get("spec")
+    return document.get("capacity") or (spec.get("capacity") if isinstance(spec, Mapping) else None)
+
+
+def _check(path: str, document: Json, *, verb: str) -> None:
+    """Refuse what the API server would refuse; say so where no installed part can tell."""
+    from weft_planner.checks import manifest_faults
+
+    kind = str(document.get("kind"))
+    faults = manifest_faults(kind, document)
+    if faults is None:
+        click.echo(
+            f"weft {verb}: only the fields of the {kind} that the planner reads were checked; "
+            "install weft[operator] to check all of them",
+            err=True,
+        )
+    elif faults:
+        raise BadInputError(path, *faults)
+
+
+def _profiles(path: str, service: Json, *, verb: str) -> list[Json]:
+    """Return the CostProfile of a --profile file that the service refers to; a file without it is refused."""
+    from weft_planner.manifest import PROFILE_KIND, name_of, profile_name
+
+    profiles = [document for document in documents_of(path) if document.get("kind") == PROFILE_KIND]
+    if not profiles:
+        raise BadInputError(path, f"holds no {PROFILE_KIND}; give --profile the file of one")
+    names = ", ".join(sorted(name_of(profile) for profile in profiles))
+    wanted = profile_name(service)
+    if wanted is None:
+        raise BadInputError(
+            path,
+            f"--profile has no effect, because the service's profile is analytic; set spec.profile.ref.name to {names} "
+            "or leave --profile out",
+        )
+    used = [profile for profile in profiles if name_of(profile) == wanted]
+    if not used:
+        raise BadInputError(
+            path, f"holds {PROFILE_KIND} {names}, and the service's spec.profile.ref.name is {wanted}; correct one"
+        )
+    for profile in used:
+        _check(path, profile, verb=verb)
+    return used

@@ -1,0 +1,161 @@
+"""Draw throughput-latency curves of one context or generation server from a cost profile."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft_core.cost import CostProfile
+from weft_planner.distributions import Floats
+from weft_planner.sessions import Sample
+
+MOST_ROUNDS = 4000
+"""Rounds that a curve is drawn from: P95 within a few percent in about 20 ms per degree."""
+UTILISATIONS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+"""Shares of a context server's time in use; beyond 95 % its queue takes longer to settle than the sample is long."""
+LARGEST_BATCH = 1024
+"""Sequences decoded at once at most, the largest default of common engines."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rounds:
+    """What requests look like: tokens of history, prompt and answer of each round, and the idle seconds after it."""
+
+    history: Floats
+    increment: Floats
+    tokens: Floats
+    gap: Floats
+    arrivals: Floats
+    """Distances between arrivals at one round per second."""
+
+    @property
+    def output_tokens(self) -> float:
+        """Return the mean length of an answer."""
+        return float(self.tokens.mean())
+
+    @property
+    def input_tokens(self) -> float:
+        """Return the mean length of a whole prompt, history included."""
+        return float((self.history + self.increment).mean())
+
+    @property
+    def decode_context(self) -> float:
+        """Return the tokens that a sequence holds while it is decoded, on average over its steps."""
+        held = self.history + self.increment + self.tokens / 2
+        return float((held * self.tokens).sum() / self.tokens.sum())
+
+    @property
+    def idle_context(self) -> float:
+        """Return the tokens that a session holds between its rounds, on average over that time."""
+        held, gap = self.history + self.increment + self.tokens, self.gap
+        return float((held * gap).sum() / gap.sum()) if gap.sum() > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPoint:
+    """A context server of one degree at one load; ``ttft_s`` is the asked percentile, transfers included."""
+
+    degree: int
+    utilisation: float
+    rounds_per_s: float
+    ttft_s: float
+
+    @property
+    def rounds_per_s_gpu(self) -> float:
+        """Return the request rate per GPU."""
+        return self.rounds_per_s / self.degree
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPoint:
+    """A generation server of one degree at one concurrency; ``kv_share`` counts idle sessions' KV too."""
+
+    degree: int
+    concurrency: int
+    itl_s: float
+    tokens_per_s: float
+    rounds_per_s: float
+    kv_share: float
+
+    @property
+    def tokens_per_s_user(self) -> float:
+        """Return how fast one user's answer grows."""
+        return 1 / self.itl_s
+
+
+def rounds_of(sample: Sample, *, seed: int) -> Rounds:
+    """Take the rounds of a sample, as evenly spread as they are many, and Poisson arrivals for them."""
+    chosen = np.linspace(0, sample.rows - 1, min(sample.rows, MOST_ROUNDS)).astype(np.int64)
+    last = np.append(sample.first_row[1:], sample.rows) - 1
+    gap = sample.gap.copy()
+    gap[last] = 0.0  # a session's last round keeps no KV
+    return Rounds(
+        history=sample.history[chosen],
+        increment=sample.increment[chosen],
+        tokens=sample.tokens[chosen],
+        gap=gap[chosen],
+        arrivals=np.random.default_rng((seed, 4)).exponential(size=len(chosen)),
+    )
+
+
+def context_curve(
+    profile: CostProfile, rounds: Rounds, *, degree: int, percentile: float, bidirectional: bool
+) -> list[ContextPoint]:
+    """Return TTFT against request rate of one context server: Poisson arrivals, one prefill at a time, in order."""
+    history = rounds.history if bidirectional else np.zeros_like(rounds.history)
+    computed = rounds.increment if bidirectional else rounds.history + rounds.increment
+    service = np.array(
+        [profile.t_pre(history=h, increment=n, degree=degree) for h, n in zip(history, computed, strict=True)]
+    )
+    moved = np.array([_transfers(profile, h, n, degree=degree) for h, n in zip(history, computed, strict=True)])
+    mean = float(service.mean())
+    utilisations = np.array(UTILISATIONS)
+    distances = rounds.arrivals[:, None] * mean / utilisations[None, :]
+    waited = np.zeros_like(distances)
+    for k in range(1, len(service)):  # Lindley: what is left of the work found by the round before
+        waited[k] = np.maximum(0.0, waited[k - 1] + service[k - 1] - distances[k])
+    ttft = np.percentile(waited + (service + moved)[:, None], percentile, axis=0)
+    return [
+        ContextPoint(degree=degree, utilisation=float(u), rounds_per_s=float(u) / mean, ttft_s=float(t))
+        for u, t in zip(utilisations, ttft, strict=True)
+    ]
+
+
+def _transfers(profile: CostProfile, history: float, computed: float, *, degree: int) -> float:
+    """Return the longest time, over destinations, of reading the history and sending the result back."""
+    there = [t for (source, to, _), t in profile.transfers.items() if source == degree and to in profile.degrees]
+    back = [t for (source, to, _), t in profile.transfers.items() if to == degree and source in profile.degrees]
+    return max((t.seconds(computed) for t in there), default=0.0) + max((t.seconds(history) for t in back), default=0.0)
+
+
+def generation_curve(profile: CostProfile, rounds: Rounds, *, degree: int, waiting_s: float) -> list[GenerationPoint]:
+    """Return tokens per second against ITL of one generation server, as far as its KV cache goes.
+
+    ``waiting_s`` is the TTFT: a session's history stays in the cache while it waits, and between rounds.
+    """
+    capacity = profile.kv_capacity(degree)
+    points = []
+    for concurrency in _concurrencies():
+        step = profile.t_dec(batch=concurrency, context=concurrency * rounds.decode_context, degree=degree)
+        decoding = rounds.output_tokens * step
+        idle = (float(rounds.gap.mean()) * rounds.idle_context + waiting_s * float(rounds.history.mean())) / decoding
+        held = concurrency * (rounds.decode_context + idle)
+        if held > capacity:
+            break
+        points.append(
+            GenerationPoint(
+                degree=degree,
+                concurrency=concurrency,
+                itl_s=step,
+                tokens_per_s=concurrency / step,
+                rounds_per_s=concurrency / decoding,
+                kv_share=held / capacity,
+            )
+        )
+    return points
+
+
+def _concurrencies() -> list[int]:
+    """Return 1, 2, 3, 4, 6, 8, 12, 16, … up to the largest batch."""
+    powers = [2**k for k in range(LARGEST_BATCH.bit_length())]
+    between = [3 * 2**k for k in range(LARGEST_BATCH.bit_length())]
+    return sorted(n for n in {*powers, *between} if n <= LARGEST_BATCH)

@@ -1,0 +1,57 @@
+"""Write matched rates as JSON-ready data; times in seconds."""
+
+from weft_planner.rate_match.curves import ContextPoint, GenerationPoint
+from weft_planner.rate_match.matching import Match, RateMatching
+
+Json = dict[str, object]
+
+
+def body_of(found: RateMatching, *, rounds_per_s: float) -> Json:
+    """Return everything: both curves, the front, the best ratio, and the workers for a request rate."""
+    return {
+        "roundsPerSecond": rounds_per_s,
+        "best": _match(found.best),
+        "forWorkload": {**_match(found.smallest(rounds_per_s)), **_workers(found.smallest(rounds_per_s), rounds_per_s)},
+        "front": [_match(match) for match in found.front],
+        "contextCurves": {str(n): [_context(p) for p in curve] for n, curve in found.context_curves.items()},
+        "generationCurves": {str(n): [_generation(p) for p in curve] for n, curve in found.generation_curves.items()},
+    }
+
+
+def _match(match: Match) -> Json:
+    context, generation = match.whole_ratio
+    return {
+        "context": _context(match.context),
+        "generation": _generation(match.generation),
+        "contextPerGeneration": match.ratio,
+        "wholeRatio": {"context": context, "generation": generation},
+        "outputTokensPerSecondPerGpu": match.tokens_per_s_gpu,
+        "sloHeld": match.holds,
+    }
+
+
+def _workers(match: Match, rounds_per_s: float) -> Json:
+    context, generation = match.workers_for(rounds_per_s)
+    return {"workers": {"context": context, "generation": generation}, "gpus": match.gpus_for(rounds_per_s)}
+
+
+def _context(point: ContextPoint) -> Json:
+    return {
+        "degree": point.degree,
+        "utilisation": point.utilisation,
+        "roundsPerSecond": point.rounds_per_s,
+        "roundsPerSecondPerGpu": point.rounds_per_s_gpu,
+        "ttft": point.ttft_s,
+    }
+
+
+def _generation(point: GenerationPoint) -> Json:
+    return {
+        "degree": point.degree,
+        "concurrency": point.concurrency,
+        "itl": point.itl_s,
+        "tokensPerSecondPerUser": point.tokens_per_s_user,
+        "tokensPerSecond": point.tokens_per_s,
+        "roundsPerSecond": point.rounds_per_s,
+        "kvShare": point.kv_share,
+    }

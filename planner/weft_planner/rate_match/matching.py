@@ -1,0 +1,146 @@
+"""Find the ratio of context to generation workers at which neither side waits, and the best of all configurations."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft_core.cost import CostProfile
+from weft_planner.rate_match.curves import ContextPoint, GenerationPoint, Rounds, context_curve, generation_curve
+
+LARGEST_SIDE = 12
+"""Workers of one side in a ratio of small whole numbers, such as 4:1 or 5:3."""
+NEAR = math.log(1.03)
+"""A whole ratio this near to the matched one wastes less than the curves' own error."""
+
+
+class NoMatch(ValueError):  # noqa: N818  an answer, not a fault
+    """No configuration holds the SLO; the message names the threshold and what would hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A context and a generation configuration with matched rates; ``holds`` tells whether ITL is within the SLO.
+
+    ``ratio`` is context workers for each generation worker, ``tokens_per_s_gpu`` counts the GPUs of both.
+    """
+
+    context: ContextPoint
+    generation: GenerationPoint
+    holds: bool
+
+    @property
+    def ratio(self) -> float:
+        """Return context workers per generation worker: the generation's request rate over the context's."""
+        return self.generation.rounds_per_s / self.context.rounds_per_s
+
+    @property
+    def tokens_per_s_gpu(self) -> float:
+        """Return output tokens per second and GPU: tokens / (context GPUs x rate_gen / rate_ctx + generation GPUs)."""
+        return self.generation.tokens_per_s / (self.context.degree * self.ratio + self.generation.degree)
+
+    @property
+    def whole_ratio(self) -> tuple[int, int]:
+        """Return (context, generation) workers in small whole numbers: the fewest that come within 3 % of the ratio."""
+        sides = range(1, LARGEST_SIDE + 1)
+        pairs = [(abs(math.log(c / g / self.ratio)), c + g, c, g) for c in sides for g in sides]
+        close = [pair for pair in pairs if pair[0] <= NEAR] or [min(pairs)]
+        _, _, context, generation = min(close, key=lambda pair: (pair[1], pair[0]))
+        return context, generation
+
+    def workers_for(self, rounds_per_s: float) -> tuple[int, int]:
+        """Return the (context, generation) workers that carry a request rate."""
+        return (
+            max(1, math.ceil(rounds_per_s / self.context.rounds_per_s - 1e-9)),
+            max(1, math.ceil(rounds_per_s / self.generation.rounds_per_s - 1e-9)),
+        )
+
+    def gpus_for(self, rounds_per_s: float) -> int:
+        """Return the GPUs of those workers."""
+        context, generation = self.workers_for(rounds_per_s)
+        return context * self.context.degree + generation * self.generation.degree
+
+
+@dataclass(frozen=True, slots=True)
+class RateMatching:
+    """The curves, the best load of each context degree within the TTFT SLO, the rate-matched front, and the best."""
+
+    context_curves: dict[int, tuple[ContextPoint, ...]]
+    generation_curves: dict[int, tuple[GenerationPoint, ...]]
+    context_best: tuple[ContextPoint, ...]
+    front: tuple[Match, ...]
+    held: tuple[Match, ...]
+    best: Match
+
+    def smallest(self, rounds_per_s: float) -> Match:
+        """Return the match within the SLO that carries a request rate on the fewest GPUs, then with most to spare."""
+        return min(self.held, key=lambda m: (m.gpus_for(rounds_per_s), -m.tokens_per_s_gpu, m.generation.itl_s))
+
+
+def match_rates(
+    profile: CostProfile,
+    rounds: Rounds,
+    *,
+    context_degrees: Sequence[int],
+    generation_degrees: Sequence[int],
+    ttft_s: float,
+    itl_s: float,
+    percentile: float,
+    bidirectional: bool,
+) -> RateMatching:
+    """Draw both curves, choose the context configuration with most requests per GPU, and match every generation point.
+
+    Raises:
+        NoMatch: no context server holds the TTFT SLO at any load, or no generation server the ITL SLO.
+    """
+    contexts = {
+        n: tuple(context_curve(profile, rounds, degree=n, percentile=percentile, bidirectional=bidirectional))
+        for n in sorted(context_degrees)
+    }
+    best_loads = [
+        max(within, key=lambda p: p.rounds_per_s) for c in contexts.values() if (within := _within(c, ttft_s))
+    ]
+    if not best_loads:
+        least = min(point.ttft_s for curve in contexts.values() for point in curve)
+        raise NoMatch(
+            f"slo.ttft: no context server answers within {ttft_s:g} s even almost idle; the least is {least:.3g} s "
+            "(a larger degree, a faster GPU, shorter prompts or a later TTFT would do)"
+        )
+    context = max(best_loads, key=lambda p: (p.rounds_per_s_gpu, -p.degree))
+    generations = {
+        n: tuple(generation_curve(profile, rounds, degree=n, waiting_s=context.ttft_s))
+        for n in sorted(generation_degrees)
+    }
+    matches = [
+        Match(context=context, generation=point, holds=point.itl_s <= itl_s)
+        for curve in generations.values()
+        for point in curve
+    ]
+    held = [match for match in matches if match.holds]
+    if not held:
+        fastest = min((match.generation.itl_s for match in matches), default=math.inf)
+        told = f"the fastest step takes {fastest * 1e3:.3g} ms" if matches else "no degree's KV cache holds one session"
+        raise NoMatch(
+            f"slo.itl: no generation server keeps {itl_s * 1e3:g} ms between tokens; {told} "
+            "(a larger degree, a faster GPU or a later ITL would do)"
+        )
+    return RateMatching(
+        context_curves=contexts,
+        generation_curves=generations,
+        context_best=tuple(best_loads),
+        front=tuple(_front(matches)),
+        held=tuple(held),
+        best=max(held, key=lambda m: (m.tokens_per_s_gpu, -m.generation.degree)),
+    )
+
+
+def _within(curve: Sequence[ContextPoint], ttft_s: float) -> list[ContextPoint]:
+    return [point for point in curve if point.ttft_s <= ttft_s]
+
+
+def _front(matches: Sequence[Match]) -> list[Match]:
+    """Return the matches that no other beats in both speed per user and tokens per GPU, fastest user first."""
+    front: list[Match] = []
+    for match in sorted(matches, key=lambda m: (-m.generation.tokens_per_s_user, -m.tokens_per_s_gpu)):
+        if not front or match.tokens_per_s_gpu > front[-1].tokens_per_s_gpu:
+            front.append(match)
+    return front

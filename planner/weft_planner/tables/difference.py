@@ -1,0 +1,84 @@
+"""Lay out what differs between two plans."""
+
+from collections.abc import Iterator
+
+from weft_core.plan import Plan
+from weft_planner.difference import Difference, FigureChange
+from weft_planner.tables import figures
+from weft_planner.tables.writing import BAD, GOOD, QUIET, Cell, Part, Rows, Words
+
+NAMES = {
+    "ttftP95": "TTFT P95",
+    "itlP95": "ITL P95",
+    "attainment": "sessions within the SLO",
+    "goodput": "goodput, sessions/s",
+    "gpus": "GPUs",
+    "costPerHour": "cost per hour",
+    "costPerMillionTokens": "cost per million tokens",
+}
+
+
+def difference_parts(difference: Difference, *, old: Plan, new: Plan, name: str) -> list[Part]:
+    """Return what to print of a difference."""
+    return [*_parts(difference, old=old, new=new, name=name)]
+
+
+def _parts(difference: Difference, *, old: Plan, new: Plan, name: str) -> Iterator[Part]:
+    yield Words(
+        f"of {name or 'the service'}: {figures.layout_name(old.groups, old.layout)} ({old.revision}) to "
+        f"{figures.layout_name(new.groups, new.layout)} ({new.revision})",
+        lead="Change",
+    )
+    if difference.same_workers:
+        same = "from the same inputs" if difference.same_inputs else "from other inputs"
+        yield Words(f"The workers stay as they are, {same}.", style=GOOD)
+    else:
+        yield Rows(["ROLE", "DEGREE>", "POOL", "BEFORE>", "AFTER>", "WORKERS>", "GPUS>"], [*_groups(difference)])
+        yield Words(f"{difference.gpus:+d} GPUs in all, {new.gpus} after.")
+    for what, (before, after) in (("Layout", difference.layout), ("Policy", difference.policy)):
+        if before != after and (before or after):
+            yield Words(f"{before or 'not said'} to {after or 'not said'}.", lead=f"{what}:")
+    yield Rows(["PREDICTED", "BEFORE>", "AFTER>", ""], [_figure(change) for change in difference.figures])
+    if difference.spec:
+        rows = [[change.path, change.before, change.after] for change in difference.spec]
+        yield Rows(["CHANGED IN THE SPEC", "BEFORE", "AFTER"], rows)
+    elif not difference.same_inputs:
+        yield Words(_inputs(difference), style=QUIET)
+    yield Words(new.reason, lead="Why:")
+
+
+def _inputs(difference: Difference) -> str:
+    if difference.spec_known:
+        return "No field of the spec differs: the cost profile, defaults, or the planner itself changed."
+    return (
+        "The inputs differ (another inputs hash). For the fields, give the old plan as the service: "
+        "kubectl get dis NAME -o yaml | weft plan -f NEW --diff -"
+    )
+
+
+def _groups(difference: Difference) -> Iterator[list[str | Cell]]:
+    for change in difference.groups:
+        more = change.after - change.before
+        style = GOOD if more > 0 else BAD
+        yield [
+            change.role,
+            str(change.degree),
+            change.pool,
+            str(change.before),
+            str(change.after),
+            Cell(f"{more:+d}", style),
+            f"{more * change.degree:+d}",
+        ]
+
+
+def _figure(change: FigureChange) -> list[str | Cell]:
+    verdict = {None: Cell("same", QUIET), True: Cell("better", GOOD), False: Cell("worse", BAD)}[change.better]
+    return [NAMES[change.name], _shown(change.before, change.unit), _shown(change.after, change.unit), verdict]
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "s":
+        return figures.latency(value)
+    if unit == "share":
+        return figures.share(value)
+    return f"{value:.0f}" if unit == "GPUs" else f"{value:,.3g}"

@@ -1,0 +1,112 @@
+"""Lay out matched rates of context and generation servers."""
+
+from collections.abc import Iterator
+
+from weft_planner.rate_match import Match, RateMatching
+from weft_planner.tables import figures
+from weft_planner.tables.writing import QUIET, Cell, Part, Rows, Words, held
+from weft_planner.workload import Request
+
+
+def rate_match_parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: float) -> list[Part]:
+    """Return what to print of a rate matching."""
+    return [*_parts(found, request=request, name=name, rounds_per_s=rounds_per_s)]
+
+
+def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: float) -> Iterator[Part]:
+    slo = request.slo
+    smallest = found.smallest(rounds_per_s)
+    context, generation = smallest.workers_for(rounds_per_s)
+    yield Words(
+        f"for {name or request.model.name}: TTFT P{slo.percentile:g} within {figures.latency(slo.ttft)}, "
+        f"ITL within {figures.latency(slo.itl)}, {rounds_per_s:.3g} rounds a second",
+        lead="Rate matching",
+    )
+    yield _contexts(found, slo.percentile)
+    yield _front(found, rounds_per_s)
+    yield Words(
+        f"{_ratio(found.best)} workers, context degree {found.best.context.degree} and generation degree "
+        f"{found.best.generation.degree} at {found.best.generation.concurrency} sequences each, give "
+        f"{found.best.tokens_per_s_gpu:.3g} output tokens a second and GPU within the SLO.",
+        lead="Most per GPU:",
+    )
+    budget = request.capacity.gpus
+    fits = "within" if smallest.gpus_for(rounds_per_s) <= budget else "which is more than"
+    yield Words(
+        f"{_workers(context, 'context')} of degree {smallest.context.degree} and {_workers(generation, 'generation')} "
+        f"of degree {smallest.generation.degree}: {smallest.gpus_for(rounds_per_s)} GPUs, {fits} the {budget} of "
+        "spec.capacity.",
+        lead="For this workload:",
+    )
+    yield Words(
+        "The curves are drawn from the cost profile: a context server takes one prompt at a time from Poisson "
+        "arrivals, a generation server decodes a full batch of mean context and keeps the KV of idle sessions. Rate "
+        "matching is a ceiling: it assumes fractional workers and perfect overlap, and measured systems stay below "
+        "it. `weft plan` without --rate-match simulates whole workers, queues and transfers.",
+        style=QUIET,
+    )
+
+
+def _contexts(found: RateMatching, percentile: float) -> Part:
+    best = {point.degree: point for point in found.context_best}
+    rows: list[list[str | Cell]] = []
+    for degree, curve in found.context_curves.items():
+        point = best.get(degree)
+        shown = point or curve[0]
+        rows.append(
+            [
+                str(degree),
+                figures.rate(shown.rounds_per_s) if point else "-",
+                figures.rate(shown.rounds_per_s_gpu) if point else "-",
+                figures.share(shown.utilisation),
+                figures.latency(shown.ttft_s),
+                held(point is not None),
+            ]
+        )
+    header = ["DEGREE>", "ROUNDS/S>", "PER GPU>", "BUSY>", f"TTFT P{percentile:g}>", "HELD"]
+    marked = [k for k, degree in enumerate(found.context_curves) if degree == found.best.context.degree]
+    return Rows(header, rows, title="Context servers, at the most load that holds the TTFT SLO", marked=marked)
+
+
+def _front(found: RateMatching, rounds_per_s: float) -> Part:
+    header = [
+        "TOKENS/S/USER>",
+        "ITL>",
+        "DEGREE>",
+        "SEQUENCES>",
+        "KV>",
+        "CTX:GEN>",
+        "RATIO>",
+        "TOKENS/S/GPU>",
+        "GPUS>",
+        "HELD",
+    ]
+    rows = [_row(match, rounds_per_s) for match in found.front]
+    marked = [k for k, match in enumerate(found.front) if match == found.best]
+    title = "Generation servers with matched context servers (GPUS: for this workload)"
+    return Rows(header, rows, title=title, marked=marked)
+
+
+def _row(match: Match, rounds_per_s: float) -> list[str | Cell]:
+    point = match.generation
+    return [
+        f"{point.tokens_per_s_user:.3g}",
+        figures.latency(point.itl_s),
+        str(point.degree),
+        str(point.concurrency),
+        figures.share(point.kv_share),
+        _ratio(match),
+        f"{match.ratio:.2f}",
+        f"{match.tokens_per_s_gpu:.3g}",
+        str(match.gpus_for(rounds_per_s)),
+        held(match.holds),
+    ]
+
+
+def _ratio(match: Match) -> str:
+    context, generation = match.whole_ratio
+    return f"{context}:{generation}"
+
+
+def _workers(count: int, kind: str) -> str:
+    return f"{count} {kind} worker{'' if count == 1 else 's'}"
