@@ -1,5 +1,7 @@
 """A DisaggInferenceService on a cluster, as a user sees it: its conditions, plan, pods and metrics."""
 
+import http.client
+import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from weft_e2e.waiting import until
 KIND = "disagginferenceservices.weft.dev"
 HTTP_PORT = 80
 ROUTER_PORT = 8080
+SETTLED = {"Planned": "True", "Ready": "True", "Progressing": "False"}
+"""The conditions of a service whose newest spec is carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +61,8 @@ class Service:
     def worker_uids(self) -> dict[str, str]:
         """Return pod name to UID of the prefill and decode pods."""
         return {
-            p["metadata"]["name"]: p["metadata"]["uid"]
-            for p in self.pods()
-            if p["metadata"]["labels"].get("app.kubernetes.io/component") in ("prefill", "decode")
+            p["metadata"]["name"]: p["metadata"]["uid"] for p in self.pods() if component_of(p) in ("prefill", "decode")
         }
-
-    def wait_ready(self, *, timeout_s: float) -> Object:
-        """Return the object once its newest spec is planned, rolled out and served."""
-        seen: list[Object] = []
-
-        def probe() -> Object | None:
-            seen[:] = [self.object()]
-            return seen[0] if settled(current_conditions(seen[0])) else None
-
-        return until(
-            probe,
-            what=f"a planned, rolled out and Ready {self.namespace}/{self.name}",
-            timeout_s=timeout_s,
-            last=lambda: condition_words(seen[0]) if seen else "",
-        )
 
     def metrics_pages(self) -> dict[str, str]:
         """Return the metrics pages of every running router, and of every engine through its sidecar."""
@@ -86,7 +73,7 @@ class Service:
             name = pod["metadata"]["name"]
             at = f"/api/v1/namespaces/{self.namespace}/pods/{name}:{ROUTER_PORT}/proxy"
             paths[name] = f"{at}/metrics"
-            if pod["metadata"]["labels"].get("app.kubernetes.io/component") in ("prefill", "decode"):
+            if component_of(pod) in ("prefill", "decode"):
                 paths[f"{name}/engine"] = f"{at}/engine/metrics"
         with ThreadPoolExecutor(max_workers=2) as pool:
             texts = pool.map(lambda path: self.kube.kubectl("get", "--raw", path, timeout=20).stdout, paths.values())
@@ -94,9 +81,13 @@ class Service:
 
     @contextmanager
     def reachable(self, *, run: str = "") -> Iterator[Target]:
-        """Yield where to send requests for as long as the block runs; ``run`` keeps session names apart."""
+        """Yield where to send requests for as long as the block runs; ``run`` keeps session names apart.
+
+        The address answers when it is yielded: a Service leads to its pods a moment after they are Ready.
+        """
         model = self.object()["spec"]["model"]["name"]
         with self.kube.host_forward(self.namespace, self.name, HTTP_PORT) as url:
+            until(lambda: _answers(f"{url}/readyz"), what=f"an answer from {url}", timeout_s=30, every_s=0.2)
             yield Target(url=url, model=model, run=run)
 
 
@@ -111,8 +102,20 @@ def current_conditions(obj: Mapping[str, Any]) -> dict[str, Condition]:
 
 def settled(now: Mapping[str, Condition]) -> bool:
     """Tell whether the newest spec is planned, rolled out and served (Ready alone may be the last plan's)."""
-    wanted = {"Planned": "True", "Ready": "True", "Progressing": "False"}
-    return all(kind in now and now[kind].status == status for kind, status in wanted.items())
+    return all(kind in now and now[kind].status == status for kind, status in SETTLED.items())
+
+
+def component_of(pod: Mapping[str, Any]) -> str:
+    """Return what a pod is: coordinator, prefill or decode."""
+    return str(pod["metadata"]["labels"].get("app.kubernetes.io/component", ""))
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - loopback
+            return True
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def condition_words(obj: Mapping[str, Any]) -> str:

@@ -17,7 +17,11 @@ def weft() -> Iterator[Installed]:
 
 @pytest.fixture
 def namespace(weft: Installed, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Give a namespace of the test's own; it is deleted afterwards, without waiting for the end of that."""
+    """Give a namespace of the test's own; it is deleted afterwards, without waiting for the end of that.
+
+    What the test before has hurt has come back by then.
+    """
+    weft.wait_whole(timeout_s=120)
     words = request.node.name.removeprefix("test_").split("[")[0].replace("_", "-")[:30].rstrip("-")
     name = f"e2e-{words}-{secrets.token_hex(2)}"
     weft.kube.kubectl("create", "namespace", name)

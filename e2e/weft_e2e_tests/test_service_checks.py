@@ -1,6 +1,8 @@
 """Each check fails when what it looks for is wrong: a check that cannot fail proves nothing."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -22,7 +24,7 @@ from weft_e2e.kube import Object
 from weft_e2e.replay.client import Transcript
 from weft_e2e.service import Service, condition_words, current_conditions
 from weft_e2e_tests.demo_samples import a_round
-from weft_e2e_tests.fake_kube import FakeKube
+from weft_e2e_tests.fake_kube import Done, FakeKube
 
 
 def a_pod(name: str, component: str, *, ready: bool = True, uid: str = "u", restarts: int = 0) -> Object:
@@ -40,7 +42,7 @@ def a_pod(name: str, component: str, *, ready: bool = True, uid: str = "u", rest
     }
 
 
-def a_service(*, generation: int = 3, observed: int = 3, ready: str = "True") -> Object:
+def a_service(*, generation: int = 3, observed: int = 3, ready: str = "True", progressing: str = "False") -> Object:
     prediction = {"ttftP95": 1.0, "itlP95": 0.02, "ttftMean": 0.5, "itlMean": 0.02, "sloMet": True}
     groups = [{"role": r, "degree": 1, "replicas": 1, "pool": "p"} for r in ("prefill", "decode")]
     return {
@@ -51,6 +53,7 @@ def a_service(*, generation: int = 3, observed: int = 3, ready: str = "True") ->
             "conditions": [
                 {"type": "Planned", "status": "True", "reason": "PlanReady", "observedGeneration": observed},
                 {"type": "Ready", "status": ready, "reason": "Serving", "message": "m", "observedGeneration": observed},
+                {"type": "Progressing", "status": progressing, "reason": "UpToDate", "observedGeneration": observed},
             ],
             "plan": {
                 "revision": "r",
@@ -78,7 +81,8 @@ def test_a_ready_service_passes() -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (a_service(ready="False"), "Ready is not True: Planned=True"),
+        (a_service(ready="False"), r"n/s after 0 s: Ready is not True: Planned=True"),
+        (a_service(progressing="True"), "Progressing is not False"),
         (a_service(observed=2), "Planned is not True"),
     ],
 )
@@ -98,12 +102,57 @@ def test_as_many_ready_workers_are_needed_as_planned() -> None:
         check_ready(service)
 
 
-def test_a_restarted_container_is_a_failure() -> None:
+def test_a_pod_that_should_have_been_replaced_is_noticed() -> None:
+    _kube, service = a_running_service()
+
+    check_ready(service, without={"of another pod"})
+    with pytest.raises(CheckFailed, match=r"decode pods that should have been replaced are Ready: d$"):
+        check_ready(service, without={"2"})
+
+
+@dataclass
+class Changing(FakeKube):
+    """Has other objects at each reading of the service; the last ones stay."""
+
+    later: list[list[Object]] = field(default_factory=list)
+
+    def kubectl(self, *args: str, **options: Any) -> Done:
+        if args[1] != "pods" and self.later:
+            self.objects = self.later.pop(0)
+        return super().kubectl(*args, **options)
+
+
+def test_a_status_from_before_a_loss_is_not_taken_for_readiness() -> None:
+    prefill, lost = a_pod("p", "prefill", uid="1"), a_pod("d", "decode", uid="2")
+    starting, new = a_pod("d", "decode", uid="3", ready=False), a_pod("d", "decode", uid="3")
+    after_loss = [
+        [a_service(), prefill, lost],
+        [a_service(), prefill],
+        [a_service(), prefill, starting],
+        [a_service(ready="False", progressing="True"), prefill, starting],
+        [a_service(ready="False", progressing="True"), prefill, new],
+        [a_service(), prefill, new],
+    ]
+    kube = Changing(later=list(after_loss))
+
+    with patch("weft_e2e.waiting.time.sleep") as pause:
+        check_ready(Service(kube, "n", "s"), timeout_s=10, without={"2"})
+
+    assert kube.later == []
+    assert pause.call_count == 5
+    for unready in after_loss[:-1]:
+        with pytest.raises(CheckFailed):
+            check_ready(Service(FakeKube(unready), "n", "s"), without={"2"})
+
+
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+def test_a_restarted_container_is_a_failure_that_no_waiting_undoes(kind: str) -> None:
     kube, service = a_running_service()
     kube.objects[1] = a_pod("p", "prefill", restarts=1)
+    kube.objects[1]["status"][kind] = kube.objects[1]["status"].pop("containerStatuses")
 
     with pytest.raises(CheckFailed, match=r"containers were restarted: \{'p/engine': 1\}"):
-        check_ready(service)
+        check_ready(service, timeout_s=600)
 
 
 def test_a_replaced_pod_is_noticed() -> None:

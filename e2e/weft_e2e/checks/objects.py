@@ -1,13 +1,14 @@
 """Check the state of the cluster: readiness, children that must stay, and nothing left behind."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from weft_core.plan import plan_from_json
 from weft_e2e import kube
 from weft_e2e.checks.failed import CheckFailed
 from weft_e2e.kube import Kube
-from weft_e2e.service import Service, condition_words, current_conditions
+from weft_e2e.service import SETTLED, Service, component_of, condition_words, current_conditions, settled
 from weft_e2e.waiting import WaitedTooLong, until
 
 # Kinds the operator makes, and pods that their controllers make.
@@ -19,26 +20,53 @@ CHILD_KINDS = (
 _GIVEN = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 
 
-def check_ready(service: Service) -> None:
-    """Require Ready and Planned for the newest spec, a plan, and as many Ready worker pods as it plans."""
+def check_ready(service: Service, *, timeout_s: float = 0.0, without: Collection[str] = ()) -> None:
+    """Require, within a time, the newest spec to be planned, rolled out and served by as many Ready pods as planned.
+
+    Status and pods must agree in one reading, which is what is repeated: after a disturbance the status still says
+    Ready for as long as the operator has not looked. ``without`` are uids of pods that may not be among the Ready
+    ones: what was hurt must have been replaced. A container that was restarted is a failure at once.
+    """
+    lacking = ""
+
+    def ready() -> bool:
+        nonlocal lacking
+        lacking = _lacking(service, without)
+        return not lacking
+
+    try:
+        until(ready, what="readiness", timeout_s=timeout_s, every_s=1.0)
+    except WaitedTooLong:
+        raise CheckFailed(f"{service.namespace}/{service.name} after {timeout_s:g} s: {lacking}") from None
+
+
+def _lacking(service: Service, without: Collection[str]) -> str:
+    """Return the first thing that keeps a service from being ready in every sense, nothing when it is."""
     obj = service.object()
-    now = current_conditions(obj)
-    for name in ("Planned", "Ready"):
-        if name not in now or not now[name].true:
-            raise CheckFailed(f"{service.namespace}/{service.name}: {name} is not True: {condition_words(obj)}")
-    for role in ("prefill", "decode"):
-        planned = sum(g.replicas for g in service.plan().groups if g.role == role)
-        ready = [p["metadata"]["name"] for p in service.pods(role) if kube.pod_ready(p)]
-        if len(ready) != planned:
-            raise CheckFailed(f"{planned} {role} workers are planned, Ready pods are: {', '.join(ready) or 'none'}")
+    pods = service.pods()
     restarted = {
         f"{p['metadata']['name']}/{c['name']}": c["restartCount"]
-        for p in service.pods()
-        for c in p["status"].get("containerStatuses", [])
+        for p in pods
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for c in p["status"].get(kind, [])
         if c["restartCount"]
     }
     if restarted:
         raise CheckFailed(f"containers were restarted: {restarted}")
+    now = current_conditions(obj)
+    if not settled(now):
+        wrong = [name for name, status in SETTLED.items() if name not in now or now[name].status != status]
+        return f"{', '.join(f'{name} is not {SETTLED[name]}' for name in wrong)}: {condition_words(obj)}"
+    plan = plan_from_json(obj["status"]["plan"])
+    for role in ("prefill", "decode"):
+        planned = sum(g.replicas for g in plan.groups if g.role == role)
+        ready = [p["metadata"] for p in pods if component_of(p) == role and kube.pod_ready(p)]
+        names = ", ".join(m["name"] for m in ready) or "none"
+        if len(ready) != planned:
+            return f"{planned} {role} workers are planned, Ready pods are: {names}"
+        if old := [m["name"] for m in ready if m["uid"] in without]:
+            return f"{role} pods that should have been replaced are Ready: {', '.join(old)}"
+    return ""
 
 
 def check_pods_untouched(service: Service, uids: Mapping[str, str]) -> None:

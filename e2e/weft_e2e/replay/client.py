@@ -150,9 +150,15 @@ async def run_session(
     start: float,
     transcript: Transcript,
     on_record: Callable[[RoundRecord], None] | None = None,
+    leaves: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Hold one conversation, round after round; the replies go into the history exactly as received."""
+    """Hold one conversation, round after round; the replies go into the history exactly as received.
+
+    Before each round ``leaves`` tells whether the client has had enough: what it does not ask then is no failure and
+    not recorded.
+    """
     stopped = "the client stopped"
+    count = len(session.rounds)
     ends = start + deadlines.replay_s
     try:
         for index, planned in enumerate(session.rounds):
@@ -161,6 +167,9 @@ async def run_session(
             await asyncio.sleep(max(min(wait, ends - now), 0.0))
             if time.perf_counter() >= ends:
                 stopped = f"the replay's deadline of {deadlines.replay_s:g} s passed"
+                break
+            if leaves():
+                count = index
                 break
             transcript.messages.append({"role": "user", "content": texts[index]})
             record, reply = await _round(
@@ -181,7 +190,7 @@ async def run_session(
                 break
             transcript.messages.append({"role": "assistant", "content": reply})
     finally:
-        for index in range(len(transcript.records), len(session.rounds)):
+        for index in range(len(transcript.records), count):
             transcript.records.append(_not_sent(session, index, stopped=stopped, start=start))
 
 

@@ -17,7 +17,7 @@ from weft_mock.tokenizer import filler
 
 @dataclass(slots=True)
 class Background:
-    """Sessions that run one after another in each of some lanes until told to stop."""
+    """Sessions that run one after another in each of some lanes until told to stop, which they do between rounds."""
 
     BRISK: ClassVar[tuple[PlannedRound, ...]] = (
         PlannedRound(300, 24, 0.0),
@@ -71,6 +71,7 @@ class Background:
                         deadlines=Deadlines(round_s=self.round_deadline_s, silence_s=self.round_deadline_s),
                         start=time.perf_counter(),
                         transcript=transcript,
+                        leaves=self._stop.is_set,
                     )
                     count += 1
                     if not all(r.ok for r in transcript.records):
@@ -83,7 +84,7 @@ class Background:
 
 @contextmanager
 def background_sessions(background: Background) -> Iterator[Background]:
-    """Run the sessions in a thread of their own; on leaving, let running sessions end and wait for them."""
+    """Run the sessions in a thread of their own; on leaving, let running rounds end and wait for them."""
     failure: list[BaseException] = []
 
     def work() -> None:
@@ -98,7 +99,8 @@ def background_sessions(background: Background) -> Iterator[Background]:
         yield background
     finally:
         background._stop.set()
-        thread.join(timeout=background.round_deadline_s * len(background.rounds) + 10)
+        longest_gap_s = max(planned.gap_s for planned in background.rounds)
+        thread.join(timeout=background.round_deadline_s + longest_gap_s + 10)
     if thread.is_alive():
         raise TimeoutError("the background sessions did not end")
     if failure:

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from weft_e2e import cluster, images
+from weft_e2e import cluster, images, kube
 from weft_e2e.cluster import Cluster, ClusterConfig
 from weft_e2e.cluster.config import context_name
 from weft_e2e.cluster.context import made_here, require_named_context
+from weft_e2e.cluster.coredns import NAMESPACE as DNS_NAMESPACE
 from weft_e2e.demo.install import install_chart
 from weft_e2e.demo.settings import RELEASE, SYSTEM_NAMESPACE, Settings
 from weft_e2e.kube import Kube, NamedContext
+from weft_e2e.waiting import until
 
 NAME_VARIABLE = "WEFT_TEST_CLUSTER"
 KEEP_VARIABLE = "WEFT_TEST_KEEP"
@@ -25,6 +27,28 @@ class Installed:
     kube: Kube
     local: Cluster | None
 
+    def wait_whole(self, *, timeout_s: float) -> None:
+        """Wait until all nodes and all parts of Weft (on a local cluster, DNS too) are there and ready."""
+        missing: list[str] = []
+
+        def whole() -> bool:
+            missing[:] = self._missing()
+            return not missing
+
+        until(whole, what="a whole cluster", timeout_s=timeout_s, last=lambda: f"not ready: {', '.join(missing)}")
+
+    def _missing(self) -> list[str]:
+        """Return what is not ready."""
+        nodes = [] if self.local is None else self.local.nodes()
+        found = [node.name for node in nodes if not node.ready]
+        for namespace in (SYSTEM_NAMESPACE, *([] if self.local is None else [DNS_NAMESPACE])):
+            for deployment in kube.items(self.kube, "deployments", namespace=namespace):
+                status, wanted = deployment.get("status") or {}, deployment["spec"]["replicas"]
+                counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")]
+                if counts != [wanted] * 3:
+                    found.append(f"{namespace}/{deployment['metadata']['name']}")
+        return found
+
 
 @contextmanager
 def installed() -> Iterator[Installed]:
@@ -37,11 +61,11 @@ def installed() -> Iterator[Installed]:
     context = os.environ.get(CONTEXT_VARIABLE)
     if context:
         require_named_context(context, named=context)
-        kube = NamedContext(context)
-        if not kube.helm("list", "-n", SYSTEM_NAMESPACE, "--filter", f"^{RELEASE}$", "--short").stdout.strip():
+        named = NamedContext(context)
+        if not named.helm("list", "-n", SYSTEM_NAMESPACE, "--filter", f"^{RELEASE}$", "--short").stdout.strip():
             settings = Settings(registry=os.environ.get("REGISTRY"), tag=os.environ.get("TAG"))
-            _install(kube, settings.image_arguments())
-        yield Installed(kube=kube, local=None)
+            _install(named, settings.image_arguments())
+        yield Installed(kube=named, local=None)
         return
     name = os.environ.get(NAME_VARIABLE, "test")
     was_there = context_name(name) in made_here()
@@ -56,6 +80,6 @@ def installed() -> Iterator[Installed]:
             cluster.down(name)
 
 
-def _install(kube: Kube, arguments: list[str]) -> None:
-    kube.kubectl("create", "namespace", SYSTEM_NAMESPACE, check=False)
-    install_chart(kube, arguments)
+def _install(client: Kube, arguments: list[str]) -> None:
+    client.kubectl("create", "namespace", SYSTEM_NAMESPACE, check=False)
+    install_chart(client, arguments)
