@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -11,13 +12,13 @@ from weft_e2e.demo import cli, install
 from weft_e2e.demo.collect import collect, next_steps, write
 from weft_e2e.demo.facts import Facts
 from weft_e2e.demo.install import CRDS, check_setup, ensure_namespace, take_down
-from weft_e2e.demo.run import choose, manifest_for, progress
+from weft_e2e.demo.run import choose, manifest_for, pages_at_rest, progress
 from weft_e2e.demo.settings import MARK, NAMESPACE, REPLAY_DEADLINE_S, SYSTEM_NAMESPACE, TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed, Steps
 from weft_e2e.replay.records import ReplayResult
 from weft_e2e.service import Service
 from weft_e2e_tests.demo_samples import LOAD, PLAN, a_round, facts, many_rounds
-from weft_e2e_tests.fake_kube import Recorder
+from weft_e2e_tests.fake_kube import FakeKube, Recorder
 
 
 @pytest.fixture
@@ -298,3 +299,27 @@ def test_the_replay_is_as_long_as_promised(trace: str) -> None:
 
     assert max(ends) < 100
     assert 2 * max(ends) < REPLAY_DEADLINE_S
+
+
+class Counting(Service):
+    """A service whose routers serve so many requests at each reading; the last number stays."""
+
+    serving: ClassVar[list[int]]
+
+    def metrics_pages(self) -> dict[str, str]:
+        count = self.serving.pop(0) if len(self.serving) > 1 else self.serving[0]
+        text = '# TYPE weft_router_inflight gauge\nweft_router_inflight{role="decode"} '
+        return {"d": f"{text}{count}\n", "p": f"{text}0\n"}
+
+
+def test_counters_are_read_once_no_router_serves_any_more() -> None:
+    said: list[str] = []
+    service = Counting(FakeKube(), "n", "s")
+
+    Counting.serving = [2, 1, 0]
+    assert pages_at_rest(service, said.append)["d"].endswith(" 0\n")
+    assert said == []
+
+    Counting.serving = [1]
+    assert pages_at_rest(service, said.append, timeout_s=0)["d"].endswith(" 1\n")
+    assert said == ["a router still serves requests 0 s after the last round: its counts are not complete"]

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
 
@@ -17,7 +15,8 @@ from weft_e2e.demo.install import bring_up, check_setup, ensure_namespace
 from weft_e2e.demo.settings import EXAMPLE, NAMESPACE, READY_S, REPLAY_DEADLINE_S, Settings, repository_root
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, Object
-from weft_e2e.replay.client import Deadlines, Target, replay
+from weft_e2e.metrics import growth
+from weft_e2e.replay.client import Deadlines, replay
 from weft_e2e.replay.records import ReplayResult, RoundRecord, save
 from weft_e2e.replay.selection import Selection, means, recorded_gaps, select, variations
 from weft_e2e.replay.traces import load
@@ -43,9 +42,8 @@ def run(settings: Settings, say: Say) -> Facts:
     with steps.step(f"Replay {len(selection.sessions)} sessions, {selection.rounds} rounds") as detail:
         before, restarts = service.metrics_pages(), container_restarts(service)
         result = play(service, selection, detail)
-        time.sleep(0.2)  # the last round's counters are written just after its last byte
-        after = service.metrics_pages()
-    save(result, settings.out / "records.json")
+        save(result, settings.out / "records.json")
+        after = pages_at_rest(service, detail)
     facts = collect(
         service,
         manifest,
@@ -117,7 +115,6 @@ def play(service: Service, selection: Selection, detail: Say) -> ReplayResult:
         service.reachable(run=f"demo-{int(time.time())}-") as target,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        wait_answer(target)
         return runner.run(
             replay(
                 selection.sessions,
@@ -130,17 +127,23 @@ def play(service: Service, selection: Selection, detail: Say) -> ReplayResult:
         )
 
 
-def wait_answer(target: Target) -> None:
-    """Wait until the forwarded address answers."""
+def pages_at_rest(service: Service, detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:
+    """Return the metrics pages once no router serves a request: a round is counted just after its last byte.
 
-    def answers() -> bool:
-        try:
-            with urllib.request.urlopen(f"{target.url}/readyz", timeout=5):  # noqa: S310 - loopback
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
+    Where one still serves after ``timeout_s`` (a round that failed may hang on), say so and return what there is.
+    """
+    pages: dict[str, str] = {}
 
-    until(answers, what=f"an answer from {target.url}", timeout_s=30, every_s=0.2)
+    def at_rest() -> bool:
+        pages.clear()
+        pages.update(service.metrics_pages())
+        return growth({}, pages).total("weft_router_inflight") == 0
+
+    try:
+        until(at_rest, what="rest", timeout_s=timeout_s, every_s=0.2)
+    except WaitedTooLong:
+        detail(f"a router still serves requests {timeout_s:g} s after the last round: its counts are not complete")
+    return pages
 
 
 def progress(selection: Selection, detail: Say, *, every_s: float = 10.0) -> Callable[[RoundRecord], None]:
