@@ -17,15 +17,18 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Wholes = NDArray[np.intp]
 
-_FIRST_ROUNDS = 6
+_FIRST_ROUNDS = 5
 _ROUNDS = 60
 _STALE = 8
 _FINISHED = 4
 """Of all starts tried for a few rounds, so many are brought to their end."""
-_CUTS = (0.15, 0.35, 0.5, 0.65, 0.85)
+_CUTS = (0.25, 0.5, 0.75)
 _LIMIT = 0.05
 """Errors above 5 % count linearly and no longer by their square (Huber): strays of a measurement, not its noise."""
+_RIDGE = 1e-11
+"""Keeps the equations of two features that are one in all rows solvable; far below any noise."""
 _FOLDS = 5
+_ROWS_PER_REGIME = 4
 _WORTH = 0.9
 """Another regime must bring the held-out error to at most this share of what fewer regimes reach."""
 
@@ -71,7 +74,7 @@ def fit_max_affine(features: Floats, seconds: Floats, *, most_regimes: int = 3) 
         raise ValueError("at least two rows are needed for a fit")
     best: tuple[int, HeldOut] | None = None
     for regimes in range(1, most_regimes + 1):
-        if regimes > 1 and len(seconds) < 2 * regimes * _FOLDS:
+        if regimes > 1 and len(seconds) < _ROWS_PER_REGIME * regimes:
             break
         held_out = _cross_validate(features, seconds, regimes)
         if best is None or _score(held_out) < _WORTH * _score(best[1]):
@@ -98,35 +101,42 @@ def _cross_validate(features: Floats, seconds: Floats, regimes: int) -> HeldOut:
 
 
 def _fit(features: Floats, seconds: Floats, regimes: int) -> MaxAffine:
+    """Fit one regime, then split regimes one at a time until there are as many as asked for."""
     scale = np.abs(features).max(axis=0)
     scale[scale == 0] = 1.0
     scaled = features / scale
-    tried = [_alternate(scaled, seconds, start, rounds=_FIRST_ROUNDS) for start in _starts(scaled, regimes)]
-    tried.sort(key=lambda run: run[1])
-    finished = [
-        _alternate(scaled, seconds, (scaled @ coefficients.T).argmax(axis=1), rounds=_ROUNDS)
-        for coefficients, _ in tried[:_FINISHED]
-    ]
-    best, _ = min([*finished, tried[0]], key=lambda run: run[1])
+    assigned: Wholes = np.zeros(len(seconds), dtype=np.intp)
+    best, _ = _alternate(scaled, seconds, assigned, rounds=_ROUNDS)
+    for _ in range(regimes - 1):
+        tried = [_alternate(scaled, seconds, start, rounds=_FIRST_ROUNDS) for start in _splits(scaled, assigned)]
+        tried.sort(key=lambda run: run[1])
+        finished = [
+            _alternate(scaled, seconds, (scaled @ coefficients.T).argmax(axis=1), rounds=_ROUNDS)
+            for coefficients, _ in tried[:_FINISHED]
+        ]
+        best, _ = min([*finished, *tried[:1]], key=lambda run: run[1])
+        assigned = (scaled @ best.T).argmax(axis=1)
     return MaxAffine(best / scale)
 
 
-def _starts(features: Floats, regimes: int) -> Iterator[Wholes]:
-    """Yield first guesses of each row's regime: the rows ordered by a feature, cut at several places."""
-    rows = len(features)
-    if regimes == 1:
-        yield np.zeros(rows, dtype=np.intp)
-        return
+def _splits(features: Floats, assigned: Wholes) -> Iterator[Wholes]:
+    """Yield guesses with one regime more: the rows of one regime in the order of a feature, cut at several places."""
     seen: set[bytes] = set()
-    for values in _orders(features):
-        order = np.argsort(values, kind="stable")
-        for cuts in combinations(_CUTS, regimes - 1):
-            guess = np.zeros(rows, dtype=np.intp)
-            for cut in cuts:
-                guess[order[round(cut * rows) :]] += 1
-            if guess.tobytes() not in seen:
-                seen.add(guess.tobytes())
-                yield guess
+    new = int(assigned.max()) + 1
+    for regime in range(new):
+        rows = np.flatnonzero(assigned == regime)
+        if len(rows) < 2:
+            continue
+        for values in _orders(features[rows]):
+            order = rows[np.argsort(values, kind="stable")]
+            for cut in _CUTS:
+                guess = assigned.copy()
+                guess[order[round(cut * len(rows)) :]] = new
+                if guess.tobytes() not in seen:
+                    seen.add(guess.tobytes())
+                    yield guess
+    if not seen:  # rows that no feature tells apart
+        yield np.arange(len(assigned), dtype=np.intp) % (new + 1)
 
 
 def _orders(features: Floats) -> Iterator[Floats]:
@@ -147,7 +157,10 @@ def _alternate(features: Floats, seconds: Floats, assigned: Wholes, *, rounds: i
         for regime in range(regimes):
             rows = assigned == regime
             if rows.any():
-                coefficients[regime] = nnls(features[rows] * spread[rows, None], seconds[rows] * spread[rows])
+                weights = spread[rows]
+                coefficients[regime] = nnls(
+                    features[rows] * weights[:, None], seconds[rows] * weights, guess=coefficients[regime]
+                )
         each = features @ coefficients.T
         predicted = np.maximum(each.max(axis=1), 1e-12)
         log = np.log(predicted / seconds)
@@ -167,36 +180,48 @@ def _alternate(features: Floats, seconds: Floats, assigned: Wholes, *, rounds: i
     return best, least
 
 
-def nnls(a: Floats, b: Floats) -> Floats:
-    """Return the x of 0 or more with the least |a x - b| (Lawson and Hanson's active sets, on the small R of a QR)."""
-    columns = a.shape[1]
-    if len(a) > columns + 1:
-        triangle = np.linalg.qr(np.column_stack((a, b)), mode="r")
-        a, b = triangle[:, :columns], triangle[:, columns]
+def nnls(a: Floats, b: Floats, *, guess: Floats | None = None) -> Floats:
+    """Return the x of 0 or more with the least |a x - b| (Lawson and Hanson's active sets, on the normal equations).
+
+    A ``guess`` that is above 0 in the right places saves the search for them.
+    """
     norm = np.sqrt((a**2).sum(axis=0))
     norm[norm == 0] = 1.0
     a = a / norm
-    x = np.zeros(columns)
-    free = np.zeros(columns, dtype=bool)
-    threshold = 1e-12 * max(1.0, float(np.abs(b).max()))
+    gram: Floats = a.T @ a
+    gram.flat[:: len(gram) + 1] += _RIDGE
+    target: Floats = a.T @ b
+    columns = len(target)
+    x: Floats = np.zeros(columns)
+    free: list[int] = []
+    threshold = 1e-10 * max(1e-300, float(np.abs(target).max()))
+    if guess is not None:
+        places = np.flatnonzero(guess)
+        solution = np.linalg.solve(gram[places[:, None], places], target[places])
+        if len(places) and solution.min() > 0:
+            x[places] = solution
+            gradient = target - gram @ x
+            gradient[places] = 0.0
+            if gradient.max() <= threshold:
+                return x / norm
+            free = places.tolist()
     for _ in range(3 * columns):
-        gradient = a.T @ (b - a @ x)
+        gradient = target - gram @ x
         gradient[free] = -np.inf
-        if free.all() or gradient.max() <= threshold:
+        entering = int(gradient.argmax())
+        if gradient[entering] <= threshold:
             break
-        free[int(gradient.argmax())] = True
-        while True:
-            solution = np.zeros(columns)
-            solution[free] = np.linalg.lstsq(a[:, free], b, rcond=None)[0]
-            negative = free & (solution <= 0)
-            if not negative.any():
-                x = solution
+        free.append(entering)
+        while free:
+            solution = np.linalg.solve(gram[free][:, free], target[free])
+            if solution.min() > 0:
+                x[free] = solution
                 break
-            step = float((x[negative] / (x[negative] - solution[negative])).min())
-            x = x + step * (solution - x)
-            free &= x > 1e-15
-            x[~free] = 0.0
-            if not free.any():
-                break
-    result: Floats = x / norm
-    return result
+            held = x[free]
+            negative = solution <= 0
+            step = float((held[negative] / (held[negative] - solution[negative])).min())
+            x[free] = held + step * (solution - held)
+            for index in [index for index in free if x[index] <= 1e-15]:
+                x[index] = 0.0
+                free.remove(index)
+    return x / norm

@@ -1,0 +1,266 @@
+"""Fit a cost profile to measurements: T_pre and engine steps per degree, KV transfers per pair of degrees.
+
+What measurements do not tell is filled from a *fallback* (usually the analytic profile of the same model and GPU) and
+said in the provenance: memory sizes, transfers of pairs that were not measured, and chunk costs where no mixed step
+was. Errors are those of rows that were held out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from weft_core.cost import (
+    LINKS,
+    CostProfile,
+    DecodePiece,
+    DegreeCosts,
+    FitError,
+    Link,
+    PrefillPiece,
+    TransferCost,
+    with_chunk_costs,
+)
+from weft_planner.profiling.features import prefill_features, step_features, transfer_features
+from weft_planner.profiling.measurements import About, Cell, Function, MeasurementError, Measurements, Memory
+from weft_planner.profiling.regression import Floats, HeldOut, MaxAffine, fit_max_affine, nnls
+
+_FEWEST = {"prefill": 4, "step": 4, "transfer": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """What measurements cannot tell: the share of experts one token touches (0: dense), and a profile to fall back on.
+
+    ``link_rate`` is bytes per second of one GPU's link, for transfers that neither measurements nor fallback have.
+    """
+
+    expert_share: float = 0.0
+    fallback: CostProfile | None = None
+    link_rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The medians of all rows of the same cell, in the order of the cells."""
+
+    cells: tuple[Cell, ...]
+    seconds: Floats
+
+
+def samples(measurements: Measurements, function: Function) -> Samples:
+    """Return one function's rows, each cell's repetitions brought to their median."""
+    by_cell: dict[Cell, list[float]] = {}
+    for row in measurements.rows:
+        if row.cell.function == function:
+            by_cell.setdefault(row.cell, []).append(row.seconds)
+    cells = tuple(sorted(by_cell))
+    return Samples(cells, np.array([float(np.median(by_cell[cell])) for cell in cells]))
+
+
+def fit_profile(measurements: Measurements, unmeasured: Unmeasured = Unmeasured()) -> CostProfile:
+    """Fit a profile to checked measurements.
+
+    Raises:
+        MeasurementError: there are too few rows for a function, or something is neither measured nor given.
+    """
+    about = measurements.about
+    prefill, step = samples(measurements, "prefill"), samples(measurements, "step")
+    notes: dict[str, str] = {}
+    problems = [
+        f"{name}: not known; give it with the measurements or on the command line"
+        for name, value in (("model", about.model), ("gpu", about.gpu), ("engine", about.engine))
+        if not value
+    ]
+    degrees: dict[int, DegreeCosts] = {}
+    for degree in sorted({cell.degree for cell in (*prefill.cells, *step.cells)}):
+        try:
+            degrees[degree] = _degree(degree, _of(prefill, degree), _of(step, degree), about, unmeasured, notes)
+        except MeasurementError as error:
+            problems += error.problems
+    kv_bytes = about.kv_bytes_per_token or (unmeasured.fallback.kv_bytes_per_token if unmeasured.fallback else 0)
+    if not kv_bytes:
+        problems.append("kvBytesPerToken: not known; name a known model, or give the bytes of KV per token")
+    if not degrees and not problems:
+        problems.append("rows: neither prefills nor steps were measured; measure both")
+    if problems:
+        raise MeasurementError(problems)
+    transfers = _transfers(samples(measurements, "transfer"), sorted(degrees), kv_bytes, unmeasured, notes)
+    return CostProfile(
+        model=about.model,
+        gpu=about.gpu,
+        engine=about.engine,
+        kv_bytes_per_token=kv_bytes,
+        degrees=degrees,
+        transfers=transfers,
+        provenance={"source": "measured", "units": "seconds, tokens, bytes", **about.notes, **notes},
+    )
+
+
+def _of(rows: Samples, degree: int) -> Samples:
+    keep = [index for index, cell in enumerate(rows.cells) if cell.degree == degree]
+    return Samples(tuple(rows.cells[index] for index in keep), rows.seconds[keep])
+
+
+def _degree(
+    degree: int, prefill: Samples, step: Samples, about: About, unmeasured: Unmeasured, notes: dict[str, str]
+) -> DegreeCosts:
+    problems = _too_few(f"degree {degree}", prefill, "prefill", ("increment",))
+    problems += _too_few(f"degree {degree}", step, "step", ("batch", "context"))
+    memory = about.memory.get(degree) or _fallback_memory(degree, unmeasured.fallback)
+    if memory is None or not memory.weight_bytes_per_gpu or not memory.kv_capacity_tokens:
+        problems.append(
+            f"memory: weight bytes per GPU and KV capacity of degree {degree} are not known; "
+            "name a known model and GPU, or give both"
+        )
+    if problems or memory is None:
+        raise MeasurementError(problems)
+    pieces, prefill_error = fit_prefill(prefill, notes)
+    regimes, step_error = fit_steps(step, pieces, unmeasured.expert_share, notes)
+    return DegreeCosts(
+        prefill=pieces,
+        decode=regimes,
+        weight_bytes_per_gpu=memory.weight_bytes_per_gpu,
+        kv_capacity_tokens=memory.kv_capacity_tokens,
+        prefill_fit=prefill_error,
+        step_fit=step_error,
+    )
+
+
+def _too_few(whose: str, rows: Samples, function: Function, vary: Sequence[str]) -> list[str]:
+    if len(rows.cells) < _FEWEST[function]:
+        return [f"{whose}: {len(rows.cells)} shapes of {function}; measure {_FEWEST[function]} or more"]
+    return [
+        f"{whose}: every {function} has the same {name}, so its cost cannot be told; measure at least two"
+        for name in vary
+        if len({getattr(cell, name) for cell in rows.cells}) < 2
+    ]
+
+
+def _fallback_memory(degree: int, fallback: CostProfile | None) -> Memory | None:
+    if fallback is None or degree not in fallback.degrees:
+        return None
+    costs = fallback.degrees[degree]
+    return Memory(costs.weight_bytes_per_gpu, costs.kv_capacity_tokens)
+
+
+def fit_prefill(rows: Samples, notes: dict[str, str]) -> tuple[tuple[PrefillPiece, ...], FitError]:
+    """Return T_pre's regimes and how well they predict."""
+    table = prefill_features(rows.cells)
+    if not any(cell.history for cell in rows.cells):
+        # Without a history increment and context are one: the quadratic part alone says what a history costs.
+        table[:, 3] = 0.0
+        notes["history"] = "no prefill after a history was measured; its cost follows from the attended pairs"
+    model, held_out = fit_max_affine(table, rows.seconds)
+    if "history" in notes:
+        model = _without_stray_pairs(model, table, rows.seconds)
+    regimes = [[_figure(value) for value in regime] for regime in _ordered(model)]
+    return tuple(PrefillPiece(*regime) for regime in regimes), _error(held_out)
+
+
+def _without_stray_pairs(model: MaxAffine, table: Floats, seconds: Floats) -> MaxAffine:
+    """Leave attended pairs to the regime of the longest prefills, the only one whose rows can tell what pairs cost.
+
+    Among short prefills a little curvature fits as well as a straight line, and would grow without bounds with a
+    history.
+    """
+    of = (table @ model.coefficients.T).argmax(axis=1)
+    longest = of[int(table[:, 1].argmax())]
+    coefficients = model.coefficients.copy()
+    for regime in range(len(coefficients)):
+        own = of == regime
+        if regime != longest and own.any():
+            straight = table[own] * np.array([1.0, 1.0, 0.0, 0.0])
+            coefficients[regime] = nnls(straight / seconds[own, None], np.ones(int(own.sum())))
+    return MaxAffine(coefficients)
+
+
+def fit_steps(
+    rows: Samples, prefill: Sequence[PrefillPiece], expert_share: float, notes: dict[str, str]
+) -> tuple[tuple[DecodePiece, ...], FitError]:
+    """Return the regimes of an engine step and how well they predict; chunk costs from prefill if none was measured."""
+    table = step_features(rows.cells, expert_share=expert_share)
+    mixed = any(cell.chunk for cell in rows.cells)
+    if not any(cell.history for cell in rows.cells):
+        table[:, 6] = 0.0
+    model, held_out = fit_max_affine(table, rows.seconds)
+    pieces = []
+    for alpha, batch, context, experts, token, pair, held in _ordered(model):
+        piece = DecodePiece(
+            alpha=_figure(alpha),
+            per_sequence=_figure(batch),
+            per_context_token=_figure(context),
+            experts_seconds=_figure(experts),
+            expert_share=expert_share if experts > 0 else 0.0,
+            per_chunk_token=_figure(token),
+            per_chunk_pair=_figure(pair),
+            per_chunk_context=_figure(held),
+        )
+        pieces.append(piece)
+    if not mixed:
+        notes["mixedSteps"] = "not measured; estimated from above by decode step plus the chunk's prefill"
+        return with_chunk_costs(pieces, prefill), _error(held_out)
+    return tuple(pieces), _error(held_out)
+
+
+def _ordered(model: MaxAffine) -> list[list[float]]:
+    """Return the regimes by their fixed cost, so that the same measurements give the same file."""
+    return sorted(model.coefficients.tolist())
+
+
+def _error(held_out: HeldOut) -> FitError:
+    return FitError(
+        median=float(f"{held_out.median:.4g}"), p95=float(f"{held_out.p95:.4g}"), points=len(held_out.errors)
+    )
+
+
+def _figure(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+_Pair = tuple[int, int, Link]
+
+
+def _transfers(
+    rows: Samples, degrees: Sequence[int], kv_bytes: int, unmeasured: Unmeasured, notes: dict[str, str]
+) -> Mapping[_Pair, TransferCost]:
+    measured = _measured_transfers(rows)
+    fallback = unmeasured.fallback.transfers if unmeasured.fallback else {}
+    transfers: dict[_Pair, TransferCost] = dict(measured)
+    filled: list[str] = []
+    for source, destination, link in product(degrees, degrees, LINKS):
+        pair = (source, destination, link)
+        if pair in transfers:
+            continue
+        if pair in fallback:
+            transfers[pair] = fallback[pair]
+        elif unmeasured.link_rate > 0:
+            rate = unmeasured.link_rate * min(source, destination)
+            transfers[pair] = TransferCost(alpha=0.005, per_token=_figure(kv_bytes / rate))
+        elif measured:
+            transfers[pair] = max(measured.values(), key=lambda cost: cost.seconds(1000))
+        else:
+            raise MeasurementError(
+                ["transfers: none was measured; name a known model and GPU, or give the rate of the link"]
+            )
+        filled.append(f"{source}->{destination} {link}")
+    if filled:
+        notes["transfers"] = ("estimated, not measured: " + ", ".join(filled))[:1000]
+    return transfers
+
+
+def _measured_transfers(rows: Samples) -> dict[_Pair, TransferCost]:
+    by_pair: dict[_Pair, list[int]] = {}
+    for index, cell in enumerate(rows.cells):
+        by_pair.setdefault((cell.degree, cell.destination, cell.link), []).append(index)
+    transfers: dict[_Pair, TransferCost] = {}
+    for pair, at in by_pair.items():
+        some = Samples(tuple(rows.cells[index] for index in at), rows.seconds[at])
+        problems = _too_few(f"transfers {pair[0]}->{pair[1]} {pair[2]}", some, "transfer", ("tokens",))
+        if problems:
+            raise MeasurementError(problems)
+        model, held_out = fit_max_affine(transfer_features(some.cells), some.seconds, most_regimes=1)
+        alpha, per_token = model.coefficients[0].tolist()
+        transfers[pair] = TransferCost(_figure(alpha), _figure(per_token), _error(held_out))
+    return transfers

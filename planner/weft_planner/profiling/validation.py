@@ -1,0 +1,209 @@
+"""Refuse measured tables that would poison a fit: unit slips, times that shrink where they must grow, missing rows.
+
+Rows are judged against one another by what every cost model has in common (``features.bounds``), so nothing is fitted
+before the table is known to be sound; and, where model and GPU are known, against what the hardware could do at best.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+
+import numpy as np
+
+from weft_core.analytic import Efficiency, derive_profile
+from weft_core.cost import CostProfile
+from weft_core.gpus import Gpu
+from weft_core.models import ModelDimensions
+from weft_planner.profiling.features import bounds, features
+from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError, Measurements
+from weft_planner.profiling.regression import Floats
+
+NOISE = 0.3
+"""How far a time may lie beyond what another row allows: kernels change with the shape, machines are noisy."""
+_SLIP = 100.0
+"""A row off by more than this is taken for a slip of units, which is off by 1,000 times the noise."""
+_GRID_SHARE = 0.6
+"""Rows that fill this share of the grid they span are meant to be a grid."""
+_MOST = 10
+_SLOWEST = 100.0
+"""No engine is this much slower than a careful estimate; milliseconds read as seconds are 1,000 times slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plausibility:
+    """What hardware can do: ``floor`` at full rate without any overhead, ``usual`` with common efficiency."""
+
+    floor: CostProfile
+    usual: CostProfile
+
+
+def plausibility(model: ModelDimensions, gpu: Gpu, degrees: Iterable[int]) -> Plausibility:
+    """Return the limits of a model on a GPU.
+
+    Raises:
+        CostProfileError: the model does not fit these degrees.
+    """
+    perfect = Efficiency(
+        compute=1.0, attention=1.0, memory=1.0, all_reduce_link=1.0, kv_link=1.0,
+        prefill_overhead_s=0.0, decode_overhead_s=0.0, all_reduce_latency_s=0.0, kv_latency_s=0.0,
+    )  # fmt: skip
+    wanted = sorted(set(degrees))
+    return Plausibility(
+        derive_profile(model, gpu, degrees=wanted, efficiency=perfect), derive_profile(model, gpu, degrees=wanted)
+    )
+
+
+def check(
+    measurements: Measurements,
+    *,
+    noise: float = NOISE,
+    allow_missing: bool = False,
+    limits: Plausibility | None = None,
+) -> None:
+    """Pass sound measurements.
+
+    Raises:
+        MeasurementError: rows contradict each other or the hardware, or rows of the grid are missing.
+    """
+    problems: list[str] = []
+    for _, rows in _by_model(measurements.rows):
+        problems += _contradictions(rows, noise)
+    if not problems and limits is not None:
+        problems += _implausible(measurements.rows, limits)
+    if not problems and not allow_missing:
+        problems += _missing(measurements)
+    if problems:
+        raise MeasurementError(problems)
+
+
+def _by_model(rows: Sequence[Measurement]) -> Iterable[tuple[object, list[Measurement]]]:
+    """Yield the rows that one fitted function must explain together."""
+
+    def key(row: Measurement) -> tuple[str, int, int, str]:
+        cell = row.cell
+        return cell.function, cell.degree, cell.destination, cell.link if cell.function == "transfer" else ""
+
+    for name, group in groupby(sorted(rows, key=key), key=key):
+        yield name, list(group)
+
+
+def _contradictions(rows: list[Measurement], noise: float) -> list[str]:
+    """Name the rows that contradict most others, worst first, until the rest agree."""
+    table = features(rows[0].cell.function, [row.cell for row in rows])
+    seconds = np.array([row.seconds for row in rows])
+    excess = _excesses(table, seconds)
+    limit = np.log1p(noise)
+    problems: list[str] = []
+    left = np.ones(len(rows), dtype=bool)
+    while len(problems) < _MOST:
+        above = np.where(left[:, None] & left[None, :], excess, 0.0)
+        above[above <= limit] = 0.0
+        # Row i may be too high for what j allows, or too low for what it allows i: both count against it.
+        blame = (above > 0).sum(axis=1) + (above > 0).sum(axis=0) + 1e-3 * (above.sum(axis=1) + above.sum(axis=0))
+        worst = int(blame.argmax())
+        if blame[worst] == 0:
+            break
+        high, low = above[worst], above[:, worst]
+        too_high = high.sum() >= low.sum()
+        against = high if too_high else low
+        partner = int(against.argmax())
+        problems.append(_contradiction(rows[worst], rows[partner], float(np.exp(against.max())), too_high=too_high))
+        left[worst] = False
+    return problems
+
+
+def _excesses(table: Floats, seconds: Floats) -> Floats:
+    """Return, for each two rows, the logarithm of how far the first exceeds the most that the second allows it."""
+    excess = np.zeros((len(seconds), len(seconds)))
+    for at in range(len(seconds)):
+        _, most = bounds(table[at], table, seconds)
+        excess[at] = np.log(seconds[at]) - np.log(np.maximum(most, 1e-300))
+    np.fill_diagonal(excess, 0.0)
+    return np.maximum(excess, 0.0)
+
+
+def _contradiction(row: Measurement, partner: Measurement, factor: float, *, too_high: bool) -> str:
+    against = f"{partner.where} ({partner.cell}: {partner.seconds:.6g} s)"
+    if factor >= _SLIP:
+        unit = (
+            "it looks like milliseconds in a column of seconds; divide by 1000"
+            if too_high
+            else "it looks 1000 times too small; multiply by 1000, or measure again"
+        )
+        side = "above" if too_high else "below"
+        return f"{row.where}, seconds: {row.seconds:.6g} is {factor:.0f} times {side} what {against} allows; {unit}"
+    side = "longer" if too_high else "shorter"
+    return (
+        f"{row.where}, seconds: {row.seconds:.6g} for {row.cell} is {factor:.2g} times {side} than {against} allows; "
+        "measure both again, or remove one"
+    )
+
+
+def _implausible(rows: Sequence[Measurement], limits: Plausibility) -> list[str]:
+    problems: list[str] = []
+    for row in rows:
+        least, usual = predicted(limits.floor, row.cell), predicted(limits.usual, row.cell)
+        if least is None or usual is None:
+            continue
+        if row.seconds < least / 2:
+            problems.append(
+                f"{row.where}, seconds: {row.seconds:.6g} for {row.cell} is faster than {limits.floor.gpu} could be "
+                f"({least:.3g} s); is the unit seconds, and the number of tokens right?"
+            )
+        elif row.seconds > usual * _SLOWEST:
+            problems.append(
+                f"{row.where}, seconds: {row.seconds:.6g} for {row.cell} is {row.seconds / usual:.0f} times what "
+                f"{limits.floor.gpu} usually takes ({usual:.3g} s); milliseconds must be divided by 1000"
+            )
+    return problems
+
+
+def predicted(profile: CostProfile, cell: Cell) -> float | None:
+    """Return what a profile says about a cell; None when it does not know the degree or the transfer."""
+    if cell.function == "transfer":
+        known = (cell.degree, cell.destination, cell.link) in profile.transfers
+        if not known:
+            return None
+        return profile.t_kv(cell.tokens, source=cell.degree, destination=cell.destination, link=cell.link)
+    if cell.degree not in profile.degrees:
+        return None
+    if cell.function == "prefill":
+        return profile.t_pre(history=cell.history, increment=cell.increment, degree=cell.degree)
+    return profile.t_step(
+        batch=cell.batch, context=cell.context, chunk=cell.chunk, chunk_history=cell.history, degree=cell.degree
+    )
+
+
+def _missing(measurements: Measurements) -> list[str]:
+    """Name the planned cells without a row, or the holes of what looks like a grid."""
+    if measurements.planned:
+        holes: Iterable[Cell] = measurements.missing()
+        fix = "resume the run, or allow missing rows"
+    else:
+        holes = _holes(measurements.rows)
+        fix = "measure it, or allow missing rows"
+    return [f"rows: {cell} is missing from the grid; {fix}" for cell in holes]
+
+
+_Fill = Callable[[int, int], Cell]
+
+
+def _holes(rows: Sequence[Measurement]) -> list[Cell]:
+    """Return the cells that are missing where the others form a grid of history x increment or batch x context."""
+    holes: list[Cell] = []
+    degrees = sorted({row.cell.degree for row in rows})
+    for degree in degrees:
+        cells = {row.cell for row in rows if row.cell.degree == degree}
+        prefills = {(c.history, c.increment) for c in cells if c.function == "prefill"}
+        holes += _unfilled(prefills, lambda h, i, d=degree: Cell("prefill", d, history=h, increment=i))  # type: ignore[misc]
+        # A batch's context comes per sequence: a grid of it is one of batch x context / batch.
+        steps = {(c.batch, c.context // c.batch) for c in cells if c.function == "step" and c.batch and not c.chunk}
+        holes += _unfilled(steps, lambda b, each, d=degree: Cell("step", d, batch=b, context=b * each))  # type: ignore[misc]
+    return holes
+
+
+def _unfilled(filled: set[tuple[int, int]], fill: _Fill) -> list[Cell]:
+    firsts, seconds = {a for a, _ in filled}, {b for _, b in filled}
+    if len(filled) < _GRID_SHARE * len(firsts) * len(seconds):
+        return []
+    return [fill(a, b) for a, b in product(sorted(firsts), sorted(seconds)) if (a, b) not in filled]

@@ -1,0 +1,76 @@
+"""Tables that contradict themselves, the hardware or their own grid are refused by row."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_core.gpus import GPUS
+from weft_core.models import MODELS
+from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError, Measurements
+from weft_planner.profiling.validation import check, plausibility, predicted
+from weft_planner_tests.profiled import grid, measured, profile
+
+SOUND = measured(profile(), grid(), noise=0.03)
+
+
+def changed(at: int, factor: float) -> Measurements:
+    """Return the sound table with one row's time multiplied."""
+    rows = list(SOUND.rows)
+    rows[at] = replace(rows[at], seconds=rows[at].seconds * factor)
+    return replace(SOUND, rows=tuple(rows))
+
+
+def test_a_sound_noisy_table_passes() -> None:
+    check(SOUND)
+
+
+@settings(max_examples=30)
+@given(st.integers(min_value=0, max_value=len(SOUND.rows) - 1), st.sampled_from([1000.0, 0.001]))
+def test_a_slip_of_units_is_found_in_any_row(at: int, factor: float) -> None:
+    with pytest.raises(MeasurementError) as raised:
+        check(changed(at, factor))
+    assert raised.value.problems[0].startswith(f"rows[{at}], seconds: ")
+    fix = "divide by 1000" if factor > 1 else "multiply by 1000"
+    if len(raised.value.problems) == 1 and SOUND.rows[at].cell.function != "transfer":
+        assert fix in raised.value.problems[0]
+
+
+def test_a_time_that_shrinks_with_more_work_is_refused() -> None:
+    at = next(i for i, row in enumerate(SOUND.rows) if row.cell == Cell("prefill", 1, history=4096, increment=1024))
+    with pytest.raises(MeasurementError, match=rf"rows\[{at}\], seconds: .* times shorter than rows\[\d+\] .* allows"):
+        check(changed(at, 0.4))
+    check(changed(at, 0.4), noise=3.0)
+
+
+@given(st.integers(min_value=0, max_value=31))
+@settings(max_examples=15)
+def test_a_hole_in_the_grid_is_named(at: int) -> None:
+    rows = tuple(row for i, row in enumerate(SOUND.rows) if i != at)
+    cell = SOUND.rows[at].cell
+    with pytest.raises(MeasurementError, match=f"rows: {cell} is missing from the grid"):
+        check(replace(SOUND, rows=rows))
+    check(replace(SOUND, rows=rows), allow_missing=True)
+
+
+def test_what_was_planned_and_not_measured_is_named() -> None:
+    planned = (*(row.cell for row in SOUND.rows), Cell("step", 2, batch=3, context=99))
+    with pytest.raises(MeasurementError, match=r"step at degree 2, batch 3, context 99 is missing.*resume the run"):
+        check(replace(SOUND, planned=planned))
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1000.0, "must be divided by 1000"), (0.001, "faster than nvidia-h100")])
+def test_a_whole_table_in_the_wrong_unit_is_refused_where_the_hardware_is_known(factor: float, named: str) -> None:
+    limits = plausibility(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-h100"], (1, 2))
+    rows = []
+    for i, cell in enumerate(grid()):
+        usual = predicted(limits.usual, cell)
+        assert usual is not None
+        rows.append(Measurement(cell, usual, f"rows[{i}]"))
+    table = Measurements(SOUND.about, tuple(rows))
+    check(table, limits=limits)
+    slipped = replace(table, rows=tuple(replace(row, seconds=row.seconds * factor) for row in rows))
+    check(slipped)
+    with pytest.raises(MeasurementError, match=named):
+        check(slipped, limits=limits)
