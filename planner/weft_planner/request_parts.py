@@ -1,5 +1,6 @@
 """The parts of a planning request other than the workload; every refusal names the field and the fix."""
 
+
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -7,10 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic.alias_generators import to_camel
 
 from weft_core.layouts import LayoutKind, Role
+from weft_core.policies.catalogue import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
+from weft_core.policies.parameter import PolicyError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 Precision = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 Workers = Annotated[int, Field(ge=1, le=4096, strict=True)]
@@ -24,12 +28,16 @@ class Part(BaseModel):
 
 
 class Model(Part):
-    """The model to serve; ``max_model_len`` is the longest context in tokens that must fit one worker."""
+    """The model to serve; ``max_model_len`` is the longest context in tokens that must fit one worker.
+
+    ``config`` is the model's Hugging Face config.json, for models outside of the catalogue; it wins over the catalogue.
+    """
 
     name: Annotated[str, Field(min_length=1)]
     max_model_len: Count = 32768
     dtype: Precision = "auto"
     kv_cache_dtype: Precision = "auto"
+    config: dict[str, object] | None = None
 
 
 class Engine(Part):
@@ -58,18 +66,38 @@ class Engine(Part):
 
 
 class Routing(Part):
-    """The rules that the router will follow; ``modes`` of policy weft that the planner may choose from.
+    """The rules that the router will follow; times in seconds.
 
-    An empty ``policy`` leaves the choice to the planner's default, ``modes`` that of the policy's own.
+    ``modes`` are those of policy weft that the router can run; absent: what this version's router can. With ``mode``
+    the planner has no choice. ``order`` defaults to the policy's own.
     """
 
     policy: str = "weft"
-    modes: tuple[str, ...] = ()
+    mode: str = ""
+    modes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     binding: str = "kv-headroom"
     order: str = ""
-    alpha: Positive | None = None
-    beta: Positive | None = None
-    window: Count | None = None
+    params: dict[str, float] = {}
+    window: Annotated[int, Field(ge=1, le=6, strict=True)] = 3
+    ageing_cap: Count | None = None
+    stats_window: Positive = 10.0
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name, value, known in (
+            ("policy", self.policy, POLICIES),
+            ("mode", self.mode or DEFAULT_MODE, MODES),
+            ("binding", self.binding, BINDINGS),
+            ("order", self.order or "fcfs", ORDERS),
+            *(("modes", mode, MODES) for mode in self.modes or ()),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}: {value!r} is not known; use one of {', '.join(known)}")
+        try:
+            parameters(self.policy, self.mode or DEFAULT_MODE, self.params)
+        except PolicyError as error:
+            raise ValueError(str(error)) from error
+        return self
 
 
 class Objectives(Part):
@@ -156,13 +184,13 @@ class Analytic(Part):
     memory: Share | None = None
     all_reduce_link: Share | None = None
     kv_link: Share | None = None
-    prefill_overhead: NotNegative | None = None
-    decode_overhead: NotNegative | None = None
-    all_reduce_latency: NotNegative | None = None
-    all_reduce_growth: NotNegative | None = None
-    kv_latency: NotNegative | None = None
+    prefill_overhead: Overhead | None = None
+    decode_overhead: Overhead | None = None
+    all_reduce_latency: Overhead | None = None
+    all_reduce_growth: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
+    kv_latency: Overhead | None = None
     memory_fraction: Share | None = None
-    reserve_bytes_per_gpu: Annotated[int, Field(ge=0)] | None = None
+    reserve_bytes_per_gpu: Annotated[int, Field(ge=0, le=10**12)] | None = None
 
 
 class Bound(Part):

@@ -26,7 +26,17 @@ class RequestError(ValueError):
     """Report a request that cannot be read; one line that names the field."""
 
 
-_NULLABLE = ("bounds", "engine", "seed", "routing", "headroom", "current", "min_improvement", "minImprovement")
+_NULLABLE = (
+    "bounds",
+    "engine",
+    "seed",
+    "routing",
+    "headroom",
+    "current",
+    "min_improvement",
+    "minImprovement",
+    "profiles",
+)
 
 
 class Request(Part):
@@ -38,6 +48,8 @@ class Request(Part):
     workload: Workload
     capacity: Capacity
     profile: dict[str, object] | None = None
+    profiles: Annotated[tuple[dict[str, object], ...], Field(max_length=16)] = ()
+    """Further profiles, each of a GPU type of its own, where the pools have several."""
     analytic: Analytic | None = None
     bounds: Bounds = Bounds()
     routing: Routing = Routing()
