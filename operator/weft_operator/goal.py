@@ -96,8 +96,24 @@ def question(service: DisaggInferenceService, observed: Observed) -> Question:
                 "create it, correct the name, or use spec.profile.analytic",
             )
         profile = _profile_json(name, observed.profile.get("spec") or {})
-    request = planner_request(spec, profile=profile)
+    request = planner_request(spec, profile=profile, trace=_trace(spec, observed, service.metadata.namespace))
     return Question(spec=spec, request=request, hash=request_hash(request))
+
+
+def _trace(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> dict[str, str] | None:
+    """Return the data that spec.workload.traceConfigMap names, None when it names none."""
+    ref = spec.workload.trace_config_map
+    if ref is None:
+        return None
+    for field, encoding in (("data", "text"), ("binaryData", "base64")):
+        data = ((observed.trace or {}).get(field) or {}).get(ref.key)
+        if data:
+            return {"name": f"ConfigMap {ref.name}, {ref.key}", "data": data, "encoding": encoding}
+    raise StalledError(
+        "TraceNotFound",
+        f"spec.workload.traceConfigMap: there is no ConfigMap {ref.name} with a non-empty key {ref.key} in namespace "
+        f"{namespace}; create it or correct the reference",
+    )
 
 
 def _profile_json(name: str, body: Mapping[str, Any]) -> dict[str, Any]:

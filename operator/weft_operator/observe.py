@@ -41,6 +41,9 @@ class Observed:
     model_token_found: bool = True
     """The same for ``model.source.huggingFace.tokenSecretRef``."""
 
+    trace: Manifest | None = None
+    """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
+
     def of_kind(self, kind: str) -> tuple[Manifest, ...]:
         """Return the owned objects of one kind."""
         return tuple(item for item in self.owned if item["kind"] == kind)
@@ -82,6 +85,7 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
         pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
         former=tuple(former),
         profile=_profile(api, key, spec),
+        trace=_trace(api, key, spec),
         api_key_found=_secret_found(api, key, (spec.get("coordinator") or {}).get("auth"), "apiKeySecretRef"),
         model_token_found=_secret_found(
             api, key, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
@@ -125,6 +129,11 @@ def _profile(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest 
     if not name:
         return None
     return _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name))
+
+
+def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
+    name = ((spec.get("workload") or {}).get("traceConfigMap") or {}).get("name")
+    return _get(api, ObjectKey("v1", "ConfigMap", key.namespace, name)) if name else None
 
 
 def _secret_found(api: ApiServer, key: ServiceKey, part: dict[str, Any] | None, field: str) -> bool:

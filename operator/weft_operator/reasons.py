@@ -37,6 +37,10 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
         "ProfileInvalid": Reason(
             "The cost profile has a figure that cannot be used.", "Correct the field that the message names."
         ),
+        "TraceNotFound": Reason(
+            "`spec.workload.traceConfigMap` names a ConfigMap or key that is not there.",
+            "Create the ConfigMap with that key, or correct the reference.",
+        ),
         "SecretNotFound": Reason(
             "`spec.coordinator.auth.apiKeySecretRef` or `spec.model.source.huggingFace.tokenSecretRef` names a Secret "
             "or key that is not there.",
@@ -63,7 +67,11 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
         ),
         "UnknownModel": Reason(
             "An analytic profile needs the dimensions of the model, and this one is not in the catalogue.",
-            "Correct the name, or reference a measured profile.",
+            "Correct the name, give the model's config.json in `spec.model.config`, or reference a measured profile.",
+        ),
+        "ModelConfigInvalid": Reason(
+            "`spec.model.config` is not a config.json that the planner can read.",
+            "Correct the fields that the message names, or reference a measured profile.",
         ),
         "UnknownGpu": Reason(
             "An analytic profile needs the data sheet of the GPU, and this type is not in the catalogue.",

@@ -231,6 +231,111 @@ CASES: tuple[Case, ...] = (
         rule="spec.workload: the mean session is longer than spec.model.maxModelLen; "
         "raise maxModelLen or shorten the workload",
     ),
+    _case("variation-below-zero", "spec.workload.decode.cv", -0.5, words=("spec.workload.decode.cv", "equal to 0")),
+    _case(
+        "unknown-arrivals", "spec.workload.arrivals", {"process": "pareto"}, words=("arrivals.process", "Unsupported")
+    ),
+    _case(
+        "gap-quantiles-without-unit",
+        "spec.workload.gap",
+        {"mean": "2s", "quantiles": {"at": [0, 1], "values": ["0", "4"]}},
+        words=("spec.workload.gap.quantiles.values[0]", "should match"),
+    ),
+    _case(
+        "class-without-share",
+        "spec.workload.classes",
+        [{"name": "chat"}],
+        words=("spec.workload.classes[0].share: Required value",),
+    ),
+    _case(
+        "same-class-twice",
+        "spec.workload.classes",
+        [{"name": "chat", "share": 1}, {"name": "chat", "share": 2}],
+        words=("spec.workload.classes[1]", "Duplicate value"),
+    ),
+    _case("preset-of-words", "spec.workload.preset", "GAIA", words=("spec.workload.preset", "should match")),
+    _case(
+        "two-shapes",
+        "spec.workload.increment",
+        {"mean": 800, "cv": 1, "quantiles": {"at": [0, 1], "values": [1, 1600]}},
+        rule="spec.workload: give at most one of cv, quantiles and histogram of a figure; remove the others",
+    ),
+    _case(
+        "quantiles-that-end-early",
+        "spec.workload.decode.quantiles",
+        {"at": [0, 0.5], "values": [1, 600]},
+        rule="spec.workload.quantiles: at must rise from 0 to 1 and be as long as values; correct the lists",
+    ),
+    _case(
+        "quantiles-that-fall",
+        "spec.workload.decode.quantiles",
+        {"at": [0, 0.5, 1], "values": [1, 600, 500]},
+        rule="spec.workload.quantiles: values must not fall; sort them",
+    ),
+    _case(
+        "gaps-that-fall",
+        "spec.workload.gap.quantiles",
+        {"at": [0, 0.5, 1], "values": ["0s", "1m", "50s"]},
+        rule="spec.workload.quantiles: values must not fall; sort them",
+    ),
+    _case(
+        "histogram-without-weight",
+        "spec.workload.rounds.histogram",
+        {"edges": [1, 5, 9], "weights": [0, 0]},
+        rule="spec.workload.histogram: edges must not fall and be one more than weights, of which one must be above 0; "
+        "correct the lists",
+    ),
+    _case(
+        "bursts-without-variation",
+        "spec.workload.arrivals",
+        {"process": "gamma"},
+        rule="spec.workload.arrivals.cv: needed for process gamma and for no other; add or remove it",
+    ),
+    _case(
+        "replay-of-nothing",
+        "spec.workload.arrivals",
+        {"process": "replayed"},
+        rule="spec.workload.arrivals.timestamps: needed for process replayed and for no other; add or remove them",
+    ),
+    _case(
+        "timestamps-that-fall",
+        "spec.workload.arrivals",
+        {"process": "replayed", "timestamps": [0, 3, 2]},
+        rule="spec.workload.arrivals.timestamps: must not fall, and not all be the same; sort them",
+    ),
+    _case(
+        "preset-and-trace",
+        "spec.workload",
+        {"preset": "ampd/gaia", "traceConfigMap": {"name": "trace", "key": "all"}, "arrivalRate": 1},
+        rule="spec.workload: give one of preset and traceConfigMap; remove the other",
+    ),
+    _case(
+        "no-increment",
+        "spec.workload.increment",
+        REMOVED,
+        rule="spec.workload: needs rounds, firstPrompt, increment and decode; add them, a preset or a traceConfigMap",
+    ),
+    _case(
+        "preset-without-rate",
+        "spec.workload",
+        {"preset": "ampd/gaia"},
+        rule="spec.workload.arrivalRate: is needed, in sessions per second; add it",
+    ),
+    _case(
+        "slo-of-no-class",
+        "spec.slo.classes",
+        [{"name": "chat", "ttft": "1s"}],
+        rule="spec.slo.classes: names a class that spec.workload.classes lacks; add it there or remove it here",
+    ),
+    Case(
+        "class-slo-of-zero",
+        changed(
+            changed(service(), "spec.workload.classes", [{"name": "chat", "share": 1}]),
+            "spec.slo.classes",
+            [{"name": "chat", "itl": "0s"}],
+        ),
+        rule="spec.slo.classes: ttft and itl must be longer than 0; leave one out to take the service's",
+    ),
     _case(
         "no-statistics",
         "spec.routing.statsWindow",

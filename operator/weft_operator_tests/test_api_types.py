@@ -10,7 +10,7 @@ from weft_operator.api import CostProfileSpec, DisaggInferenceService
 from weft_operator.errors import StalledError
 from weft_operator.goal import parse_service
 from weft_operator_tests.invalid import CASES, PROFILE_CASES, Case
-from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
+from weft_operator_tests.valid import PROFILE, changed, rich_service, service, traced_service, vllm_service
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))
 
@@ -43,7 +43,11 @@ def test_the_examples_are_valid(path: Path) -> None:
             assert DisaggInferenceService.model_validate(document).spec.capacity.gpus >= 2
 
 
-@pytest.mark.parametrize("body", [service(), vllm_service()], ids=["mock", "vllm"])
+@pytest.mark.parametrize(
+    "body",
+    [service(), vllm_service(), rich_service(), traced_service()],
+    ids=["mock", "vllm", "distributions", "trace"],
+)
 def test_reading_and_writing_again_gives_the_same(body: dict[str, object]) -> None:
     parsed = DisaggInferenceService.model_validate(body)
     again = DisaggInferenceService.model_validate(parsed.model_dump(mode="json", by_alias=True, exclude_none=True))

@@ -73,6 +73,33 @@ def service() -> Manifest:
     return body
 
 
+def rich_service() -> Manifest:
+    """Return a valid service whose workload has distributions, classes with SLOs of their own, and bursts."""
+    body = service()
+    body["spec"]["slo"]["classes"] = [{"name": "chat", "ttft": "1s", "itl": "30ms"}]
+    body["spec"]["workload"] |= {
+        "arrivals": {"process": "gamma", "cv": 1.5},
+        "rounds": {"mean": 5, "quantiles": {"at": [0, 0.3, 0.3, 1], "values": [1, 1, 4, 12]}},
+        "decode": {"mean": 280, "cv": 0.9},
+        "gap": {"mean": "2s", "quantiles": {"at": [0, 0.9, 1], "values": ["0s", "1500ms", "1m"]}},
+        "sharedPrefix": 200,
+        "classes": [
+            {"name": "chat", "share": 3, "gap": {"mean": "20s", "cv": 1}},
+            {
+                "name": "agents",
+                "share": 1,
+                "rounds": {"mean": 12, "histogram": {"edges": [1, 12, 20], "weights": [3, 5]}},
+            },
+        ],
+    }
+    return body
+
+
+def traced_service() -> Manifest:
+    """Return a valid service whose workload is in a ConfigMap."""
+    return changed(service(), "spec.workload", {"traceConfigMap": {"name": "trace", "key": "sessions.jsonl"}})
+
+
 def vllm_service() -> Manifest:
     """Return a valid service with vLLM, a gated model, a node selector and tolerations."""
     body = service()

@@ -39,9 +39,16 @@ def _bounds_fit(spec: "DisaggInferenceServiceSpec") -> bool:
 
 def _session_fits(spec: "DisaggInferenceServiceSpec") -> bool:
     load = spec.workload
+    if load.rounds is None or load.first_prompt is None or load.increment is None or load.decode is None:
+        return True  # the planner knows the rest
     later = load.rounds.mean - 1
     tokens = load.first_prompt.mean + later * load.increment.mean + load.rounds.mean * load.decode.mean
     return tokens <= spec.model.max_model_len
+
+
+def _classes_known(spec: "DisaggInferenceServiceSpec") -> bool:
+    known = {item.name for item in spec.workload.classes or ()}
+    return all(item.name in known for item in spec.slo.classes or ())
 
 
 class DisaggInferenceServiceSpec(ApiModel):
@@ -79,11 +86,19 @@ class DisaggInferenceServiceSpec(ApiModel):
             _bounds_fit,
         ),
         Rule(
-            "self.workload.firstPrompt.mean + (self.workload.rounds.mean - 1.0) * self.workload.increment.mean"
+            "!has(self.workload.rounds) || !has(self.workload.firstPrompt) || !has(self.workload.increment)"
+            " || !has(self.workload.decode)"
+            " || self.workload.firstPrompt.mean + (self.workload.rounds.mean - 1.0) * self.workload.increment.mean"
             " + self.workload.rounds.mean * self.workload.decode.mean <= double(self.model.maxModelLen)",
             "spec.workload: the mean session is longer than spec.model.maxModelLen; "
             "raise maxModelLen or shorten the workload",
             _session_fits,
+        ),
+        Rule(
+            "!has(self.slo.classes) || (has(self.workload.classes) && self.slo.classes.all(c,"
+            " self.workload.classes.exists(w, w.name == c.name)))",
+            "spec.slo.classes: names a class that spec.workload.classes lacks; add it there or remove it here",
+            _classes_known,
         ),
     )
 

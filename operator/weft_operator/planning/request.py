@@ -1,6 +1,6 @@
 """Put a spec into the planner's words: seconds and tokens, no Kubernetes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft_core.durations import parse_duration
@@ -8,15 +8,22 @@ from weft_core.plan import content_hash
 from weft_operator.api.capacity import Pool
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.serving import Bounds
+from weft_operator.api.workload import SloClass, Workload
+from weft_planner.workload_file import request_form
 
 Request = dict[str, Any]
 
 HASH_DIGITS = 16
+DEFAULT_GAP = "5s"
 
 
-def planner_request(spec: DisaggInferenceServiceSpec, *, profile: Mapping[str, Any] | None) -> Request:
-    """Return the request for a spec; ``profile`` is the referenced one, None for an analytic one."""
-    load = spec.workload
+def planner_request(
+    spec: DisaggInferenceServiceSpec, *, profile: Mapping[str, Any] | None, trace: Mapping[str, str] | None = None
+) -> Request:
+    """Return the request for a spec.
+
+    ``profile`` is the referenced one, None for an analytic one; ``trace`` holds the data of the workload's ConfigMap.
+    """
     analytic = None
     if profile is None and spec.profile.analytic is not None:
         given = spec.profile.analytic.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -27,6 +34,7 @@ def planner_request(spec: DisaggInferenceServiceSpec, *, profile: Mapping[str, A
             "maxModelLen": spec.model.max_model_len,
             "dtype": spec.model.dtype,
             "kvCacheDtype": "fp8" if spec.model.kv_cache_dtype.startswith("fp8") else spec.model.kv_cache_dtype,
+            "config": spec.model.config,
         },
         "engine": {"bidirectional": spec.engine.kv_transfer.bidirectional},
         "slo": {
@@ -35,14 +43,7 @@ def planner_request(spec: DisaggInferenceServiceSpec, *, profile: Mapping[str, A
             "percentile": spec.slo.percentile,
             "attainment": spec.slo.attainment,
         },
-        "workload": {
-            "arrivalRate": load.arrival_rate,
-            "rounds": load.rounds.mean,
-            "firstPrompt": load.first_prompt.mean,
-            "increment": load.increment.mean,
-            "decode": load.decode.mean,
-            "gap": parse_duration(load.gap.mean),
-        },
+        "workload": _workload(spec.workload, spec.slo.classes or (), trace),
         "capacity": {"gpus": spec.capacity.gpus, "pools": [_pool(pool) for pool in spec.capacity.pools]},
         "profile": profile,
         "analytic": analytic,
@@ -55,6 +56,22 @@ def planner_request(spec: DisaggInferenceServiceSpec, *, profile: Mapping[str, A
 def request_hash(request: Request) -> str:
     """Return the hash of a request: the plan is made anew only when it changes."""
     return content_hash(request, HASH_DIGITS)
+
+
+def _workload(load: Workload, limits: Sequence[SloClass], trace: Mapping[str, str] | None) -> Request:
+    """Return the workload in seconds; classes get the thresholds that the SLO has for them."""
+    body = load.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"trace_config_map"})
+    if "gap" not in body and load.preset is None and load.trace_config_map is None:
+        body["gap"] = {"mean": DEFAULT_GAP}
+    form: Request = request_form(body, where="spec.workload")
+    if trace is not None:
+        form["trace"] = dict(trace)
+    found = {item.name: item for item in limits}
+    for item in form.get("classes", ()):
+        limit = found.get(item["name"])
+        if limit is not None:
+            item |= {key: parse_duration(value) for key, value in (("ttft", limit.ttft), ("itl", limit.itl)) if value}
+    return form
 
 
 def _pool(pool: Pool) -> Request:
