@@ -45,8 +45,9 @@ def test_the_examples_pass(path: Path) -> None:
         changed(service(), "spec.capacity.gpus", 16.0),
         changed(service(), "status", {"planSummary": "P4x2 D8x1"}),
         changed(service(), "metadata.annotations", {"a": "b"}),
+        changed(service(), "spec.model.config", {"model_type": "gemma3", "text_config": {"sliding_window": None}}),
     ],
-    ids=["mock", "vllm", "null with default", "null without", "whole float", "status", "annotations"],
+    ids=["mock", "vllm", "null with default", "null without", "whole float", "status", "annotations", "model config"],
 )
 def test_what_the_api_server_accepts_passes(body: dict[str, Any]) -> None:
     assert service_messages(body) == []

@@ -13,7 +13,7 @@ from weft_planner.workload import request_of
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MINIMAL = """
 spec:
-  model: {name: Qwen/Qwen3-32B, kvCacheDtype: fp8_e4m3}
+  model: {name: Qwen/Qwen3-32B, kvCacheDtype: fp8_e4m3, config: {model_type: qwen3, rope_scaling: {factor: 4}}}
   engine: {type: mock, memoryFraction: 0.8}
   slo: {ttft: 1s, itl: 40ms}
   workload:

@@ -108,7 +108,8 @@ def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Reque
 def _model(model: Json) -> dict[str, object]:
     kv = model.get("kvCacheDtype", "auto")
     eight_bit = isinstance(kv, str) and kv.startswith("fp8")  # both 8-bit formats take the same memory
-    return {"dtype": DTYPE, **_some(model, "name", "maxModelLen", "dtype"), "kvCacheDtype": "fp8" if eight_bit else kv}
+    given = _some(model, "name", "maxModelLen", "dtype", "config")
+    return {"dtype": DTYPE, **given, "kvCacheDtype": "fp8" if eight_bit else kv}
 
 
 def _some(source: Json, *keys: str) -> dict[str, object]:

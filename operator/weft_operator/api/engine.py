@@ -5,7 +5,7 @@
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, Fraction, ObjectName, Quantity
@@ -101,6 +101,14 @@ class Model(ApiModel):
     """Number format of weights and activations."""
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Number format of the KV cache; auto follows dtype."""
+    config: (
+        Annotated[
+            dict[str, JsonValue],
+            Field(max_length=512, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
+        ]
+        | None
+    ) = None
+    """The model's Hugging Face config.json, for an analytic profile of a model that is not in the catalogue."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

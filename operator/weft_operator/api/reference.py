@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft_core.gpus import GPUS
+from weft_core.model_families import FAMILIES
+from weft_core.models import MODELS
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.service import GROUP, STATUS, VERSION, DisaggInferenceServiceSpec
 from weft_operator.api.structural import structural_schema
@@ -61,6 +63,16 @@ def api_page() -> str:
         "(`spec.profile.ref`) may use any name.",
         "",
         *(f"- `{name}`" for name in sorted(GPUS)),
+        "",
+        "## Models",
+        "",
+        "Values of `spec.model.name` that an analytic profile knows by itself:",
+        "",
+        *(f"- `{name}`" for name in sorted(MODELS)),
+        "",
+        "Any other model needs its Hugging Face config.json in `spec.model.config` (of `model_type`",
+        f"{', '.join(f'`{name}`' for name in sorted(FAMILIES))})",
+        "or a measured profile.",
     ]
     return "\n".join(parts) + "\n"
 

@@ -32,6 +32,7 @@ _KEPT = (
     "x-kubernetes-int-or-string",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
+    "x-kubernetes-preserve-unknown-fields",
 )
 
 
@@ -113,6 +114,8 @@ def _leaf(raw: Schema, definitions: Schema, model: type[ApiModel] | None, *, whe
             out["x-kubernetes-list-type"] = "map"
         out.setdefault("x-kubernetes-list-type", "atomic")
         _bounded(out, "maxItems", where)
+    elif kind == "object" and "x-kubernetes-preserve-unknown-fields" in out:
+        _bounded(out, "maxProperties", where)
     elif kind == "object":
         values = raw.get("additionalProperties")
         if not isinstance(values, dict):
