@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -65,7 +66,14 @@ class Kube:
         return self.attempt("get", kind, name).returncode == 0
 
 
-def wait_for(what: str, probe: Callable[[], T], *, timeout: float = 30) -> T:
+def free_port() -> int:
+    """Return a port of this machine's loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(what: str, probe: Callable[[], T], *, timeout: float = 90) -> T:
     """Return the probe's first true answer; an AssertionError with the last one after the deadline."""
     deadline = time.monotonic() + timeout
     while True:

@@ -60,8 +60,9 @@ def crds(kube: Kube) -> Iterator[None]:
     for path in sorted(CRDS.glob("*.yaml")):
         if not kube.exists("crd", path.name.removesuffix(".yaml").partition("_")[2] + ".weft.dev"):
             missing.append(path)
-        kube.run("apply", "--server-side", "--force-conflicts", "-f", str(path))
-    kube.run("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+        # Helm's own name, so that a release that is there already can be upgraded afterwards without a conflict.
+        kube.run("apply", "--server-side", "--force-conflicts", "--field-manager=helm", "-f", str(path))
+    kube.run("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
     yield
     for path in missing:
         kube.run("delete", "--timeout=60s", "-f", str(path), timeout=90)

@@ -20,10 +20,11 @@ import pytest
 import yaml
 
 from weft_operator.manifest import Manifest
-from weft_operator_tests.cluster import Kube, condition, wait_for
+from weft_operator_tests.cluster import Kube, condition, free_port, wait_for
 from weft_operator_tests.valid import PROFILE, changed, service
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+# A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
 RESYNC_S = 2
 INSTANCE = "under-test"
@@ -42,7 +43,7 @@ class Operator:
 
     def start(self) -> None:
         """Start it and wait until it watches."""
-        self.port = 20000 + secrets.randbelow(10000)
+        self.port = free_port()
         env = {
             **os.environ,
             "KUBECONFIG": str(self.kube.config),
@@ -54,8 +55,13 @@ class Operator:
             "WEFT_OPERATOR_PORT": str(self.port),
         }
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "weft_operator"], env=env, stderr=log)
-        wait_for("readiness", lambda: self.get("/readyz") is not None)
+            process = self.process = subprocess.Popen([sys.executable, "-m", "weft_operator"], env=env, stderr=log)
+
+        def watches() -> bool:
+            assert process.poll() is None, f"the operator ended: {self.log.read_text()[-2000:]}"
+            return self.get("/readyz") is not None
+
+        wait_for("readiness", watches)
 
     def kill(self) -> None:
         """End it without a chance to tidy up."""
@@ -67,7 +73,7 @@ class Operator:
         """Ask it to end; return its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def get(self, path: str) -> str | None:
         """Return an answer of the operator's own port."""
@@ -79,7 +85,7 @@ class Operator:
 
     def metric(self, name: str) -> float:
         """Return the sum over a metric's series."""
-        lines = (self.get("/metrics") or "").splitlines()
+        lines = wait_for("metrics page", lambda: self.get("/metrics") or "").splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     def apply(self, body: Manifest) -> str:
@@ -93,7 +99,7 @@ class Operator:
         assert found is not None
         return found
 
-    def await_condition(self, name: str, kind: str, reason: str, *, timeout: float = 40) -> dict[str, Any]:
+    def await_condition(self, name: str, kind: str, reason: str, *, timeout: float = 120) -> dict[str, Any]:
         """Return a condition once it has a reason and is about the newest spec."""
 
         def holds() -> dict[str, Any] | None:
@@ -103,6 +109,16 @@ class Operator:
             return found if current and found.get("reason") == reason else None
 
         return wait_for(f"{kind} with reason {reason} on {name}", holds, timeout=timeout) or {}
+
+    def carry_out(self, body: Manifest) -> str:
+        """Apply a service; return its name once it is planned and all its objects are there.
+
+        A pass writes the status at its end, after the objects.
+        """
+        name = self.apply(body)
+        self.await_condition(name, "Planned", "PlanReady")
+        assert self.kube.get(self.namespace, "deployment", name) is not None
+        return name
 
     def uids(self, name: str, kinds: str) -> dict[str, str]:
         """Return the uids of a service's objects by name."""
@@ -136,9 +152,7 @@ def named(name: str, **spec: Any) -> Manifest:
 
 
 def test_a_service_becomes_objects_that_stay_as_they_are(operator: Operator) -> None:
-    name = operator.apply(named("plain"))
-    operator.await_condition(name, "Planned", "PlanReady")
-    wait_for("coordinator", lambda: operator.kube.get(operator.namespace, "deployment", name))
+    name = operator.carry_out(named("plain"))
     status = operator.service(name)["status"]
     groups = status["plan"]["groups"]
     assert {row["role"] for row in groups} == {"prefill", "decode"}
@@ -162,15 +176,17 @@ def test_a_service_becomes_objects_that_stay_as_they_are(operator: Operator) -> 
     assert operator.uids(name, "statefulsets,deployments,services,configmaps,pdb,sa") == uids
     operator.kube.run("-n", operator.namespace, "delete", "dis", name)
 
-    def rest() -> bool:
-        return not operator.uids(name, "statefulsets,deployments,services,configmaps,pdb,sa,secrets,pods")
+    nothing_rests(operator, name)
 
-    wait_for("empty namespace", rest, timeout=90)
+
+def nothing_rests(operator: Operator, name: str) -> None:
+    """Wait until nothing of a deleted service is left."""
+    kinds = "statefulsets,deployments,services,configmaps,pdb,sa,secrets,pods"
+    wait_for("end of its objects", lambda: not operator.uids(name, kinds), timeout=150)
 
 
 def test_an_operator_that_was_killed_goes_on_where_it_was(operator: Operator) -> None:
-    name = operator.apply(named("killed"))
-    wait_for("coordinator", lambda: operator.kube.get(operator.namespace, "deployment", name))
+    name = operator.carry_out(named("killed"))
     before = operator.uids(name, "statefulsets,deployments,services,configmaps")
     generation = operator.service(name)["status"]
     operator.kill()
@@ -185,8 +201,7 @@ def test_an_operator_that_was_killed_goes_on_where_it_was(operator: Operator) ->
 
 
 def test_hand_edits_are_put_back(operator: Operator) -> None:
-    name = operator.apply(named("edited"))
-    wait_for("coordinator", lambda: operator.kube.get(operator.namespace, "deployment", name))
+    name = operator.carry_out(named("edited"))
     worker = next(key for key in operator.uids(name, "statefulsets")).partition("/")[2]
     operator.kube.run("-n", operator.namespace, "scale", "statefulset", worker, "--replicas=3")
     operator.kube.run("-n", operator.namespace, "set", "image", f"deployment/{name}", "router=example.com/mine:1")
@@ -200,9 +215,13 @@ def test_hand_edits_are_put_back(operator: Operator) -> None:
         return found["spec"]["replicas"] == 1 and image == "localhost/weft-router:absent" and headless is not None
 
     wait_for("repair", mended)
-    events = operator.kube.list(operator.namespace, "events")
-    told = [item for item in events if item["reason"] == "DriftCorrected" and item["involvedObject"]["name"] == name]
-    assert any("spec.replicas" in item["message"] for item in told)
+
+    def told() -> bool:
+        events = operator.kube.list(operator.namespace, "events")
+        mine = [item for item in events if item["involvedObject"]["name"] == name]
+        return any(item["reason"] == "DriftCorrected" and "spec.replicas" in item["message"] for item in mine)
+
+    wait_for("event of the repair", told)
     operator.kube.run("-n", operator.namespace, "delete", "dis", name)
 
 
@@ -240,27 +259,27 @@ def test_an_object_of_somebody_else_is_not_taken_over(operator: Operator) -> Non
     assert found is not None
     assert found["spec"]["selector"] == {"app": "mine"}
     operator.kube.run("-n", operator.namespace, "delete", "dis", name)
+    nothing_rests(operator, name)
     assert operator.kube.get(operator.namespace, "service", "taken") is not None
 
 
 def test_a_worker_whose_pod_hangs_is_replaced_under_a_new_name(operator: Operator) -> None:
-    name = operator.apply(named("lost"))
-    wait_for("coordinator", lambda: operator.kube.get(operator.namespace, "deployment", name))
+    name = operator.carry_out(named("lost"))
     worker = next(key for key in operator.uids(name, "statefulsets")).partition("/")[2]
     pod = f"{worker}-0"
     wait_for("pod", lambda: operator.kube.get(operator.namespace, "pod", pod))
     # A finalizer keeps the pod, as a dead node does.
     hold = yaml.safe_dump({"metadata": {"finalizers": ["tests.weft.dev/hold"]}})
     operator.kube.run("-n", operator.namespace, "patch", "pod", pod, "--type=merge", "-p", hold)
+    count = len(operator.uids(name, "statefulsets"))
     try:
         operator.kube.run("-n", operator.namespace, "delete", "pod", pod, "--wait=false")
-        count = len(operator.uids(name, "statefulsets"))
 
         def replaced() -> bool:
             names = {key.partition("/")[2] for key in operator.uids(name, "statefulsets")}
             return worker not in names and len(names) == count
 
-        wait_for("replacement", replaced, timeout=90)
+        wait_for("replacement", replaced, timeout=150)
         assert operator.kube.get(operator.namespace, "pod", pod) is not None
     finally:
         free = json.dumps({"metadata": {"finalizers": None}})
@@ -280,13 +299,12 @@ def test_a_bad_image_can_be_changed_for_another(operator: Operator) -> None:
     wait_for("pods", lambda: images() == {"localhost/weft-mock-engine:absent"})
     # No pod of the first image is ever ready, and a StatefulSet does not replace such a pod by itself.
     operator.apply(named("mended", engine={"type": "mock", "image": "localhost/weft-mock-engine:other"}))
-    wait_for("pods of the other image", lambda: images() == {"localhost/weft-mock-engine:other"}, timeout=60)
+    wait_for("pods of the other image", lambda: images() == {"localhost/weft-mock-engine:other"}, timeout=120)
     operator.kube.run("-n", operator.namespace, "delete", "dis", name)
 
 
 def test_the_idle_operator_is_small_and_quiet(operator: Operator) -> None:
-    name = operator.apply(named("idle"))
-    wait_for("coordinator", lambda: operator.kube.get(operator.namespace, "deployment", name))
+    name = operator.carry_out(named("idle"))
     assert operator.process is not None
     memory = Path(f"/proc/{operator.process.pid}/status").read_text()
     resident = int(next(line for line in memory.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
