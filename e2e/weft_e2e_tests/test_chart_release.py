@@ -16,10 +16,12 @@ from weft_e2e import images
 from weft_e2e.demo.settings import RELEASE as SERVING
 from weft_e2e.demo.settings import SYSTEM_NAMESPACE
 from weft_e2e.images.catalogue import repository_root
-from weft_e2e.kube import Kube
+from weft_e2e.kube import Kube, items
 from weft_e2e.scenarios.installed import Installed
+from weft_e2e.waiting import until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+# A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200, func_only=True)]
 
 CHART = str(repository_root() / "charts/weft")
 RELEASE = "chart"
@@ -72,12 +74,10 @@ def objects_in(kube: Kube, namespace: str) -> set[str]:
 
 
 def pod_uid(kube: Kube, namespace: str, component: str) -> str:
-    """Return the UID of the component's only pod."""
-    selector = f"app.kubernetes.io/component={component}"
-    words = ("get", "pods", "-n", namespace, "-l", selector, "-o", "jsonpath={.items[*].metadata.uid}")
-    uid: str = kube.kubectl(*words).stdout
-    assert len(uid.split()) == 1, uid
-    return uid
+    """Return the UID of the component's only pod that is not on its way out."""
+    pods = items(kube, "pods", namespace=namespace, selector=f"app.kubernetes.io/component={component}")
+    (uid,) = (pod["metadata"]["uid"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    return str(uid)
 
 
 def no_warnings(done: "subprocess.CompletedProcess[str]") -> None:
@@ -103,14 +103,14 @@ def test_install_upgrade_test_and_uninstall(weft: Installed, restricted: str, sa
     kube = weft.kube
     # A second release beside the one that serves: its operator looks at its own namespace only.
     mine = [*same_images, "--set", f"crds.install=false,operator.watchNamespaces={{{restricted}}}"]
-    wait = ["--wait", "--timeout", "120s"]
+    wait = ["--wait", "--timeout", "240s"]
 
-    no_warnings(kube.helm("install", RELEASE, CHART, "-n", restricted, *mine, *wait, timeout=150))
-    no_warnings(kube.helm("test", RELEASE, "-n", restricted, "--timeout", "60s", timeout=90))
+    no_warnings(kube.helm("install", RELEASE, CHART, "-n", restricted, *mine, *wait, timeout=270))
+    no_warnings(kube.helm("test", RELEASE, "-n", restricted, "--timeout", "120s", timeout=150))
     before = {part: pod_uid(kube, restricted, part) for part in ("operator", "redis", "prometheus")}
 
     changed = ["--set", "prometheus.embedded.scrapeInterval=7s"]
-    no_warnings(kube.helm("upgrade", RELEASE, CHART, "-n", restricted, *mine, *changed, *wait, timeout=150))
+    no_warnings(kube.helm("upgrade", RELEASE, CHART, "-n", restricted, *mine, *changed, *wait, timeout=270))
     after = {part: pod_uid(kube, restricted, part) for part in before}
     assert {part for part in before if before[part] != after[part]} == {"prometheus"}
 
@@ -119,8 +119,13 @@ def test_install_upgrade_test_and_uninstall(weft: Installed, restricted: str, sa
     assert "/redis/url" in refused.stderr
     assert {part: pod_uid(kube, restricted, part) for part in before} == after
 
-    kube.helm("uninstall", RELEASE, "-n", restricted, *wait, timeout=150)
-    assert objects_in(kube, restricted) == set()
+    kube.helm("uninstall", RELEASE, "-n", restricted, *wait, timeout=270)
+    until(
+        lambda: not objects_in(kube, restricted),
+        what="an empty namespace",
+        timeout_s=90,
+        last=lambda: ", ".join(sorted(objects_in(kube, restricted))),
+    )
     left = kube.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name").stdout.split()
     assert [name for name in left if restricted in name] == []
     # Definitions belong to the release that serves, and outlive both.

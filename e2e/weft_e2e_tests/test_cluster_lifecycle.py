@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.toolchain import tool_path
 from weft_e2e_tests.footprint import Occupied, leftovers, machine, occupied, survivors
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
+# A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
 NAME = "test-lifecycle"
 CONFIG = ClusterConfig(name=NAME, gpus=4, rdma=2)
@@ -85,7 +87,7 @@ def test_up_is_quick_complete_and_idempotent_and_down_leaves_nothing() -> None:
     inits = {member: state.member_pid(cluster.paths, member) for member in CONFIG.members}
     begin = time.monotonic()
     again = up(CONFIG)
-    assert time.monotonic() - begin < 3.0
+    assert time.monotonic() - begin < 3.0 * others
     assert again == cluster
     assert inits == {member: state.member_pid(cluster.paths, member) for member in CONFIG.members}
     with pytest.raises(Refused, match=r"gpus \(4, asked 8\)"):
@@ -94,7 +96,9 @@ def test_up_is_quick_complete_and_idempotent_and_down_leaves_nothing() -> None:
     pause = archives.single_program(cluster.paths.root, "pause", tool_path("pause"), user=65532)
     for name, gpus in (("holds-gpus", 3), ("too-many", 5)):
         cluster.kubectl("apply", "-f", "-", input=pod(name, pause.name, gpus))
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/holds-gpus", "--timeout=30s")
+    wait = ("wait", "--timeout=90s")
+    cluster.kubectl(*wait, "--for=condition=Ready", "pod/holds-gpus", timeout=120)
+    cluster.kubectl(*wait, "--for=condition=PodScheduled=False", "pod/too-many", timeout=120)
     pending = json.loads(cluster.kubectl("get", "pod", "too-many", "-o", "json").stdout)
     assert pending["status"]["phase"] == "Pending"
 
@@ -121,13 +125,13 @@ def test_kill_9_ends_everything_and_both_ways_on_are_clean() -> None:
         used = occupied(NAME)
         for member in CONFIG.members:
             os.kill(state.require_member_pid(paths, member), signal.SIGKILL)
-        eventually("all processes end", partial(_all_gone, used), limit_s=10)
+        eventually("all processes end", partial(_all_gone, used), limit_s=40)
         assert state.member_pid(paths, CONTROL_PLANE) is None
         if start_again:
             assert all(node.ready for node in up(CONFIG).nodes())
     down(NAME)
     # They were not `down`'s to wait for: the machine's first process collects them in its own time.
-    eventually("nothing is left", lambda: leftovers(NAME, used) == [], limit_s=10)
+    eventually("nothing is left", lambda: leftovers(NAME, used) == [], limit_s=40)
 
 
 def _all_gone(used: Occupied) -> bool:
@@ -142,7 +146,7 @@ def test_a_start_that_is_killed_leaves_nothing_that_down_does_not_find() -> None
         start_new_session=True,
     )
     try:
-        eventually("the first node starts", lambda: paths.record("node-1").exists(), limit_s=15)
+        eventually("the first node starts", lambda: paths.record("node-1").exists(), limit_s=60)
     finally:
         starter.kill()
         starter.wait(10)
@@ -156,7 +160,7 @@ def test_power_off_is_noticed_and_power_on_brings_the_node_back(cluster: Cluster
     used = occupied(NAME).processes
     cluster.power_off("node-2")
     assert len(occupied(NAME).processes & used) < len(used)
-    seconds = eventually("node-2 is NotReady", lambda: not ready(cluster, "node-2"), limit_s=45)
+    seconds = eventually("node-2 is NotReady", lambda: not ready(cluster, "node-2"), limit_s=90)
     assert ready(cluster, "node-1")
     assert {node.name: node.power for node in cluster.nodes()} == {"node-1": "on", "node-2": "off"}
     cluster.power_on("node-2")
@@ -171,12 +175,19 @@ def test_power_off_is_noticed_and_power_on_brings_the_node_back(cluster: Cluster
 def test_a_program_that_dies_is_started_again(cluster: Cluster) -> None:
     """Neither the node's devices nor its pods suffer from a kubelet's or an API server's death."""
     pods = ("get", "pods", "-n", "kube-system", "-o", "json")
+    switched_on = {node: ClusterPaths.of(NAME).record(node).stat().st_mtime for node in CONFIG.node_names}
+    # The API server shows the pods of a node that was off as they were before until its kubelet has looked at them.
+    eventually(
+        "the pods run since their nodes were switched on",
+        lambda: _run_since(cluster.kubectl(*pods).stdout, switched_on),
+        limit_s=60,
+    )
     before = _restarts(cluster.kubectl(*pods).stdout)
     killed = [_program(member, word) for member, word in (("node-1", "kubelet"), (CONTROL_PLANE, "kube-apiserver"))]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     died = time.time()
-    eventually("the API server answers", lambda: cluster.kubectl("version", check=False).returncode == 0, limit_s=30)
+    eventually("the API server answers", lambda: cluster.kubectl("version", check=False).returncode == 0, limit_s=60)
     readiness.await_nodes(CONFIG, cluster.paths, ("node-1",), since=died)
     assert _program("node-1", "kubelet") not in killed
     assert _restarts(cluster.kubectl(*pods).stdout) == before
@@ -189,6 +200,18 @@ def _program(member: str, word: str) -> int:
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [word.encode()]:
                 return pid
     raise AssertionError(f"no {word} on {member}")
+
+
+def _run_since(listing: str, switched_on: dict[str, float]) -> bool:
+    """Return whether every pod's container was started, in whole seconds, after its node."""
+    for item in json.loads(listing)["items"]:
+        containers = item["status"].get("containerStatuses") or [{}]
+        running = (containers[0].get("state") or {}).get("running")
+        if running is None or "deletionTimestamp" in item["metadata"]:
+            return False
+        if datetime.fromisoformat(running["startedAt"]).timestamp() < int(switched_on[item["spec"]["nodeName"]]):
+            return False
+    return True
 
 
 def _restarts(listing: str) -> dict[str, int]:
@@ -209,7 +232,7 @@ def test_fake_nodes_run_what_tolerates_them_and_nothing_else(cluster: Cluster) -
         tolerations=[{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
     )
     cluster.kubectl("apply", "-f", "-", input=tolerating)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/on-a-fake-node", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/on-a-fake-node", "--timeout=90s", timeout=120)
     system = json.loads(cluster.kubectl("get", "pods", "-n", "kube-system", "-o", "json").stdout)["items"]
     assert {item["spec"]["nodeName"] for item in system} == {"node-1", "node-2"}
     cluster.fake_nodes(0)
@@ -234,11 +257,10 @@ def test_two_clusters_live_side_by_side(cluster: Cluster) -> None:
 def test_a_service_is_reached_from_the_machine_while_pods_come_and_go(cluster: Cluster) -> None:
     with cluster.host_forward("kube-system", "kube-dns", 53) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
-        assert _asks_dns(address)
-        dns = ("pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")
-        cluster.kubectl("delete", *dns, "--wait=true")
-        cluster.kubectl("wait", "--for=condition=Ready", *dns, "--timeout=30s")
-        eventually("the new pods answer", lambda: _asks_dns(address), limit_s=10)
+        eventually("the pods answer", lambda: _asks_dns(address), limit_s=40)
+        cluster.kubectl("delete", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "--wait=true", timeout=120)
+        cluster.kubectl("rollout", "status", "deployment/coredns", "-n", "kube-system", "--timeout=90s", timeout=120)
+        eventually("the new pods answer", lambda: _asks_dns(address), limit_s=40)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(address, 2)
 
