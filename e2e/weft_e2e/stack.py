@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -141,15 +142,17 @@ class Stack:
         until(lambda: _ping(self.redis_port), what="Redis", timeout_s=10, every_s=0.05)
 
     def wait_known(self) -> None:
-        """Wait until the coordinator and the decode sidecars know every prefill worker that runs."""
-        wanted = sum(w.role == "prefill" for w in self.config.workers)
-        asked = ["coordinator", *(w.name for w in self.config.workers if w.role == "decode")]
+        """Wait until the coordinator knows every worker that should run, and the decode sidecars every prefill one."""
+        wanted = Counter(w.role for w in self.config.workers)
+        sidecars = [w.name for w in self.config.workers if w.role == "decode"]
 
         def known() -> bool:
-            pages = [_get(self.router_ports[name], "/metrics") for name in asked]
-            return all(page is not None and _ready_prefill_workers(page) == wanted for page in pages)
+            pages = {name: _get(self.router_ports[name], "/metrics") or "" for name in ("coordinator", *sidecars)}
+            return _ready_workers(pages["coordinator"], "decode") == wanted["decode"] and all(
+                _ready_workers(page, "prefill") == wanted["prefill"] for page in pages.values()
+            )
 
-        until(known, what=f"all routers to know {wanted} prefill workers", timeout_s=15, every_s=0.2)
+        until(known, what=f"all routers to know {dict(wanted)} workers", timeout_s=START_S, every_s=0.2)
 
     def _require_alive(self, process: _Process) -> bool:
         if process.running.poll() is not None:
@@ -286,8 +289,8 @@ def _get(port: int, path: str) -> str | None:
         return None
 
 
-def _ready_prefill_workers(page: str) -> float:
-    wanted = frozenset({("role", "prefill"), ("state", "ready")})
+def _ready_workers(page: str, role: Role) -> float:
+    wanted = frozenset({("role", role), ("state", "ready")})
     return parse(page).samples.get(("weft_router_workers", wanted), 0.0)
 
 

@@ -30,7 +30,10 @@ from weft_e2e.stack import Stack, StackConfig, StackWorker, running
 from weft_e2e.waiting import until
 from weft_mock.tokenizer import filler
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
+
+# Rounds take a fraction of a second; a busy machine may need longer.
+SERVED_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -104,24 +107,27 @@ async def test_a_client_that_leaves_frees_the_engines(stack: Stack) -> None:
         "ignore_eos": True,
         "stream": True,
     }
+    aborted = _counted(stack, "aborted")
     url = f"{stack.target.url}/v1/chat/completions"
     async with aiohttp.ClientSession() as http, http.post(url, json=body) as reply:
         await reply.content.readuntil(b"data: ")
-        assert _running(stack) == 1
 
-    await asyncio.to_thread(until, lambda: _running(stack) == 0, what="idle engines", timeout_s=5, every_s=0.1)
+    await asyncio.to_thread(
+        until, lambda: _counted(stack, "running") == 0, what="idle engines", timeout_s=30, every_s=0.1
+    )
+    assert _counted(stack, "aborted") == aborted + 1, "the engine was told, it did not just come to the end"
 
 
-def _running(stack: Stack) -> int:
-    return sum(int(str(stack.ledger(w.name)["running"])) for w in stack.config.workers)
+def _counted(stack: Stack, what: str) -> int:
+    return sum(int(str(stack.ledger(w.name)[what])) for w in stack.config.workers)
 
 
 def test_a_prefill_worker_dies_under_load_and_no_client_sees_it(stack: Stack) -> None:
     with background_sessions(Background(stack.target, lanes=4)) as load:
-        load.wait_served(8, timeout_s=20)
+        load.wait_served(8, timeout_s=SERVED_S)
         stack.kill("p-0/engine")
         stack.kill("p-0/router")
-        load.wait_served(16, timeout_s=20)
+        load.wait_served(16, timeout_s=SERVED_S)
     stack.restart("p-0/engine")
     stack.restart("p-0/router")
     stack.wait_known()
@@ -133,12 +139,13 @@ def test_a_prefill_worker_dies_under_load_and_no_client_sees_it(stack: Stack) ->
 
 def test_a_decode_worker_dies_under_load_and_every_request_ends_clearly(stack: Stack) -> None:
     with background_sessions(Background(stack.target, lanes=4)) as load:
-        load.wait_served(8, timeout_s=20)
+        load.wait_served(8, timeout_s=SERVED_S)
         stack.kill("d-0/engine")
         stack.kill("d-0/router")
-        load.wait_served(16, timeout_s=20)
+        load.wait_served(16, timeout_s=SERVED_S)
     stack.restart("d-0/engine")
     stack.restart("d-0/router")
+    stack.wait_known()
 
     served, failed = check_no_silent_failures(load.records)
     assert served >= 24
@@ -149,10 +156,10 @@ def test_a_decode_worker_dies_under_load_and_every_request_ends_clearly(stack: S
 
 def test_redis_restarts_and_sessions_go_on(stack: Stack) -> None:
     with background_sessions(Background(stack.target, lanes=3)) as load:
-        load.wait_served(6, timeout_s=20)
+        load.wait_served(6, timeout_s=SERVED_S)
         stack.kill("redis")
         stack.restart("redis")
-        load.wait_served(12, timeout_s=20)
+        load.wait_served(12, timeout_s=SERVED_S)
 
     check_no_failures(load.records)
 
@@ -206,7 +213,7 @@ async def test_without_any_decode_worker_requests_are_refused_quickly(stack: Sta
     with running(config, tmp_path) as own:
         own.kill("d-0/router")
         target = Target(url=own.target.url, model=own.target.model)
-        until(lambda: _refused(target), what="a refusal", timeout_s=15)
+        until(lambda: _refused(target), what="a refusal", timeout_s=60)
         begin = time.perf_counter()
         result = await replay([_named("refused", FOUR_ROUNDS.rounds[:1])], target, filler=filler)
 

@@ -50,13 +50,13 @@ async def test_a_hanging_planner_is_ended_with_its_children(tmp_path: Path) -> N
         f"child = subprocess.Popen(['sleep', '60'])\nopen({str(pid_file)!r}, 'w').write(str(child.pid))\ntime.sleep(60)"
     )
     begin = time.monotonic()
-    answer = await solve(REQUEST, deadline=1.0, command=hanging)
-    assert time.monotonic() - begin < 5
+    answer = await solve(REQUEST, deadline=3.0, command=hanging)
+    assert time.monotonic() - begin < 20
     assert isinstance(answer, Refused)
     assert (answer.reason, answer.passing) == ("PlannerTimeout", True)
-    assert "within 1 s" in answer.message
+    assert "within 3 s" in answer.message
     child = Path("/proc") / pid_file.read_text() / "stat"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 15
     while child.exists() and child.read_text().split()[2] != "Z":
         assert time.monotonic() < deadline, "the planner's own child is still there"
         await asyncio.sleep(0.02)

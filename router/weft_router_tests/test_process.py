@@ -87,7 +87,7 @@ async def test_a_killed_decode_process_ends_streams_with_an_error_event_and_a_ne
                 sidecar.kill()
                 started = time.monotonic()
                 rest = await response.read()
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 5, "the error came with the death, not with a timeout"
             assert b'"code":"stream_interrupted"' in rest
             engine.script.gap_s = 0.0
             processes.start("decode", engine=engine.url, name="d0")

@@ -187,11 +187,11 @@ async def test_a_client_that_leaves_stops_both_engines(stack: Stack) -> None:
     decode, prefill = stack.engines["d0"], stack.engines["p0"]
     prefill.script.hang = True
     await _leave(stack, lambda: prefill.running == 1)
-    await until(lambda: is_so(prefill.running == 0 and prefill.aborted == 1), seconds=2)
+    await until(lambda: is_so(prefill.running == 0 and prefill.aborted == 1))
     prefill.script.hang = False
     decode.script.hang = True
     await _leave(stack, lambda: decode.running == 1)
-    await until(lambda: is_so(decode.running == 0 and decode.aborted == 1), seconds=2)
+    await until(lambda: is_so(decode.running == 0 and decode.aborted == 1))
     decode.script.hang = False
     decode.script.gap_s = 0.2
     async with stack.http.post(
@@ -199,7 +199,7 @@ async def test_a_client_that_leaves_stops_both_engines(stack: Stack) -> None:
     ) as response:
         await response.content.readuntil(b"\n\n")
         response.close()
-    await until(lambda: is_so(decode.running == 0 and decode.aborted == 2), seconds=2)
+    await until(lambda: is_so(decode.running == 0 and decode.aborted == 2))
     for name in ("c0", "d0", "p0"):
         await until(partial(_gauge, stack, name))
 

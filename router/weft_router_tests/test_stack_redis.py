@@ -26,8 +26,14 @@ async def test_two_coordinators_agree_on_a_sessions_worker(redis_stack: Stack) -
 async def test_heartbeats_expire_and_leave_with_their_worker(redis_stack: Stack, redis_server: RedisServer) -> None:
     await redis_stack.up(decode=1, prefill=1)
     async with redis.Redis(port=redis_server.port) as client:
-        ttl = await client.ttl("weft:{ns/svc}:worker:d0")
-        assert 3 <= ttl <= 5
+        seen: list[int] = []
+
+        async def fresh() -> bool:
+            seen.append(await client.ttl("weft:{ns/svc}:worker:d0"))
+            return seen[-1] >= 3  # right after a heartbeat, of which one may be late on a busy machine
+
+        await until(fresh)
+        assert max(seen) <= 5
         assert await client.smembers("weft:{ns/svc}:workers") == {b"d0", b"p0"}
         redis_stack.processes["d0"].stop.set()
         await asyncio.wait_for(redis_stack.processes["d0"].task, 10)
