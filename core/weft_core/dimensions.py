@@ -27,8 +27,8 @@ class ModelDimensions:
     """Shapes of one model; lengths in elements, ``window`` in tokens, ``*_bytes`` per weight or KV element.
 
     * ``intermediate`` is the width of one routed expert where there are experts, else of the feed-forward.
-      ``shared_intermediate`` is the width of all shared experts of a layer together; the first ``dense_layers``
-      layers (DeepSeek: first_k_dense_replace) have a feed-forward of ``dense_intermediate`` and no experts.
+      ``shared_intermediate`` is the width of all shared experts of a layer together; ``dense_layers`` layers (DeepSeek:
+      the first_k_dense_replace first ones) have a feed-forward of ``dense_intermediate`` and no experts.
     * ``ffn_matrices`` is 3 for a gated feed-forward, 2 for a plain one (OPT, GPT-NeoX).
     * ``windowed_layers`` layers attend, and cache, at most ``window`` tokens of a sequence; the others all of them.
     * ``dtype_bytes`` is the precision of what a quantised checkpoint leaves alone (embeddings, expert router);

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,10 +8,11 @@ from hypothesis import strategies as st
 
 from weft_core.analytic import ModelDoesNotFit, derive_profile, smallest_degree
 from weft_core.cost import CostProfileError
-from weft_core.efficiency import Efficiency
+from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import GPUS
 from weft_core.memory import kv_layout, weight_bytes
 from weft_core.models import MODELS
+from weft_core.profile_json import profile_from_json, profile_to_json
 
 H20 = GPUS["nvidia-h20"]
 LLAMA_70B = MODELS["meta-llama/Llama-3.1-70B-Instruct"]
@@ -116,3 +118,61 @@ def test_more_gpus_never_prefill_slower_when_the_work_is_large(
         slower = profile.t_dec(batch=batch, context=batch * 1000, degree=small)
         assert profile.t_dec(batch=batch, context=batch * 1000, degree=large) <= slower * (1 + 1e-6)
         assert profile.kv_capacity(large) >= profile.kv_capacity(small)
+
+
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.sampled_from(["nvidia-h20", "nvidia-h200", "amd-mi300x"]),
+    st.integers(0, 50_000),
+    st.lists(st.integers(1, 8192), min_size=2, max_size=8),
+    st.sampled_from([None, 2000.0, 60_000.0]),
+)
+def test_chunks_never_take_less_than_the_whole_but_for_its_overhead(
+    model: str, gpu: str, history: int, chunks: list[int], sequence: float | None
+) -> None:
+    chunks = [1000, *chunks]  # enough tokens to touch every expert, as a whole prefill is taken to do
+    profile = derive_profile(MODELS[model], GPUS[gpu], degrees=(8, 16), sequence_tokens=sequence)
+    degree = max(profile.degrees)
+    held, total = history, 0.0
+    for chunk in chunks:
+        total += profile.t_step(batch=0, context=0, chunk=chunk, chunk_history=held, degree=degree)
+        held += chunk
+    extra = DEFAULTS.prefill_overhead_s - DEFAULTS.decode_overhead_s
+    whole = profile.t_pre(history=history, increment=sum(chunks), degree=degree)
+    assert total + extra >= whole * (1 - 1e-6)
+
+
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.sampled_from([None, 2000.0, 60_000.0]),
+    *(st.floats(min_value=0, max_value=most) for most in (300, 1e6, 8192, 1e5)),
+    st.floats(min_value=0, max_value=1e5),
+)
+def test_a_step_is_monotone_in_every_length(
+    model: str, sequence: float | None, batch: float, context: float, chunk: float, history: float, more: float
+) -> None:
+    profile = derive_profile(MODELS[model], GPUS["amd-mi300x"], degrees=(8, 16), sequence_tokens=sequence)
+    degree = min(profile.degrees)
+    lengths = {"batch": batch, "context": context, "chunk": chunk, "chunk_history": history}
+    step = profile.t_step(**lengths, degree=degree)
+    assert step >= profile.t_dec(batch=batch, context=context, degree=degree)
+    for key in lengths:
+        longer = lengths | {key: lengths[key] + more}
+        assert profile.t_step(**longer, degree=degree) >= step * (1 - 1e-12)
+    again = profile_from_json(json.loads(json.dumps(profile_to_json(profile))))
+    assert again == profile
+
+
+def test_the_mixed_step_worked_by_hand() -> None:
+    # Llama-3.1-70B on 4 x H20: 16 sequences of 2,048 tokens decode, 512 tokens after 1,024 are prefilled beside them.
+    profile = derive_profile(LLAMA_70B, H20, degrees=(4,))
+    tokens, flops = 16 + 512, 4 * 148e12
+    pairs = 16 * 2048 + 512 * (1024 + 256)
+    # two all-reduces per layer: 15 us, a quarter more for the doubling to 4; 1.5 x 8,192 x 2 bytes at 3/4 of 450 GB/s
+    reduce = 160 * (15e-6 * 1.25 + tokens * 1.5 * 8192 * 2 / (450e9 * 0.75))
+    matrices = 2 * LLAMA_70B.active_params * tokens / (flops * 0.6)
+    attention = 4 * 80 * 64 * 128 * pairs / (flops * 0.4)
+    by_hand = 0.006 + reduce + matrices + attention
+    step = profile.t_step(batch=16, context=16 * 2048, chunk=512, chunk_history=1024, degree=4)
+    assert step == pytest.approx(by_hand, rel=1e-6)
+    assert step > profile.t_dec(batch=16, context=16 * 2048, degree=4)
