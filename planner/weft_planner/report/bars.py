@@ -8,7 +8,9 @@ from weft_planner.report import marks
 from weft_planner.report.scales import linear_scale, plain
 
 ROW, BAR, TOP, BOTTOM, RIGHT = 26.0, 16.0, 26.0, 46.0, 74.0
-MOST_LEFT = 250.0
+MOST_LEFT = 220.0
+BOLD = 1.1
+"""Bold letters are wider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,10 @@ class Bars:
 
 def draw(bars: Bars) -> str:
     """Return the picture as SVG."""
-    left = min(MOST_LEFT, 16 + max((marks.width_of(row.label) for row in bars.rows), default=0.0))
+    left = min(MOST_LEFT, 16 + max((BOLD * marks.width_of(row.label) for row in bars.rows), default=0.0))
     bottom = TOP + ROW * len(bars.rows)
     values = [value for row in bars.rows for value in (row.value, row.high)] + [bars.needed or 0.0]
-    x = linear_scale(values, left, marks.WIDTH - RIGHT, room=0.02)
+    x = linear_scale(values, left, marks.HALF - RIGHT, room=0.02)
     parts = []
     for value in x.ticks(6):
         parts.append(marks.line(x.at(value), TOP, x.at(value), bottom, "grid"))
@@ -52,11 +54,13 @@ def draw(bars: Bars) -> str:
     parts.append(marks.line(left, TOP, left, bottom, "axis"))
     if bars.needed is not None:
         place = x.at(bars.needed)
-        parts.append(marks.line(place, TOP - 6, place, bottom, "threshold slo"))
-        late = place + marks.width_of(bars.needed_label) > marks.WIDTH - 8
-        parts.append(marks.text(place, TOP - 11, bars.needed_label, "note slo", anchor="end" if late else "middle"))
-    parts.append(marks.text((left + marks.WIDTH - RIGHT) / 2, bottom + 38, bars.x_label, anchor="middle"))
-    return marks.picture(parts, name=bars.name, title=bars.title, description=bars.description, height=bottom + BOTTOM)
+        parts.append(marks.line(place, TOP - 6, place, bottom, "threshold plan"))
+        late = place + marks.width_of(bars.needed_label) > marks.HALF - 8
+        parts.append(marks.text(place, TOP - 11, bars.needed_label, "note plan", anchor="end" if late else "middle"))
+    parts.append(marks.text((left + marks.HALF - RIGHT) / 2, bottom + 38, bars.x_label, anchor="middle"))
+    return marks.picture(
+        parts, name=bars.name, title=bars.title, description=bars.description, width=marks.HALF, height=bottom + BOTTOM
+    )
 
 
 def _bar(

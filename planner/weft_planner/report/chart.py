@@ -45,6 +45,7 @@ class Threshold:
     value: float
     label: str
     kind: str = "slo"
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Chart:
     thresholds: Sequence[Threshold] = ()
     log_y: bool = False
     x_zero: bool = False
-    height: float = 300.0
+    height: float = 290.0
+    width: float = marks.HALF
     x_text: Callable[[float], str] = plain
     y_text: Callable[[float], str] = plain
 
@@ -77,7 +79,9 @@ def draw(chart: Chart) -> str:
     for threshold in chart.thresholds:
         parts += _threshold(threshold, x, y, top)
     parts += _spots(chart.spots, x, y)
-    return marks.picture(parts, name=chart.name, title=chart.title, description=chart.description, height=chart.height)
+    return marks.picture(
+        parts, name=chart.name, title=chart.title, description=chart.description, width=chart.width, height=chart.height
+    )
 
 
 def _scales(chart: Chart, top: float) -> tuple[Scale, Scale]:
@@ -86,7 +90,7 @@ def _scales(chart: Chart, top: float) -> tuple[Scale, Scale]:
     ys += [high for item in chart.lines for _, _, high in item.band]
     xs += [t.value for t in chart.thresholds if t.axis == "x"]
     ys += [t.value for t in chart.thresholds if t.axis == "y"]
-    x = linear_scale(xs, LEFT, marks.WIDTH - RIGHT, zero=chart.x_zero, room=0.03)
+    x = linear_scale(xs, LEFT, chart.width - RIGHT, zero=chart.x_zero, room=0.14 if chart.spots else 0.03)
     bottom = chart.height - BOTTOM
     if chart.log_y:
         ys += [low for item in chart.lines for _, low, _ in item.band]
@@ -97,16 +101,16 @@ def _scales(chart: Chart, top: float) -> tuple[Scale, Scale]:
 def _axes(chart: Chart, x: Scale, y: Scale, top: float) -> list[str]:
     bottom = chart.height - BOTTOM
     parts = []
-    for value in y.ticks(5):
+    for value in y.ticks(5 if chart.height > 200 else 3):
         place = y.at(value)
-        parts.append(marks.line(LEFT, place, marks.WIDTH - RIGHT, place, "grid"))
+        parts.append(marks.line(LEFT, place, chart.width - RIGHT, place, "grid"))
         parts.append(marks.text(LEFT - 8, place + 4, chart.y_text(value), "tick", anchor="end"))
-    for value in x.ticks(7):
+    for value in x.ticks(6 if chart.width <= marks.HALF else 12):
         place = x.at(value)
         parts.append(marks.line(place, bottom, place, bottom + 4, "axis"))
         parts.append(marks.text(place, bottom + 18, chart.x_text(value), "tick", anchor="middle"))
-    parts.append(marks.line(LEFT, bottom, marks.WIDTH - RIGHT, bottom, "axis"))
-    middle = (LEFT + marks.WIDTH - RIGHT) / 2
+    parts.append(marks.line(LEFT, bottom, chart.width - RIGHT, bottom, "axis"))
+    middle = (LEFT + chart.width - RIGHT) / 2
     parts.append(marks.text(middle, chart.height - 8, chart.x_label, anchor="middle"))
     parts.append(marks.text(14, (top + bottom) / 2, chart.y_label, anchor="middle", turned=True))
     return parts
@@ -153,7 +157,10 @@ def _threshold(threshold: Threshold, x: Scale, y: Scale, top: float) -> list[str
     kind = f"threshold {threshold.kind}"
     if threshold.axis == "y":
         place = y.at(threshold.value)
-        label = marks.text(x.end - 4, place - 5, threshold.label, f"note {threshold.kind}", anchor="end")
+        # On the left, where load is low and lines are far from it.
+        label = marks.text(
+            x.start + 5, place + (15 if threshold.below else -5), threshold.label, f"note {threshold.kind}"
+        )
         return [marks.line(x.start, place, x.end, place, kind), label]
     place = x.at(threshold.value)
     late = place + marks.width_of(threshold.label) + 8 > x.end
@@ -177,11 +184,12 @@ def _spots(spots: Sequence[Spot], x: Scale, y: Scale) -> list[str]:
         kind = f"{'dot' if spot.solid else 'ring'} c{spot.colour}"
         parts.append(marks.dot(px, py, kind, radius=6 if spot.solid else 4.5, hint=spot.label))
         wide = marks.width_of(spot.label)
-        start = px + 10 if px + 14 + wide < x.end else px - 10 - wide
-        free = all(abs(py - other) > 13 or start > right or start + wide < left for left, right, other in taken)
+        start = px + 9 if px + 12 + wide < x.end else px - 9 - wide
+        place = py - 6  # above a line that goes on to the right
+        free = all(abs(place - other) > 13 or start > right or start + wide < left for left, right, other in taken)
         if spot.named and free:
-            parts.append(marks.text(start, py + 4, spot.label, "note"))
-            taken.append((start, start + wide, py))
+            parts.append(marks.text(start, place, spot.label, "note"))
+            taken.append((start, start + wide, place))
         taken.append((px - 7, px + 7, py))
     return parts
 
@@ -192,7 +200,7 @@ def _legend(chart: Chart) -> tuple[list[str], int]:
     at, row = LEFT, 0
     for item in chart.lines:
         wide = 26 + marks.width_of(item.label) + 18
-        if at + wide > marks.WIDTH - RIGHT and at > LEFT:
+        if at + wide > chart.width - RIGHT and at > LEFT:
             at, row = LEFT, row + 1
         middle = 14 + LEGEND_ROW * row
         parts.append(marks.line(at, middle, at + 20, middle, f"line c{item.colour}{' dashed' if item.dashed else ''}"))

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-WIDTH = 640
-"""Units across; the page scales a picture to its column."""
-LETTER = 6.3
+HALF, WIDE = 520.0, 1060.0
+"""Units across of pictures in half a column and in a whole one: about the pixels they get, so that letters fit."""
+LETTER = 6.7
 """Mean width of a letter at the size of labels: SVG cannot measure text, and legends must not overlap."""
 
 
-def picture(parts: Iterable[str], *, name: str, title: str, description: str, height: float) -> str:
+def picture(parts: Iterable[str], *, name: str, title: str, description: str, width: float, height: float) -> str:
     """Return a whole picture with a title and a description for people who do not see it."""
     head = (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-labelledby="{name}-t {name}-d" '
+        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img" aria-labelledby="{name}-t {name}-d" '
         f'xmlns="http://www.w3.org/2000/svg"><title id="{name}-t">{escape(title)}</title>'
         f'<desc id="{name}-d">{escape(description)}</desc>'
     )
