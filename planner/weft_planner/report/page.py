@@ -151,8 +151,9 @@ def _sensitivity(facts: Facts, found: Sensitivity) -> str:
             f"the choice in {same} of {len(every)} cases (tinted); the case planned for is framed.",
             "quiet",
         )
-        + '<div class="panel"><div class="scroll"><table class="grid"><caption>Best layout, and in brackets how many sessions stay '
-        f"within the SLO with it; small: with {escape(own)} instead</caption><thead><tr><td></td>{head}</tr></thead>"
+        + '<div class="panel"><div class="scroll"><table class="grid"><caption>Best layout, and in brackets how many '
+        f"sessions stay within the SLO with it; small: with {escape(own)} instead</caption>"
+        f"<thead><tr><td></td>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div></div>"
     )
 
