@@ -1,0 +1,281 @@
+"""Measure a live engine on a grid: time to first token, engine steps, mixed steps and KV transfers.
+
+A *prefill* is the time to the first token of a prompt whose history is in the prefix cache. A *step* is the mean gap
+between tokens of a batch that decodes together. A *mixed step* is the one gap of such a batch in which another prompt
+was prefilled. A *transfer* is the time to the first token on the reading engine, less that of the same prompt once its
+KV is there. Every shape is timed in several rounds, so that an interrupted run has a bit of everything.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from time import monotonic, perf_counter
+
+from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts, Steps, Texts
+from weft_planner.profiling.engine_grid import prompt_length
+from weft_planner.profiling.measurements import Cell, Measurement, Measurements
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.002
+_TOGETHER = 0.3
+"""Tokens of one step come closer together than this share of the step."""
+_ATTEMPTS = 3
+_MOST_TOKENS_BESIDE = 4000
+"""A batch decodes at most this many tokens each while prefills are sent beside it."""
+
+
+class NotMeasurable(EngineError):  # noqa: N818 - says what became of a cell, not that something broke
+    """Report a cell this engine cannot show, with the reason; the run goes on without it."""
+
+
+class _AloneError(NotMeasurable):
+    """Report a prefill that ran between two steps and not within one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to measure: ``steps`` decode steps a timing, ``repeats`` rounds, within ``budget_s`` seconds of wall time."""
+
+    steps: int = 16
+    repeats: int = 3
+    budget_s: float = 1800.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is; seconds."""
+
+    done: int
+    total: int
+    elapsed: float
+    cell: Cell
+
+    @property
+    def left(self) -> float:
+        """Return the estimated seconds to the end."""
+        return self.elapsed / max(self.done, 1) * (self.total - self.done)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run gave; ``complete`` is False when the time was up, ``notes`` say what could not be measured."""
+
+    measurements: Measurements
+    complete: bool
+    notes: tuple[str, ...] = ()
+
+
+Keep = Callable[[Measurements], None]
+Tell = Callable[[Progress], None]
+
+
+class EngineProfiler:
+    """Time cells on one engine, and transfers from it to another."""
+
+    def __init__(
+        self, engine: EngineClient, facts: EngineFacts, *, settings: Settings, reader: EngineClient | None = None
+    ) -> None:
+        """Measure with these settings; ``reader`` is the decode engine that reads KV from this one."""
+        self._engine = engine
+        self._reader = reader
+        self._facts = facts
+        self._settings = settings
+        self._texts = Texts(facts.token_ids, seed=settings.seed)
+        self._cached: dict[str, int] = {}
+        self._exclusive = False
+
+    async def run(self, start: Measurements, cells: Sequence[Cell], *, keep: Keep, tell: Tell) -> Run:
+        """Time every cell as often as wanted, those that ``start`` has already counted in; ``keep`` gets every state.
+
+        Raises:
+            EngineError: the engine fails or does not cache prefixes; what was measured before has been kept.
+        """
+        have = Counter(row.cell for row in start.rows)
+        state = replace(start, planned=tuple(cells))
+        todo = [(r, cell) for r in range(self._settings.repeats) for cell in cells if have[cell] <= r]
+        began, notes, dropped = monotonic(), list[str](), set[Cell]()
+        if todo:
+            await self._warm_up()
+        for done, (_, cell) in enumerate(todo):
+            elapsed = monotonic() - began
+            tell(Progress(done, len(todo), elapsed, cell))
+            if elapsed > self._settings.budget_s:
+                notes.append(f"stopped after {elapsed:.0f} s with {len(todo) - done} timings left; resume the run")
+                return Run(state, complete=False, notes=tuple(notes))
+            if cell in dropped:
+                continue
+            try:
+                seconds = await self._time(cell)
+            except NotMeasurable as reason:
+                log.info("cell_not_measurable", extra={"cell": str(cell), "reason": str(reason)})
+                notes.append(f"{cell}: {reason}")
+                dropped.add(cell)
+                planned = tuple(c for c in state.planned if c != cell)
+                state = Measurements(state.about, tuple(r for r in state.rows if r.cell != cell), planned)
+            else:
+                state = replace(state, rows=(*state.rows, Measurement(cell, seconds, f"{cell}")))
+            keep(state)
+        return Run(state, complete=True, notes=tuple(notes))
+
+    async def _warm_up(self) -> None:
+        """Have the engine compile and open what it compiles and opens at first use."""
+        for length in (64, 1024):
+            limit = self._facts.max_model_len or length + 2
+            with suppress(NotMeasurable):
+                await self._engine.first_token(self._texts.fresh(min(length, limit - 2)))
+        beside = Steps()
+        await self._engine.decode([self._texts.fresh(8) for _ in range(4)], max_tokens=8, into=beside)
+
+    async def _time(self, cell: Cell) -> float:
+        if cell.function == "prefill":
+            return await self._prefill(cell.history, cell.increment)
+        if cell.function == "transfer":
+            return await self._transfer(cell)
+        return await (self._mixed(cell) if cell.chunk else self._step(cell))
+
+    async def _prefill(self, history: int, increment: int) -> float:
+        first = await self._engine.first_token(await self._after(history, increment))
+        if first.cached is not None and first.cached != history:
+            self._cached.pop("history", None)  # it was thrown out: fill it again, once
+            first = await self._engine.first_token(await self._after(history, increment))
+            if first.cached == 0 < history:
+                raise EngineError("the engine caches no prefixes; start it with prefix caching to measure histories")
+            if first.cached != history:
+                raise NotMeasurable(f"the engine had {first.cached} tokens of it cached; is its KV block size known?")
+        return first.seconds
+
+    async def _after(self, history: int, increment: int) -> list[int]:
+        """Return a prompt of new tokens behind a history that is in the prefix cache."""
+        if history:
+            await self._fill(["history"], history)
+        return self._texts.base("history", history) + self._texts.fresh(increment)
+
+    async def _fill(self, names: Sequence[str], length: int) -> None:
+        """Have the first tokens of texts cached; what was filled before is not sent again."""
+        wanted = [name for name in names if self._cached.get(name, 0) < length]
+        for name in wanted:
+            await self._engine.prime([self._texts.base(name, length)])
+            self._cached[name] = length
+
+    async def _batch(self, cell: Cell) -> list[list[int]]:
+        """Return a batch of prompts of which everything but the last token is cached."""
+        names = [f"sequence {i}" for i in range(cell.batch)]
+        length = prompt_length(cell, self._settings.steps)
+        await self._fill(names, length)
+        return [self._texts.base(name, length) for name in names]
+
+    async def _step(self, cell: Cell) -> float:
+        arrivals, steps = Steps(), self._settings.steps
+        prompts = await self._batch(cell)
+        # The first token comes from the prompt; some more let stragglers catch up.
+        await self._engine.decode(prompts, max_tokens=steps + 1 + steps // 4, into=arrivals)
+        if len(arrivals.times) < cell.batch or min(map(len, arrivals.times.values())) < 2:
+            raise NotMeasurable("answers came in one piece; the engine does not stream token by token")
+        begin = max(times[0] for times in arrivals.times.values())
+        end = min(times[-1] for times in arrivals.times.values())
+        together = [[at for at in times if begin <= at <= end] for times in arrivals.times.values()]
+        gaps = [(times[-1] - times[0]) / (len(times) - 1) for times in together if len(times) > steps // 2]
+        if len(gaps) < cell.batch:
+            raise NotMeasurable(f"the engine does not decode {cell.batch} sequences together")
+        per_event = arrivals.tokens / arrivals.events if arrivals.tokens else 1.0
+        return median(gaps) / per_event
+
+    async def _mixed(self, cell: Cell) -> float:
+        """Time a mixed step; on a machine that stutters it takes more than one attempt to tell it from its neighbours.
+
+        Raises:
+            NotMeasurable: no attempt showed one.
+        """
+        if not self._exclusive:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    return await self._mixed_once(cell)
+                except _AloneError:
+                    if attempt == _ATTEMPTS - 1:
+                        self._exclusive = True
+                except NotMeasurable:
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+        raise NotMeasurable("the engine prefills alone, decoding waits: it has no mixed steps")
+
+    async def _mixed_once(self, cell: Cell) -> float:
+        prompts = await self._batch(cell)
+        await self._fill(["history"], cell.history)
+        limit = self._facts.max_model_len
+        length = prompt_length(cell, self._settings.steps)
+        most = min(_MOST_TOKENS_BESIDE, limit - length) if limit else _MOST_TOKENS_BESIDE
+        arrivals = Steps()
+        batch = asyncio.create_task(self._engine.decode(prompts, max_tokens=most, into=arrivals))
+        try:
+            await self._until(batch, lambda: _count(arrivals) >= 3)
+            prompt = self._texts.base("history", cell.history) + self._texts.fresh(cell.chunk)
+            sent = perf_counter()
+            first = await self._engine.first_token(prompt)
+            seen = _count(arrivals)
+            await self._until(batch, lambda: _count(arrivals) >= seen + 2)
+        finally:
+            batch.cancel()  # closing the connection ends the batch
+            with suppress(asyncio.CancelledError, EngineError):
+                await batch
+        return self._gap(arrivals, sent=sent, first=first.at)
+
+    async def _until(self, batch: "asyncio.Task[None]", ready: Callable[[], bool]) -> None:
+        """Wait for a number of steps, as long as the batch lives."""
+        while not ready():
+            if batch.done():
+                await batch
+                raise NotMeasurable("the batch ended before the prefill beside it")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _gap(self, arrivals: Steps, *, sent: float, first: float) -> float:
+        """Return the step in which the prefill ran: the gap between tokens at whose end its own first token came."""
+        ends = list(_step_ends(arrivals))
+        gaps = [(b - a, a, b) for a, b in pairwise(ends)]
+        before = [gap for gap, _, b in gaps if b <= sent]
+        around = [(abs(b - first), gap) for gap, a, b in gaps if a >= sent - max(before, default=0.0) and b > sent]
+        if not before or not around:
+            raise NotMeasurable("the batch gave no steps around the prefill")
+        usual = median(before)
+        distance, gap = min(around)
+        if distance > _TOGETHER * usual:
+            raise _AloneError("the first token came between two steps")
+        inside = [max(0.0, g - usual) for g, _, b in gaps if sent < b <= first + _TOGETHER * usual]
+        if sum(inside) > 1.5 * max(gap - usual, 0.0):
+            raise NotMeasurable("the engine spread it over several steps; its token budget is smaller")
+        return gap
+
+    async def _transfer(self, cell: Cell) -> float:
+        if self._reader is None:
+            raise NotMeasurable("there is no decode engine to read the KV")
+        for _ in range(_ATTEMPTS):
+            prompt = self._texts.fresh(cell.tokens)
+            handle = await self._engine.export(prompt)
+            read = await self._reader.first_token(prompt, kv=handle)
+            # The same prompt again finds all but its last token cached: the same work without the transfer.
+            cached = await self._reader.first_token(prompt)
+            if read.seconds > cached.seconds:
+                return read.seconds - cached.seconds
+        raise NotMeasurable("reading the KV took no longer than finding it cached; measure longer prompts")
+
+
+def _count(arrivals: Steps) -> int:
+    """Return how many tokens the first sequence has."""
+    return len(arrivals.times.get(0, ()))
+
+
+def _step_ends(arrivals: Steps) -> Iterator[float]:
+    """Yield when each step ended: the median arrival of its tokens, so that one late event does not count."""
+    rows = list(arrivals.times.values())
+    first = rows[0]
+    # Tokens of one step may come in several pieces: half a gap tells them from those of the step before.
+    begin = max(times[0] for times in rows) - (first[-1] - first[0]) / max(len(first) - 1, 1) / 2
+    together = [[at for at in times if at >= begin] for times in rows]
+    for ends in zip(*together, strict=False):
+        yield median(ends)

@@ -1,0 +1,115 @@
+"""Choose what to time on a live engine: the shapes that fit it, in the order in which each costs least."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from weft_core.cost import Link
+from weft_planner.profiling.engine_client import EngineFacts
+from weft_planner.profiling.measurements import Cell
+
+_KV_SHARE = 0.9
+"""Fuller, the engine would throw cached prefixes out between the timings that need them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The lengths to combine, in tokens; ``contexts`` are per sequence, ``chunks`` ride along with a decode batch."""
+
+    histories: tuple[int, ...] = (0, 1024, 4096, 16384)
+    increments: tuple[int, ...] = (32, 128, 512, 1024, 2048, 4096, 8192)
+    batches: tuple[int, ...] = (1, 4, 16, 64, 128)
+    contexts: tuple[int, ...] = (256, 1024, 4096, 16384)
+    chunks: tuple[int, ...] = (128, 512, 2048)
+    transfers: tuple[int, ...] = (256, 1024, 4096, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The degrees of the engine that is profiled and of the one that reads its KV (0: none), and their link."""
+
+    degree: int
+    decode_degree: int = 0
+    link: Link = "inter-node"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The cells to time, and what was left out because the engine cannot hold it."""
+
+    cells: tuple[Cell, ...]
+    left_out: tuple[str, ...] = field(default=())
+
+
+def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_batch: int) -> Planned:
+    """Return the cells that fit the engine: histories in whole KV blocks, decode prompts one token beyond one.
+
+    Such a prompt, sent again, computes its last token only, so that all sequences of a batch begin to decode at once.
+    """
+    block = facts.block_size
+    histories = sorted({_rounded(h, block) for h in grid.histories})
+    cells = [
+        Cell("prefill", ends.degree, history=h, increment=max(2, i))
+        for h, i in product(histories, sorted(set(grid.increments)))
+    ]
+    cells += [
+        Cell("step", ends.degree, batch=batch, context=batch * (prompt_of(each, block) + steps // 2))
+        for batch, each in product(sorted(set(grid.batches)), sorted(set(grid.contexts)))
+    ]
+    if grid.chunks:
+        middle = sorted(grid.contexts)[len(grid.contexts) // 2 - 1] if len(grid.contexts) > 1 else grid.contexts[0]
+        few = sorted({grid.batches[len(grid.batches) // 4], grid.batches[-len(grid.batches) // 4]})
+        short = [h for h in histories if h <= 4096]
+        for batch, chunk, history in product(few, sorted(set(grid.chunks)), {short[0], short[-1]}):
+            context = batch * (prompt_of(middle, block) + steps // 2)
+            cells.append(Cell("step", ends.degree, history=history, batch=batch, context=context, chunk=chunk))
+    if ends.decode_degree:
+        for tokens in sorted({prompt_of(t, block) for t in grid.transfers}):
+            cells.append(Cell("transfer", ends.degree, tokens=tokens, destination=ends.decode_degree, link=ends.link))
+    kept, left_out = [], []
+    for cell in dict.fromkeys(cells):
+        reason = _too_large(cell, facts, steps=steps, most_batch=most_batch)
+        if reason:
+            left_out.append(f"{cell}: {reason}")
+        else:
+            kept.append(cell)
+    return Planned(tuple(sorted(kept, key=_order)), tuple(left_out))
+
+
+def prompt_of(tokens: int, block: int) -> int:
+    """Return the length nearest to ``tokens`` that is one more than whole blocks, at least one block."""
+    return max(block, _rounded(tokens, block)) + 1
+
+
+def prompt_length(cell: Cell, steps: int) -> int:
+    """Return the prompt of each sequence of a step's batch, so that halfway through ``steps`` it has its context."""
+    return cell.context // cell.batch - steps // 2
+
+
+def _rounded(tokens: int, block: int) -> int:
+    return round(tokens / block) * block
+
+
+def _too_large(cell: Cell, facts: EngineFacts, *, steps: int, most_batch: int) -> str:
+    longest = {
+        "prefill": cell.history + cell.increment + 1,
+        "step": (cell.context // cell.batch + 2 * steps if cell.batch else 0),
+        "transfer": cell.tokens + 1,
+    }[cell.function]
+    longest = max(longest, cell.history + cell.chunk + 1)
+    if facts.max_model_len and longest > facts.max_model_len:
+        return f"longer than the engine's limit of {facts.max_model_len} tokens"
+    held = cell.context + 2 * steps * cell.batch + cell.history + cell.chunk + longest
+    if facts.kv_capacity_tokens and held > _KV_SHARE * facts.kv_capacity_tokens:
+        return f"needs {held} tokens of KV, the engine holds {facts.kv_capacity_tokens}"
+    if most_batch and cell.batch > most_batch:
+        return f"larger than a batch of {most_batch}"
+    return ""
+
+
+def _order(cell: Cell) -> Sequence[object]:
+    """Order cells so that longer prefixes follow the shorter ones they begin with."""
+    kind = ("prefill", "step", "transfer").index(cell.function)
+    if cell.function == "step":
+        return kind, cell.chunk > 0, cell.context // cell.batch, cell.batch, cell.history, cell.chunk
+    return kind, False, cell.history, cell.increment, cell.tokens, 0

@@ -1,0 +1,168 @@
+"""Profile a mock engine on loopback: the fitted profile is the one that the engine follows."""
+
+from dataclasses import replace
+
+import pytest
+
+from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_mock_tests.engines import MODEL, config, engines
+from weft_planner.profiling.engine import EngineProfiler, Progress, Run, Settings
+from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
+from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
+from weft_planner.profiling.fit import fit_profile
+from weft_planner.profiling.measurements import About, Measurement, Measurements, Memory
+from weft_planner_tests.profiled import median_error
+
+pytestmark = pytest.mark.component
+
+SMALL = Grid(
+    histories=(0, 1024),
+    increments=(16, 128, 512, 1024, 2048),
+    batches=(1, 4, 8),
+    contexts=(64, 512),
+    chunks=(),
+    transfers=(64, 1024),
+)
+SETTINGS = Settings(steps=6, repeats=1, seed=7)
+
+
+def slow_profile(*, prefill: float = 1.0) -> CostProfile:
+    """Return a profile so slow that a busy machine's scheduling is small beside it; ``prefill`` scales that part."""
+    costs = DegreeCosts(
+        prefill=(
+            PrefillPiece(alpha=0.2 * prefill, per_token=1e-4 * prefill, per_pair=1e-7 * prefill),
+            PrefillPiece(alpha=0.3 * prefill, per_context_token=2e-5 * prefill),
+        ),
+        decode=(
+            DecodePiece(0.02, 2e-3, 2e-6, per_chunk_token=1e-4, per_chunk_pair=5e-8),
+            DecodePiece(0.025, 0.0, 4e-6, per_chunk_token=1e-4, per_chunk_pair=5e-8),
+        ),
+        weight_bytes_per_gpu=1,
+        kv_capacity_tokens=65536,
+    )
+    transfers = {(1, 1, "inter-node"): TransferCost(alpha=0.3, per_token=2e-4)}
+    return CostProfile(MODEL, "none", "mock", 100, {1: costs}, transfers)  # type: ignore[arg-type]
+
+
+async def profiled(url: str, grid: Grid, settings: Settings, *, reader: str = "") -> tuple[Run, list[Measurements]]:
+    """Profile an engine; return the run and every state it kept."""
+    kept: list[Measurements] = []
+    async with EngineClient(url) as engine, EngineClient(reader or url) as decode:
+        facts = await engine.facts()
+        planned = plan_cells(grid, facts, Ends(1, 1 if reader else 0), steps=settings.steps, most_batch=0)
+        profiler = EngineProfiler(engine, facts, settings=settings, reader=decode if reader else None)
+        run = await profiler.run(Measurements(About(), ()), planned.cells, keep=kept.append, tell=lambda _: None)
+    return run, kept
+
+
+@pytest.mark.timeout(90)
+async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
+    truth = slow_profile()
+    settings = config(profile=truth, max_model_len=8192)
+    readers = replace(settings, engine_id="reader", role="decode")
+    async with engines(settings, readers) as (client, reader):
+        run, kept = await profiled(client.url, SMALL, SETTINGS, reader=reader.url)
+    assert run.complete, run.notes
+    assert not run.notes
+    assert [len(state.rows) for state in kept] == list(range(1, len(run.measurements.rows) + 1))
+    cells = run.measurements.planned
+    assert {cell.function for cell in cells} == {"prefill", "step", "transfer"}
+    about = About(truth.model, truth.gpu, truth.engine, truth.kv_bytes_per_token, {1: Memory(1, 65536)})
+    fitted = fit_profile(replace(run.measurements, about=about))
+    for function in ("prefill", "step", "transfer"):
+        of_it = [cell for cell in cells if cell.function == function]
+        assert median_error(fitted, truth, of_it) < 0.05, function
+
+
+@pytest.mark.timeout(60)
+async def test_mixed_steps_are_measured_on_an_engine_that_has_them() -> None:
+    truth = slow_profile(prefill=0.1)
+    grid = replace(SMALL, increments=(16,), histories=(0, 256), contexts=(64,), batches=(2, 4), chunks=(128, 512))
+    async with engines(config(profile=truth, max_model_len=8192, chunk=512)) as (client,):
+        run, _ = await profiled(client.url, grid, SETTINGS)
+    mixed = [row for row in run.measurements.rows if row.cell.chunk]
+    assert len(mixed) == 8, run.notes
+    errors = []
+    for row in mixed:
+        cell = row.cell
+        right = truth.t_step(
+            batch=cell.batch, context=cell.context, chunk=cell.chunk, chunk_history=cell.history, degree=1
+        )
+        errors.append(abs(row.seconds / right - 1))
+    assert sorted(errors)[len(errors) // 2] < 0.1
+
+
+async def test_an_engine_that_prefills_alone_has_no_mixed_steps() -> None:
+    grid = Grid((0,), (16,), (2,), (64,), chunks=(256,), transfers=())
+    async with engines(config(profile=slow_profile(prefill=0.1))) as (client,):
+        run, _ = await profiled(client.url, grid, SETTINGS)
+    assert not [cell for cell in run.measurements.planned if cell.chunk]
+    assert any("it has no mixed steps" in note for note in run.notes)
+
+
+async def test_a_run_is_bounded_and_resumed() -> None:
+    grid = Grid((0,), (16, 32, 64), (1,), (64,), chunks=(), transfers=())
+    async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
+        facts = await engine.facts()
+        cells = plan_cells(grid, facts, Ends(1), steps=4, most_batch=0).cells
+        none = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2, budget_s=0.0))
+        cut = await none.run(Measurements(About(), ()), cells, keep=lambda _: None, tell=lambda _: None)
+        assert not cut.complete
+        assert cut.notes[0].endswith("8 timings left; resume the run")
+        before = Measurements(About(model="kept"), tuple(Measurement(cell, 1.0) for cell in (*cells[:2], cells[0])))
+        told: list[Progress] = []
+        rest = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2))
+        run = await rest.run(before, cells, keep=lambda _: None, tell=told.append)
+    assert run.measurements.rows[:3] == before.rows
+    assert run.measurements.about == before.about
+    assert sorted(row.cell for row in run.measurements.rows) == sorted((*cells, *cells))
+    assert [p.done for p in told] == list(range(5))
+    assert told[-1].left >= 0
+
+
+async def test_what_an_engine_says_of_itself_is_used() -> None:
+    async with engines(config(max_model_len=1024)) as (client,), EngineClient(client.url + "/v1") as engine:
+        facts = await engine.facts()
+    assert (facts.model, facts.max_model_len, facts.block_size) == (MODEL, 1024, 16)
+    assert facts.kv_capacity_tokens == 4096
+    assert len(facts.token_ids) >= 8
+    planned = plan_cells(Grid(), facts, Ends(1, 2), steps=16, most_batch=3)
+    assert max(cell.history + cell.increment for cell in planned.cells) < 1024
+    assert {cell.batch for cell in planned.cells if cell.function == "step"} == {1}
+    assert any("longer than the engine's limit of 1024 tokens" in text for text in planned.left_out)
+    assert any("larger than a batch of 3" in text for text in planned.left_out)
+
+
+async def test_another_model_is_refused() -> None:
+    async with engines(config()) as (client,), EngineClient(client.url, model="other") as engine:
+        with pytest.raises(EngineError, match=f"serves {MODEL} and not 'other'"):
+            await engine.facts()
+
+
+async def test_a_dead_or_failing_engine_is_named() -> None:
+    async with EngineClient("http://127.0.0.1:9") as engine:
+        with pytest.raises(EngineError, match=r"http://127\.0\.0\.1:9: ConnectError .*is it up and reachable"):
+            await engine.facts()
+    async with engines(config()) as (client,), EngineClient(client.url) as engine:
+        await client.faults(status=503)
+        with pytest.raises(EngineError, match="answered 503: a fault says so"):
+            await engine.first_token([300, 301])
+        await client.faults()
+        with pytest.raises(EngineError, match=r"answered 400: .*maximum context length is 2048"):
+            await engine.first_token([300] * 5000)
+
+
+async def test_an_engine_without_room_for_the_batch_is_told_from_a_slow_one() -> None:
+    async with engines(config(profile=slow_profile(prefill=0.1), max_sequences=2)) as (client,):
+        run, _ = await profiled(client.url, Grid((0,), (16,), (4,), (64,), (), ()), SETTINGS)
+    assert any("does not decode 4 sequences together" in note for note in run.notes)
+    assert [cell for cell in run.measurements.planned if cell.function == "step"] == []
+
+
+def test_cells_come_in_an_order_that_grows_prefixes() -> None:
+    facts = EngineFacts("m", "", 0, 16, 0, tuple(range(9)))
+    cells = plan_cells(Grid(), facts, Ends(2, 4), steps=16, most_batch=0).cells
+    steps = [cell.context // cell.batch for cell in cells if cell.function == "step" and not cell.chunk]
+    assert steps == sorted(steps)
+    assert all((cell.context // cell.batch - 8) % 16 == 1 for cell in cells if cell.batch)
+    assert all(cell.history % 16 == 0 for cell in cells)
