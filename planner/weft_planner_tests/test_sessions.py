@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_planner.sessions import Sample, Size, draw
+from weft_planner.sessions import Ints, Sample, Size, draw
 from weft_planner.traffic import Workload
 from weft_planner_tests.requests import workload
 
@@ -32,7 +32,7 @@ def rich(**changes: object) -> Workload:
     return Workload.model_validate({**body, **changes})
 
 
-def rows_of(drawn: Sample, session: int) -> np.ndarray:  # type: ignore[type-arg]
+def rows_of(drawn: Sample, session: int) -> Ints:
     return np.flatnonzero(drawn.session == session)
 
 
