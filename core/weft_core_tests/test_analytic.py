@@ -131,7 +131,7 @@ def test_chunks_never_take_less_than_the_whole_but_for_its_overhead(
     model: str, gpu: str, history: int, chunks: list[int], sequence: float | None
 ) -> None:
     chunks = [1000, *chunks]  # enough tokens to touch every expert, as a whole prefill is taken to do
-    profile = derive_profile(MODELS[model], GPUS[gpu], degrees=(4, 8, 16), sequence_tokens=sequence)
+    profile = derive_profile(MODELS[model], GPUS[gpu], degrees=(2, 4, 8, 16), sequence_tokens=sequence)
     degree = max(profile.degrees)
     held, total = history, 0.0
     for chunk in chunks:
@@ -151,7 +151,7 @@ def test_chunks_never_take_less_than_the_whole_but_for_its_overhead(
 def test_a_step_is_monotone_in_every_length(
     model: str, sequence: float | None, batch: float, context: float, chunk: float, history: float, more: float
 ) -> None:
-    profile = derive_profile(MODELS[model], GPUS["amd-mi300x"], degrees=(4, 8, 16), sequence_tokens=sequence)
+    profile = derive_profile(MODELS[model], GPUS["amd-mi300x"], degrees=(2, 4, 8, 16), sequence_tokens=sequence)
     degree = min(profile.degrees)
     lengths = {"batch": batch, "context": context, "chunk": chunk, "chunk_history": history}
     step = profile.t_step(**lengths, degree=degree)
