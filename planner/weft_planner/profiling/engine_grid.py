@@ -1,6 +1,5 @@
 """Choose what to time on a live engine: the shapes that fit it, in the order in which each costs least."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -107,9 +106,9 @@ def _too_large(cell: Cell, facts: EngineFacts, *, steps: int, most_batch: int) -
     return ""
 
 
-def _order(cell: Cell) -> Sequence[object]:
+def _order(cell: Cell) -> tuple[int, ...]:
     """Order cells so that longer prefixes follow the shorter ones they begin with."""
     kind = ("prefill", "step", "transfer").index(cell.function)
     if cell.function == "step":
-        return kind, cell.chunk > 0, cell.context // cell.batch, cell.batch, cell.history, cell.chunk
-    return kind, False, cell.history, cell.increment, cell.tokens, 0
+        return kind, int(cell.chunk > 0), cell.context // cell.batch, cell.batch, cell.history, cell.chunk
+    return kind, 0, cell.history, cell.increment, cell.tokens, 0

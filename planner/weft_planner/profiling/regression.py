@@ -203,7 +203,8 @@ def nnls(a: Floats, b: Floats, *, guess: Floats | None = None) -> Floats:
             gradient = target - gram @ x
             gradient[places] = 0.0
             if gradient.max() <= threshold:
-                return x / norm
+                found: Floats = x / norm
+                return found
             free = places.tolist()
     for _ in range(3 * columns):
         gradient = target - gram @ x
@@ -224,4 +225,5 @@ def nnls(a: Floats, b: Floats, *, guess: Floats | None = None) -> Floats:
             for index in [index for index in free if x[index] <= 1e-15]:
                 x[index] = 0.0
                 free.remove(index)
-    return x / norm
+    result: Floats = x / norm
+    return result
