@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_e2e.replay.selection import FRAMING_TOKENS_PER_MESSAGE, Limits, means, recorded_gaps, select
-from weft_e2e.replay.sessions import PlannedRound, PlannedSession, RecordedRound, RecordedSession, Trace
+from weft_e2e.replay.selection import FRAMING_TOKENS_PER_MESSAGE, Limits, recorded_gaps, select
+from weft_e2e.replay.sessions import RecordedRound, RecordedSession, Trace
 from weft_e2e.replay.traces import SOURCES, TraceError, load, parse
 
 ROUNDS = st.builds(
@@ -88,22 +88,6 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
         Limits(sessions=0)
     with pytest.raises(ValueError, match="gap_scale must be a finite"):
         Limits(gap_scale=float("nan"))
-
-
-def test_the_means_are_those_of_the_sessions_sent() -> None:
-    first = PlannedSession("a", 0.0, (PlannedRound(100, 10, 0.0), PlannedRound(20, 30, 2.0)))
-    second = PlannedSession("b", 1.0, (PlannedRound(300, 20, 0.0),))
-
-    fitted = means((first, second), within_s=4.0)
-
-    assert fitted.as_spec() == {
-        "arrivalRate": 0.5,
-        "rounds": {"mean": 1.5},
-        "firstPrompt": {"mean": 200},
-        "increment": {"mean": 20},
-        "decode": {"mean": 20},
-        "gap": {"mean": "2000ms"},
-    }
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))

@@ -1,16 +1,19 @@
 """The example that the demo applies is valid, and is planned for the very sessions that are replayed."""
 
-from dataclasses import replace
+import statistics
 
+import pytest
 import yaml
 
+from weft_e2e.demo.cli import demo
 from weft_e2e.demo.collect import simulated, slo_of
 from weft_e2e.demo.run import choose, manifest_for
 from weft_e2e.demo.settings import EXAMPLE, TRACE_LIMITS, Settings, repository_root
-from weft_e2e.replay.selection import variations
-from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_operator.api.service import DisaggInferenceService
+from weft_planner.cli import running
+from weft_planner.traffic import Workload
+from weft_planner.workload_file import request_form
 
 
 def test_the_example_is_planned_for_the_sessions_of_the_default_demo() -> None:
@@ -18,9 +21,37 @@ def test_the_example_is_planned_for_the_sessions_of_the_default_demo() -> None:
 
     manifest, notes = manifest_for(Settings(), choose(Settings()))
 
-    assert manifest == example
+    assert manifest == example, "paste what `weft demo workload` prints into the example"
     assert len(notes) == 1
-    assert "the plan takes 0.6" in notes[0]
+    assert "distributions fitted to these sessions" in notes[0]
+
+
+def test_the_command_prints_the_examples_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    example = yaml.safe_load((repository_root() / EXAMPLE).read_text())
+
+    assert running.run(demo, ["workload"], prog="weft demo") == 0
+
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed)["workload"] == example["spec"]["workload"]
+    assert "# arrivals are not recorded" in printed
+
+
+def test_the_examples_workload_has_the_lengths_of_the_sessions() -> None:
+    """First prompts vary by more than twice their mean, answers hardly: what means alone cannot say."""
+    selection = choose(Settings())
+    example = yaml.safe_load((repository_root() / EXAMPLE).read_text())
+    (mix,) = Workload.model_validate(request_form(example["spec"]["workload"], where="spec.workload")).mix
+
+    first = [s.rounds[0].added_tokens for s in selection.sessions]
+    answers = [r.decode_tokens for s in selection.sessions for r in s.rounds]
+
+    assert mix.first_prompt.variation == pytest.approx(statistics.pstdev(first) / statistics.fmean(first), rel=0.1)
+    assert mix.first_prompt.variation > 2
+    assert mix.decode.variation == pytest.approx(statistics.pstdev(answers) / statistics.fmean(answers), rel=0.1)
+    assert mix.total_tokens == pytest.approx(
+        sum(r.added_tokens + r.decode_tokens for s in selection.sessions for r in s.rounds) / len(selection.sessions),
+        rel=0.02,
+    )
 
 
 def test_other_sessions_bring_their_own_workload_and_say_so() -> None:
@@ -29,7 +60,7 @@ def test_other_sessions_bring_their_own_workload_and_say_so() -> None:
     manifest, notes = manifest_for(settings, choose(settings))
 
     assert manifest["spec"]["workload"]["firstPrompt"]["mean"] > 3000
-    assert notes[1] == "spec.workload of the example was replaced by the means of these sessions"
+    assert notes[1] == "spec.workload of the example was replaced by the distributions of these sessions"
 
 
 def test_the_manifests_are_accepted_by_the_api() -> None:
@@ -51,12 +82,3 @@ def test_what_is_simulated_is_said_for_each_place() -> None:
     assert slo_of(spec["slo"]).ttft_s == 5.0
     real = changed({"spec": spec}, "spec.engine.type", "vllm")["spec"]
     assert simulated(real, local=False) == elsewhere[-1:]
-
-
-def test_variation_is_spread_over_mean() -> None:
-    rounds = (PlannedRound(10, 4, 0.0), PlannedRound(30, 4, 1.0))
-    one = PlannedSession("a", 0.0, rounds)
-
-    found = variations((one, replace(one, rounds=(PlannedRound(30, 4, 0.0),))))
-
-    assert found == {"first prompts": 0.5, "later additions": 0.0, "answers": 0.0}

@@ -30,6 +30,10 @@ CLOSE_SHIFT = 0.1
 """A lognormal this close to the values is taken by ``auto``: two numbers say as much as a table."""
 MOST_POINTS = 24
 """Points of an empirical shape: enough for a KS distance of some percent, and still readable in a manifest."""
+GOOD_ENOUGH = 0.01
+"""Both distances at which a shape needs no more points."""
+SLACK = 0.01
+"""Share by which a draw may exceed a value that is not whole and still count as not above it."""
 LEAST_STEP = 0.01
 """Share of all values that a single value must have to become a step of its own."""
 VALUES_PER_POINT = 3
@@ -109,8 +113,8 @@ def distances(data: Floats, distribution: Distribution, *, whole: bool) -> tuple
     """Return (ks, shift) between sorted values and a distribution."""
     distinct, counts = np.unique(data, return_counts=True)
     below = np.cumsum(counts) / len(data)
-    model = shares_below(distribution, distinct + (0.5 if whole else 0.0))
     mean = float(data.mean())
+    model = shares_below(distribution, distinct + 0.5 if whole else distinct * (1 + SLACK))
     moved = np.abs(np.quantile(data, _GRID, method="inverted_cdf") - values_at(distribution, _GRID)).mean()
     return float(np.abs(below - model).max()), float(moved / mean) if mean > 0 else 0.0
 
@@ -123,14 +127,17 @@ def fit_empirical(data: Floats, *, points: int = MOST_POINTS) -> Distribution:
     Points are added where the straight line misses the values most: in turn by the area it misses (the tail weighs)
     and by the share of values it misplaces (the body weighs).
     """
-    size = len(data)
+    size, mean = len(data), float(data.mean())
     knots = [(0.0, float(data[0])), (1.0, float(data[-1]))]
     p = (np.arange(size) + 0.5) / size
     for step in range(min(points, size // VALUES_PER_POINT) - 2):
         line = np.interp(p, [k[0] for k in knots], [k[1] for k in knots])
         missed = np.abs(data - line)
+        misplaced, far = _misplaced(data, line)
+        if far <= GOOD_ENOUGH * size and missed.mean() <= GOOD_ENOUGH * mean:
+            break
         if step % 2:
-            worst = _misplaced(data, line)
+            worst = misplaced
         else:
             edges = np.searchsorted(p, [k[0] for k in knots])
             areas = [float(missed[a:b].sum()) for a, b in pairwise(edges)]
@@ -140,14 +147,15 @@ def fit_empirical(data: Floats, *, points: int = MOST_POINTS) -> Distribution:
         if missed[worst] <= 0:
             break
         knots = _with(knots, data, worst)
-    at = tuple(round(k[0], 6) for k in knots)
+    at = tuple(round(k[0], 4) for k in knots)
     return Empirical(at=at, values=tuple(k[1] for k in knots))
 
 
-def _misplaced(data: Floats, line: Floats) -> int:
-    """Return the place where the straight pieces stand most ranks away from the values."""
-    ranks = np.searchsorted(line, data, side="right") - np.searchsorted(data, data, side="right")
-    return int(np.argmax(np.abs(ranks)))
+def _misplaced(data: Floats, line: Floats) -> tuple[int, int]:
+    """Return the place where the straight pieces stand most ranks away from the values, and how many."""
+    ranks = np.abs(np.searchsorted(line, data, side="right") - np.searchsorted(data, data, side="right"))
+    worst = int(np.argmax(ranks))
+    return worst, int(ranks[worst])
 
 
 def _with(knots: list[tuple[float, float]], data: Floats, worst: int) -> list[tuple[float, float]]:

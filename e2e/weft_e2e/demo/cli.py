@@ -11,7 +11,7 @@ import click
 from weft_e2e.cluster import ClusterError
 from weft_e2e.demo import table
 from weft_e2e.demo.install import take_down
-from weft_e2e.demo.run import run
+from weft_e2e.demo.run import choose, fitted_workload, run
 from weft_e2e.demo.settings import TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed
 from weft_e2e.images import ImagesError
@@ -21,6 +21,7 @@ from weft_e2e.replay.traces import SOURCES, TraceError
 from weft_e2e.waiting import WaitedTooLong
 from weft_planner.cli import running
 from weft_planner.cli.running import INTERRUPTED
+from weft_planner.workload_file import spec_form, to_yaml
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
@@ -52,19 +53,22 @@ _context = click.option(
 )
 
 
-@click.group()
-def demo() -> None:
-    """A planned service on a real cluster, recorded agent sessions replayed through it, and a report."""
-
-
-@demo.command()
-@click.option(
+_trace = click.option(
     "--trace",
     type=click.Choice(sorted(SOURCES)),
     default="gaia_whowhen",
     show_default=True,
     help="Recorded sessions to replay.",
 )
+
+
+@click.group()
+def demo() -> None:
+    """A planned service on a real cluster, recorded agent sessions replayed through it, and a report."""
+
+
+@demo.command()
+@_trace
 @_limit_options
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Folder of the report."
@@ -107,6 +111,21 @@ def up(
     for step in facts.next_steps:
         click.echo(f"  - {step.replace('`', '')}")
     return 1 if facts.problems else 0
+
+
+@demo.command()
+@_trace
+@_limit_options
+def workload(*, trace: str, **limits: int | float | None) -> int:
+    """Print the workload fitted to the sessions that the demo replays: spec.workload of its example."""
+    try:
+        settings = Settings(trace=trace, limits=_limits(trace, limits))
+        fitted = fitted_workload(settings, choose(settings))
+    except (TraceError, ValueError) as error:
+        click.echo(f"weft demo: {error}", err=True)
+        return 1
+    click.echo(to_yaml(spec_form(fitted.body), comments=fitted.notes), nl=False)
+    return 0
 
 
 @demo.command()

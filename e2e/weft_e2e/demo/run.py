@@ -18,12 +18,14 @@ from weft_e2e.kube import Kube, Object
 from weft_e2e.metrics import growth
 from weft_e2e.replay.client import Deadlines, replay
 from weft_e2e.replay.records import ReplayResult, RoundRecord, save
-from weft_e2e.replay.selection import Selection, means, recorded_gaps, select, variations
+from weft_e2e.replay.selection import Selection, recorded_gaps, select
 from weft_e2e.replay.traces import load
+from weft_e2e.replay.workload import fit_workload
 from weft_e2e.service import Service, condition_words, settled
 from weft_e2e.waiting import WaitedTooLong, until
 from weft_mock.tokenizer import filler
-from weft_planner.sessions import VARIATION
+from weft_planner.trace_fit import TraceFit
+from weft_planner.workload_file import spec_form
 
 
 def run(settings: Settings, say: Say) -> Facts:
@@ -66,15 +68,22 @@ def choose(settings: Settings) -> Selection:
     return select(load(settings.trace), settings.limits, gap_pool=pool, gap_pool_name="claude_code")
 
 
+def fitted_workload(settings: Settings, selection: Selection) -> TraceFit:
+    """Return the workload that the plan is made for, fitted to the sessions that are replayed."""
+    return fit_workload(selection.sessions, name=selection.trace, within_s=settings.limits.arrivals_within_s)
+
+
 def manifest_for(settings: Settings, selection: Selection) -> tuple[Object, tuple[str, ...]]:
     """Return the example service; where other sessions are replayed, with their workload instead of the example's."""
     manifest: Object = yaml.safe_load((repository_root() / EXAMPLE).read_text())
-    spread = ", ".join(f"{name} {v:.1f}" for name, v in variations(selection.sessions).items())
-    notes = [f"lengths vary by (standard deviation over mean) {spread}; the plan takes {VARIATION:g} for each"]
-    fitted = means(selection.sessions, within_s=settings.limits.arrivals_within_s).as_spec()
-    if manifest["spec"]["workload"] != fitted:
-        manifest["spec"]["workload"] = fitted
-        notes.append("spec.workload of the example was replaced by the means of these sessions")
+    fitted = fitted_workload(settings, selection)
+    worst = max(fitted.figures[""], key=lambda figure: figure.ks)
+    farthest = f"{worst.name.replace('_', ' ')}, by at most {worst.ks:.0%} of its values (KS)"
+    notes = [f"spec.workload holds distributions fitted to these sessions; the farthest is that of {farthest}"]
+    workload = spec_form(fitted.body)
+    if manifest["spec"]["workload"] != workload:
+        manifest["spec"]["workload"] = workload
+        notes.append("spec.workload of the example was replaced by the distributions of these sessions")
     return manifest, tuple(notes)
 
 

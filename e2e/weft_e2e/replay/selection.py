@@ -5,7 +5,6 @@ The choice is pure: the same trace, limits and seed give the same sessions, arri
 
 import math
 import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -187,50 +186,3 @@ def _notes(
     if tally.cut_gaps:
         notes.append(f"{tally.cut_gaps} pauses were cut to {limits.max_gap_s:g} s")
     return tuple(notes)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadMeans:
-    """The means that a plan is made for; tokens, seconds, sessions per second."""
-
-    arrival_rate: float
-    rounds: float
-    first_prompt: float
-    increment: float
-    decode: float
-    gap: float
-
-    def as_spec(self) -> dict[str, object]:
-        """Return the means in the form of ``spec.workload``."""
-        return {
-            "arrivalRate": round(self.arrival_rate, 2),
-            "rounds": {"mean": round(self.rounds, 1)},
-            "firstPrompt": {"mean": round(self.first_prompt)},
-            "increment": {"mean": round(self.increment)},
-            "decode": {"mean": round(self.decode)},
-            "gap": {"mean": f"{round(self.gap * 1000)}ms"},
-        }
-
-
-def variations(sessions: Sequence[PlannedSession]) -> dict[str, float]:
-    """Return the coefficients of variation of the lengths: standard deviation over mean."""
-    lengths = {
-        "first prompts": [s.rounds[0].added_tokens for s in sessions],
-        "later additions": [r.added_tokens for s in sessions for r in s.rounds[1:]],
-        "answers": [r.decode_tokens for s in sessions for r in s.rounds],
-    }
-    return {name: statistics.pstdev(v) / statistics.fmean(v) for name, v in lengths.items() if v}
-
-
-def means(sessions: Sequence[PlannedSession], *, within_s: float) -> WorkloadMeans:
-    """Fit the workload means of the sessions; ``within_s`` is the time over which they arrive."""
-    rounds = [r for s in sessions for r in s.rounds]
-    later = [r for s in sessions for r in s.rounds[1:]]
-    return WorkloadMeans(
-        arrival_rate=len(sessions) / within_s if within_s > 0 else float(len(sessions)),
-        rounds=len(rounds) / len(sessions),
-        first_prompt=statistics.fmean(s.rounds[0].added_tokens for s in sessions),
-        increment=statistics.fmean(r.added_tokens for r in later) if later else 0.0,
-        decode=statistics.fmean(r.decode_tokens for r in rounds),
-        gap=statistics.fmean(r.gap_s for r in later) if later else 0.0,
-    )
