@@ -1,9 +1,8 @@
-"""Cost profiles and workers that tests share."""
+"""Cost profiles that tests share."""
 
 from hypothesis import strategies as st
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, FitError, Link, PrefillPiece, TransferCost
-from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask, PrefillWorkerView
 
 
 def simple_profile() -> CostProfile:
@@ -26,36 +25,6 @@ def simple_profile() -> CostProfile:
             for n in (1, 2)
         },
         transfers={(s, d, link): TransferCost(0.1, 0.0001 * s) for s in (1, 2) for d in (1, 2) for link in LINKS},
-    )
-
-
-def prefill_worker(
-    name: str, *, degree: int = 1, queue: tuple[PrefillTask, ...] = (), ttft: float | None = None
-) -> PrefillWorkerView:
-    """Return a prefill worker."""
-    return PrefillWorkerView(worker=name, degree=degree, queue=queue, windowed_ttft=ttft)
-
-
-def decode_worker(
-    name: str = "d",
-    *,
-    degree: int = 1,
-    queue: tuple[PrefillTask, ...] = (),
-    itl: float | None = None,
-    used: int = 0,
-    capacity: int = 1000,
-    sessions: int = 0,
-) -> DecodeWorkerView:
-    """Return a decode worker."""
-    return DecodeWorkerView(
-        worker=name,
-        degree=degree,
-        queue=queue,
-        windowed_itl=itl,
-        kv_used=used,
-        kv_capacity=capacity,
-        sessions=sessions,
-        batch=sessions,
     )
 
 

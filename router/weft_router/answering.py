@@ -1,6 +1,7 @@
 """Let the decode engine answer a round, and remember what that means for the session's next one."""
 
 import logging
+import math
 from array import array
 from time import monotonic
 
@@ -13,6 +14,7 @@ from weft_router.engine import Engine
 from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.handles import KvHandle, accept
 from weft_router.metrics import Metrics
+from weft_router.pace import Pace
 from weft_router.passing import Passing
 from weft_router.prefill_queue import PrefillQueue
 from weft_router.remote import EngineAnsweredError
@@ -52,7 +54,10 @@ class Answering:
         self._itl = itl
         self.metrics = metrics
         self.ratio = CharsPerToken()
-        self.batch = 0
+        self.decoding: dict[int, Pace] = {}
+        """The paces of the rounds that are decoding now."""
+        self.answer_tokens = math.nan
+        """A moving mean over the answers so far."""
         self.legs = Legs()
         self._streams_export: bool | None = None
         """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
@@ -122,8 +127,14 @@ class Answering:
             raise EngineAnsweredError(response.status, body)
         raise LegFailedError("engine-error", f"status {response.status}")
 
-    def gap(self, seconds: float, tokens: int) -> None:
-        """Record that ``tokens`` tokens took ``seconds`` after the one before."""
+    @property
+    def batch(self) -> int:
+        """Return how many rounds are decoding now."""
+        return len(self.decoding)
+
+    def gap(self, rnd: Round, seconds: float, tokens: int) -> None:
+        """Record that ``tokens`` tokens of a round took ``seconds`` after the one before."""
+        rnd.pace.add(seconds, tokens, itl_slo=self.config.slo.itl)
         self._itl.add(monotonic(), seconds, tokens)
         for _ in range(min(tokens, 64)):
             self.metrics.itl.observe(seconds / tokens)
@@ -200,6 +211,8 @@ class Answering:
         history = min(task.history, prompt_tokens)
         metrics.increment_tokens.labels(rnd.phase).observe(prompt_tokens - history)
         metrics.decode_tokens.observe(completion)
+        known = self.answer_tokens == self.answer_tokens
+        self.answer_tokens = 0.95 * self.answer_tokens + 0.05 * completion if known else float(completion)
         rnd.facts.update(prompt_tokens=prompt_tokens, completion_tokens=completion, history=history)
         if completion > 1 and rnd.first_at is not None:
             itl = (monotonic() - rnd.first_at) / (completion - 1)

@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from weft_core.cost import CostProfile, CostProfileError
+from weft_core.policies.catalogue import (
+    DEFAULT_BINDING,
+    DEFAULT_CAP,
+    POLICIES,
+    BindingName,
+    ModeName,
+    OrderName,
+    PolicyName,
+    parameters,
+)
+from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
 from weft_core.profile_json import profile_from_json
 
 Role = Literal["coordinator", "prefill", "decode"]
@@ -42,15 +53,49 @@ class SloConfig(_Section):
 
 
 class RoutingConfig(_Section):
-    policy: Literal["ampd", "remote-jsq"] = "ampd"
+    policy: PolicyName = "ampd"
+    mode: ModeName = LIVE_MODE
+    binding: BindingName = DEFAULT_BINDING
+    order: OrderName = "ampd-window"
+    params: dict[str, float] = Field(default_factory=dict)
     alpha: float = Field(0.9, gt=0)
     beta: float = Field(0.85, gt=0)
     window: int = Field(3, ge=1, le=6)
+    ageing_cap: int = Field(DEFAULT_CAP, alias="ageingCap", ge=1)
     stats_window_seconds: float = Field(10.0, alias="statsWindowSeconds", gt=0)
     session_ttl_seconds: int = Field(3600, alias="sessionTtlSeconds", ge=1)
     prefill_concurrency: int = Field(1, alias="prefillConcurrency", ge=1)
     prefill_queue_limit: int = Field(512, alias="prefillQueueLimit", ge=1)
     seed: int = 0
+
+    @property
+    def overrides(self) -> dict[str, float]:
+        """Return the policy's parameters that differ from the catalogue's defaults, as far as they are given."""
+        return {"alpha": self.alpha, "beta": self.beta} if self.policy == "ampd" else self.params
+
+    @model_validator(mode="before")
+    @classmethod
+    def _order_of_the_policy(cls, given: object) -> object:
+        """Let an absent queue order be the one the policy goes with."""
+        if isinstance(given, dict) and "order" not in given:
+            rule = POLICIES.get(str(given.get("policy", "ampd")))
+            return {**given, "order": rule.order} if rule is not None else given
+        return given
+
+    @model_validator(mode="after")
+    def _feasible(self) -> "RoutingConfig":
+        """Refuse what this router cannot do; it never does something else silently."""
+        if self.policy == "weft" and self.mode not in LIVE_MODES:
+            raise ValueError(f"mode: the router cannot run local prefills in chunks yet; use {' or '.join(LIVE_MODES)}")
+        if self.binding not in LIVE_BINDINGS:
+            raise ValueError(
+                f"binding: the router does not know what decode workers' prefix caches hold yet; use one of "
+                f"{', '.join(LIVE_BINDINGS)}"
+            )
+        if self.policy == "ampd" and self.params:
+            raise ValueError("params: the parameters of ampd are the fields alpha and beta; remove params")
+        parameters(self.policy, self.mode, self.overrides)
+        return self
 
 
 class LimitsConfig(_Section):

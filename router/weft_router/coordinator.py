@@ -58,7 +58,7 @@ class Coordinator:
             store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: self._registry.store_up
         )
         self._registry.on_new_epoch = self._bindings.republish
-        self._placement = Placement()
+        self._placement = Placement(config.routing.binding)
         self._heads = Heads()
         self._relay = Relay(config, http=self._http, registry=self._registry, metrics=metrics)
         self._background = Background()

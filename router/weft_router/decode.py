@@ -10,7 +10,7 @@ from time import monotonic
 
 from aiohttp import web
 
-from weft_core.policies.snapshot import Decision, DecodeWorkerView, PrefillTask
+from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_core.slo import Slo
 from weft_router.answering import Answering
 from weft_router.answers import models, read_body
@@ -20,6 +20,7 @@ from weft_router.config import Settings
 from weft_router.errors import ApiError, InvalidRequestError, LegFailedError, UnavailableError
 from weft_router.inference import PATHS, check
 from weft_router.metrics import Metrics
+from weft_router.pace import Paces
 from weft_router.relay import SHUTTING_DOWN
 from weft_router.remote import EngineAnsweredError, RemotePrefill, engine_error
 from weft_router.round import Prefilled, Round
@@ -50,7 +51,10 @@ class DecodeSidecar:
         self._metrics = metrics
         self._sidecar = Sidecar(settings, store, metrics, describe=self._describe)
         self._sessions = Sessions(ttl_s=config.routing.session_ttl_seconds)
+        self._paces = Paces()
+        self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
         self._itl = Window(config.routing.stats_window_seconds)
+        self._rounds = Window(config.routing.stats_window_seconds)
         slo = Slo(ttft_s=config.slo.ttft, itl_s=config.slo.itl)
         self._policy = Policy(config.routing, profile=settings.profile, slo=slo, salt=settings.worker)
         self._remote = RemotePrefill(
@@ -93,6 +97,7 @@ class DecodeSidecar:
         registry = self._sidecar.registry
         self._metrics.sessions.set(len(self._sessions))
         self._metrics.queue_length.set(len(self._sidecar.queue))
+        self._remote.dispatched.forget([record.worker for record in registry.known("prefill")])
         self._metrics.state_up.set(registry.store_up)
         ready = len(registry.ready("prefill"))
         self._metrics.workers.labels("prefill", "ready").set(ready)
@@ -168,10 +173,12 @@ class DecodeSidecar:
             salt=self._salt(tenant),
             want_ids=export,
             export=export,
+            pace=self._paces.of(session),
         )
 
     def _decide(self, rnd: Round) -> Decision:
         """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
+        self._rounds.add(monotonic(), 1.0)
         task = rnd.outlook.task
         if not rnd.inference.transferable:
             return Decision(remote=None, reason="not-transferable")
@@ -181,19 +188,36 @@ class DecodeSidecar:
             task = PrefillTask(0, task.history + task.increment)
         view = self._remote.dispatched.view
         prefill = [view(r) for r in self._remote.peers() if r.degree in self._settings.profile.degrees]
-        return self._policy.route(task, decode=self._view(), prefill=prefill)
+        known = Circumstances(
+            waited_s=monotonic() - rnd.started,
+            later=rnd.outlook.later,
+            answer=self._answer_tokens(rnd),
+            rate=self._rounds.rate(monotonic()) * max(1, len(self._sidecar.registry.ready("decode"))),
+            cached=rnd.outlook.prefilled,
+        )
+        return self._policy.route(task, decode=self._view(), prefill=prefill, known=known)
+
+    def _answer_tokens(self, rnd: Round) -> float:
+        """Return how long the answer may be: the mean answer so far, at most what the client allows."""
+        mean, most = self._answering.answer_tokens, rnd.inference.max_tokens
+        return mean if most is None or mean <= most else float(most)
 
     def _view(self) -> DecodeWorkerView:
+        """Return this worker; the KV in use stands for the tokens of the sequences that decode."""
         sidecar = self._sidecar
+        paces = list(self._answering.decoding.values())
         return DecodeWorkerView(
             worker=self._settings.worker,
             degree=self._settings.degree,
-            queue=sidecar.queue.tasks(),
+            queue_s=sidecar.queue.seconds,
+            queued=len(sidecar.queue),
             windowed_itl=self._itl.mean(monotonic()),
             kv_used=sidecar.kv_used,
             kv_capacity=sidecar.kv_capacity,
-            sessions=len(self._sessions),
             batch=self._answering.batch,
+            context=sidecar.kv_used,
+            gap_sums=[pace.over if self._counts_gaps else pace.seconds for pace in paces],
+            gap_counts=[pace.gaps for pace in paces],
         )
 
     async def _answer(self, request: web.Request, rnd: Round, prefilled: Prefilled | None) -> web.StreamResponse:

@@ -12,6 +12,7 @@ from weft_router.answers import say_last
 from weft_router.config import RouterConfig, Settings
 from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.metrics import Metrics
+from weft_router.pace import Pace
 from weft_router.prefill_queue import Slot
 from weft_router.reply import Reply, StreamTap, read_whole
 from weft_router.round import Prefilled, Round
@@ -27,9 +28,9 @@ class Answers(Protocol):
     settings: Settings
     config: RouterConfig
     metrics: Metrics
-    batch: int
+    decoding: dict[int, Pace]
 
-    def gap(self, seconds: float, tokens: int) -> None:
+    def gap(self, rnd: Round, seconds: float, tokens: int) -> None:
         """Tokens came after a pause."""
 
     def first_token(self, rnd: Round, now: float) -> None:
@@ -53,7 +54,6 @@ class Passing:
         self._slot = slot
         self._deadline = deadline
         self._out: web.StreamResponse | None = None
-        self._decoding = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -87,11 +87,11 @@ class Passing:
             fresh = tap.tokens - before
             if fresh:
                 if before:
-                    self._owner.gap(now - last, fresh)
+                    self._owner.gap(self._rnd, now - last, fresh)
                 else:
                     self._first(now)
                     if fresh > 1:
-                        self._owner.gap(0.0, fresh - 1)
+                        self._owner.gap(self._rnd, 0.0, fresh - 1)
                 last = now
             if tap.reply.error and self._out is None:
                 raise LegFailedError("engine-error", "an error event before the first token")
@@ -135,9 +135,7 @@ class Passing:
             self._timer.cancel()
         if self._slot is not None:
             self._slot.release()
-        if self._decoding:
-            self._decoding = False
-            self._owner.batch -= 1
+        self._owner.decoding.pop(id(self), None)
 
     def _first(self, now: float) -> None:
         self._owner.first_token(self._rnd, now)
@@ -146,9 +144,7 @@ class Passing:
     def _decode(self) -> None:
         if self._slot is not None:
             self._slot.release()
-        if not self._decoding:
-            self._decoding = True
-            self._owner.batch += 1
+        self._owner.decoding[id(self)] = self._rnd.pace
 
     def _failure(self, reason: str) -> Exception:
         return LegFailedError(reason) if self._out is None else StreamBrokenError(reason)

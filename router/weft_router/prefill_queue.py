@@ -1,21 +1,34 @@
-"""Hold the prefill tasks of one worker, reorder the queue's head, let a bounded number run (AMPD section 4.2)."""
+"""Hold the prefill tasks of one worker, choose who runs next by the service's queue order, let a bounded number run."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
+from typing import TypeVar
 
 from weft_core.cost import CostProfile
-from weft_core.policies import ampd_snapshot as ampd
-from weft_core.policies.snapshot import PrefillTask, QueuedTask
+from weft_core.policies.catalogue import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
+from weft_core.policies.codes import AMPD_WINDOW
+from weft_core.policies.decide_order import ORDER_MAX, next_task
+from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import UnavailableError
 from weft_router.state import QueueEntry
 
+T = TypeVar("T")
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
+class QueueRule:
+    """Who runs next: a queue order of the catalogue; ``window`` counts for ``ampd-window``, ``cap`` for ageing."""
+
+    order: str
+    window: int = DEFAULT_WINDOW
+    cap: int = DEFAULT_CAP
+
+
+@dataclass(frozen=True, slots=True)
 class _Waiting:
-    id: str
-    task: QueuedTask
+    entry: QueueEntry
     granted: asyncio.Future[None]
 
 
@@ -35,7 +48,7 @@ class Slot:
 
 
 class PrefillQueue:
-    """A queue in front of an engine; ``window`` 1 keeps the order of arrival."""
+    """A queue in front of an engine."""
 
     def __init__(
         self,
@@ -44,7 +57,7 @@ class PrefillQueue:
         degree: int,
         concurrency: int,
         limit: int,
-        window: int,
+        rule: QueueRule,
         ttft_slo: float,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -52,11 +65,20 @@ class PrefillQueue:
         self._degree = degree
         self._concurrency = concurrency
         self._limit = limit
-        self._window = window
+        self._code = ORDERS[rule.order].code
+        self._window = rule.window
+        self._cap = rule.cap
         self._ttft_slo = ttft_slo
         self._clock = clock
+        # One figure per waiting task and list, in order of arrival, which with one SLO is the order of deadlines, too.
         self._waiting: list[_Waiting] = []
-        self._running: dict[str, QueueEntry] = {}
+        self._seconds: list[float] = []
+        self._enqueued: list[float] = []
+        self._slo: list[float] = []
+        self._postponed: list[int] = []
+        self._lost: list[int] = []
+        self._head = [0] * ORDER_MAX
+        self._running: dict[str, tuple[QueueEntry, float]] = {}
 
     def __len__(self) -> int:
         """Return how many tasks wait or run."""
@@ -67,14 +89,14 @@ class PrefillQueue:
         """Return how many tasks wait."""
         return len(self._waiting)
 
+    @property
+    def seconds(self) -> float:
+        """Return the predicted seconds of all running and waiting tasks, each counted whole."""
+        return sum((seconds for _, seconds in self._running.values()), 0.0) + sum(self._seconds)
+
     def entries(self) -> tuple[QueueEntry, ...]:
         """Return running and waiting tasks, as other processes shall see them."""
-        waiting = (QueueEntry(w.task.history, w.task.increment, w.id) for w in self._waiting)
-        return (*self._running.values(), *waiting)
-
-    def tasks(self) -> tuple[PrefillTask, ...]:
-        """Return running and waiting tasks as the policies see them."""
-        return tuple(PrefillTask(entry.history, entry.increment) for entry in self.entries())
+        return (*(entry for entry, _ in self._running.values()), *(waiting.entry for waiting in self._waiting))
 
     async def acquire(self, task_id: str, task: PrefillTask) -> Slot:
         """Wait for this task's turn.
@@ -86,19 +108,24 @@ class PrefillQueue:
             raise UnavailableError(f"the prefill queue holds {self._limit} tasks already; try again", retryable=True)
         now = self._clock()
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = QueueEntry(task.history, task.increment, task_id)
-        waiting = _Waiting(task_id, QueuedTask(task.history, task.increment, enqueued_at=now), granted)
+        waiting = _Waiting(QueueEntry(task.history, task.increment, task_id), granted)
         self._waiting.append(waiting)
+        self._seconds.append(self.predict(task))
+        self._enqueued.append(now)
+        self._slo.append(self._ttft_slo)
+        self._postponed.append(0)
+        self._lost.append(0)
         self._admit()
         try:
             await granted
         except asyncio.CancelledError:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            place = next((i for i, other in enumerate(self._waiting) if other is waiting), None)
+            if place is not None:
+                self._take(place)
             elif not granted.cancelled():
-                self.give_back(entry)
+                self.give_back(waiting.entry)
             raise
-        return Slot(self, entry, self._clock() - now)
+        return Slot(self, waiting.entry, self._clock() - now)
 
     def give_back(self, entry: QueueEntry) -> None:
         """Free the place of a task that ran."""
@@ -107,29 +134,46 @@ class PrefillQueue:
 
     def _admit(self) -> None:
         # A caller cancelled a moment ago has not run yet to take itself off the list.
-        self._waiting = [waiting for waiting in self._waiting if not waiting.granted.done()]
+        for place in range(len(self._waiting) - 1, -1, -1):
+            if self._waiting[place].granted.done():
+                self._take(place)
         while self._waiting and len(self._running) < self._concurrency:
-            self._reorder()
-            head = self._waiting.pop(0)
-            self._running[head.id] = QueueEntry(head.task.history, head.task.increment, head.id)
-            head.granted.set_result(None)
+            seconds, chosen = self._take(self._next())
+            self._running[chosen.entry.id] = (chosen.entry, seconds)
+            chosen.granted.set_result(None)
 
-    def _reorder(self) -> None:
-        if self._window < 2 or len(self._waiting) < 2:
-            return
-        result = ampd.reorder(
-            [waiting.task for waiting in self._waiting],
-            now=self._clock(),
-            window=self._window,
-            ttft_slo=self._ttft_slo,
-            seconds=self.predict,
+    def _next(self) -> int:
+        place = next_task(
+            self._code,
+            self._clock(),
+            self._seconds,
+            self._enqueued,
+            self._slo,
+            self._postponed,
+            self._lost,
+            self._window,
+            self._cap,
+            self._head,
         )
-        for index in result.postponed:
-            waiting = self._waiting[index]
-            waiting.task = replace(waiting.task, postponed=waiting.task.postponed + 1)
-        head = len(result.order)
-        self._waiting[:head] = [self._waiting[index] for index in result.order]
+        if self._code != AMPD_WINDOW:
+            return place
+        head = self._head[: min(self._window, len(self._waiting))]
+        _rearrange(self._waiting, head)
+        for vector in (self._seconds, self._enqueued, self._slo):
+            _rearrange(vector, head)
+        for counts in (self._postponed, self._lost):
+            _rearrange(counts, head)
+        return 0
 
-    def predict(self, task: PrefillTask | QueuedTask) -> float:
+    def _take(self, place: int) -> tuple[float, _Waiting]:
+        for vector in (self._enqueued, self._slo, self._postponed, self._lost):
+            del vector[place]
+        return self._seconds.pop(place), self._waiting.pop(place)
+
+    def predict(self, task: PrefillTask) -> float:
         """Return the seconds this worker's engine takes for a prefill, by the profile."""
         return self._profile.t_pre(history=task.history, increment=task.increment, degree=self._degree)
+
+
+def _rearrange(values: list[T], head: list[int]) -> None:
+    values[: len(head)] = [values[i] for i in head]

@@ -55,7 +55,7 @@ class RemotePrefill:
         self._http = http
         self._registry = registry
         self._metrics = metrics
-        self.dispatched = Dispatched()
+        self.dispatched = Dispatched(settings.profile)
         self.legs = Legs()
 
     def peers(self) -> list[WorkerRecord]:
@@ -124,7 +124,7 @@ class RemotePrefill:
 
     def _other(self, tried: set[str]) -> str | None:
         views = [self.dispatched.view(r) for r in self.peers() if r.worker not in tried]
-        best = min(views, key=lambda view: (len(view.queue), view.worker), default=None)
+        best = min(views, key=lambda view: (view.queued, view.worker), default=None)
         return best.worker if best is not None else None
 
     async def _attempt(self, rnd: Round, record: WorkerRecord, handle: KvHandle | None) -> Prefilled:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from weft_router.body import Json
 from weft_router.inference import Inference
+from weft_router.pace import Pace
 from weft_router.sessions import Outlook
 from weft_router.transcript import Transcript
 
@@ -21,6 +22,7 @@ class Round:
     salt: str | None
     want_ids: bool
     export: bool
+    pace: Pace = field(default_factory=Pace)
     route: str = "local"
     reason: str = ""
     prefill_worker: str = ""

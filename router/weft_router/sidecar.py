@@ -11,7 +11,7 @@ from weft_router.config import Settings
 from weft_router.engine import Engine
 from weft_router.heartbeat import Heartbeat
 from weft_router.metrics import Metrics
-from weft_router.prefill_queue import PrefillQueue
+from weft_router.prefill_queue import PrefillQueue, QueueRule
 from weft_router.registry import Registry
 from weft_router.state import Store, WorkerRecord
 from weft_router.upstream import client, probe
@@ -48,7 +48,7 @@ class Sidecar:
             degree=settings.degree,
             concurrency=routing.prefill_concurrency,
             limit=routing.prefill_queue_limit,
-            window=routing.window if routing.policy == "ampd" else 1,
+            rule=QueueRule(routing.order, window=routing.window, cap=routing.ageing_cap),
             ttft_slo=settings.config.slo.ttft,
         )
 

@@ -29,6 +29,11 @@ class Window:
         count = sum(bucket[2] for bucket in self._buckets)
         return sum(bucket[1] for bucket in self._buckets) / count if count else None
 
+    def rate(self, now: float) -> float:
+        """Return the samples per second over the window."""
+        self._forget(now)
+        return sum(bucket[2] for bucket in self._buckets) / (self._width * BUCKETS)
+
     def _forget(self, now: float) -> None:
         oldest = now // self._width - BUCKETS
         while self._buckets and self._buckets[0][0] <= oldest:

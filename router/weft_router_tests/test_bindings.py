@@ -94,7 +94,7 @@ def record(name: str, *, used: int, capacity: int = 1000, sessions: int = 0) -> 
 
 def test_sessions_go_where_kv_is_free_counting_those_just_placed() -> None:
     clock = Clock()
-    placement = Placement(clock=clock)
+    placement = Placement("kv-headroom", clock=clock)
     workers = [record("a", used=100), record("b", used=300)]
     assert [placement.choose(workers, need=150) for _ in range(4)] == ["a", "a", "b", "a"]
     clock.now = 10
@@ -104,7 +104,7 @@ def test_sessions_go_where_kv_is_free_counting_those_just_placed() -> None:
 
 
 def test_full_workers_still_serve_the_least_full_first() -> None:
-    placement = Placement(clock=Clock())
+    placement = Placement("kv-headroom", clock=Clock())
     assert placement.choose([record("a", used=990), record("b", used=900)], need=500) == "b"
 
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_core.policies.catalogue import ORDERS
 from weft_core.policies.snapshot import PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_router.errors import UnavailableError
-from weft_router.prefill_queue import PrefillQueue, Slot
+from weft_router.prefill_queue import PrefillQueue, QueueRule, Slot
 from weft_router_tests.stack import PROFILE
 
 STEPS = st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20))
@@ -23,11 +24,18 @@ class Clock:
 
 
 def queue(
-    clock: Clock, *, concurrency: int = 1, window: int = 3, ttft_slo: float = 1.0, limit: int = 100
+    clock: Clock,
+    *,
+    concurrency: int = 1,
+    order: str = "ampd-window",
+    window: int = 3,
+    cap: int = 16,
+    ttft_slo: float = 1.0,
+    limit: int = 100,
 ) -> PrefillQueue:
     return PrefillQueue(
-        profile=profile_from_json(PROFILE), degree=1, concurrency=concurrency, limit=limit, window=window,
-        ttft_slo=ttft_slo, clock=clock,
+        profile=profile_from_json(PROFILE), degree=1, concurrency=concurrency, limit=limit,
+        rule=QueueRule(order, window=window, cap=cap), ttft_slo=ttft_slo, clock=clock,
     )  # fmt: skip
 
 
@@ -64,9 +72,10 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_urgent_task_passes_one_that_is_late_anyway() -> None:
+@pytest.mark.parametrize("order", ["ampd-window", "moore-hodgson"])
+async def test_an_urgent_task_passes_one_that_is_late_anyway(order: str) -> None:
     clock = Clock()
-    caller = Caller(queue(clock, ttft_slo=0.5))
+    caller = Caller(queue(clock, order=order, ttft_slo=0.5))
     await caller.add("running", 1000)
     await caller.add("long", 9000)
     await caller.add("short", 1000)
@@ -77,8 +86,9 @@ async def test_an_urgent_task_passes_one_that_is_late_anyway() -> None:
     await caller.close()
 
 
-async def test_a_window_of_one_keeps_the_order_of_arrival() -> None:
-    caller = Caller(queue(Clock(), window=1, ttft_slo=0.5))
+@pytest.mark.parametrize(("order", "window"), [("ampd-window", 1), ("fcfs", 3), ("edf", 3)])
+async def test_the_order_of_arrival_is_kept(order: str, window: int) -> None:
+    caller = Caller(queue(Clock(), order=order, window=window, ttft_slo=0.5))
     for name, increment in (("a", 1000), ("b", 9000), ("c", 1000)):
         await caller.add(name, increment)
     for name in ("a", "b", "c"):
@@ -100,6 +110,32 @@ async def test_no_task_is_postponed_more_often_than_the_window_allows() -> None:
     assert sorted(caller.order) == sorted(["running", "long", *(f"s{i}" for i in range(6))])
 
 
+async def test_moore_hodgson_looks_at_the_whole_queue_and_lets_nobody_starve() -> None:
+    caller = Caller(queue(Clock(), order="moore-hodgson", cap=2, ttft_slo=0.5))
+    await caller.add("running", 1)
+    for name in ("long", "longer"):
+        await caller.add(name, 9000)
+    for i in range(6):
+        await caller.add(f"s{i}", 1000)
+    last = "running"
+    for _ in range(8):
+        await caller.finish(last)
+        last = caller.order[-1]
+    assert caller.order == ["running", "s0", "s1", "long", "s2", "s3", "longer", "s4", "s5"]
+
+
+async def test_the_predicted_seconds_of_all_tasks_are_told() -> None:
+    held = queue(Clock())
+    caller = Caller(held)
+    assert held.seconds == 0.0
+    for name, increment in (("a", 1000), ("b", 2000), ("c", 500)):
+        await caller.add(name, increment)
+    assert held.seconds == pytest.approx(sum(held.predict(PrefillTask(0, n)) for n in (1000, 2000, 500)))
+    await caller.finish("a")
+    assert held.seconds == pytest.approx(sum(held.predict(PrefillTask(0, n)) for n in (2000, 500)))
+    await caller.close()
+
+
 async def test_a_full_queue_refuses_and_says_so_to_the_hop_before() -> None:
     caller = Caller(queue(Clock(), limit=2))
     for name in ("a", "b", "c"):
@@ -116,10 +152,13 @@ async def test_a_full_queue_refuses_and_says_so_to_the_hop_before() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20)), max_size=40),
     st.integers(1, 3),
+    st.sampled_from(sorted(ORDERS)),
 )
-def test_whoever_comes_and_goes_places_are_neither_lost_nor_doubled(steps: list[tuple[str, int]], places: int) -> None:
+def test_whoever_comes_and_goes_places_are_neither_lost_nor_doubled(
+    steps: list[tuple[str, int]], places: int, order: str
+) -> None:
     async def run() -> None:
-        caller = Caller(queue(Clock(), concurrency=places))
+        caller = Caller(queue(Clock(), order=order, concurrency=places))
         for number, (step, pick) in enumerate(steps):
             running = list(caller.slots)
             waiting = [name for name, task in caller.tasks.items() if not task.done()]

@@ -1,8 +1,15 @@
 """The policy sees what was sent since the last heartbeat, and never fails a request."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
-from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask, PrefillWorkerView
+import pytest
+from pydantic import ValidationError
+
+from weft_core.policies.catalogue import POLICIES
+from weft_core.policies.live import queue_seconds
+from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
@@ -12,55 +19,119 @@ from weft_router.state import QueueEntry, WorkerRecord
 from weft_router.window import Window
 from weft_router_tests.stack import PROFILE
 
-DECODE = DecodeWorkerView("d0", 1, (), windowed_itl=None, kv_used=0, kv_capacity=1000, sessions=0, batch=0)
+DECODE = DecodeWorkerView(
+    "d0", 1, 0.0, 0, windowed_itl=None, kv_used=0, kv_capacity=1000, batch=0, context=0
+)  # fmt: skip
 TASK = PrefillTask(0, 100)
+FIRST = Circumstances()
+COSTS = profile_from_json(PROFILE)
 
 
-def policy(name: str, *, profile: dict[str, Any] | None = None, seed: int = 0) -> Policy:
-    routing = RoutingConfig.model_validate({"policy": name, "seed": seed})
-    return Policy(routing, profile=profile_from_json(profile or PROFILE), slo=Slo(ttft_s=1, itl_s=0.05), salt="d0")
+def policy(name: str, *, profile: dict[str, Any] | None = None, **routing: object) -> Policy:
+    config = RoutingConfig.model_validate({"policy": name, **routing})
+    costs = profile_from_json(profile or PROFILE)
+    return Policy(config, profile=costs, slo=Slo(ttft_s=1, itl_s=0.05), salt="d0", clock=lambda: 0.0)
 
 
 def view(name: str, *, ttft: float | None = None, queue: int = 0, degree: int = 1) -> PrefillWorkerView:
-    return PrefillWorkerView(name, degree, (TASK,) * queue, ttft)
+    queue_s = queue_seconds([TASK] * queue, degree=degree, profile=COSTS)
+    return PrefillWorkerView(name, degree, queue_s, queue, ttft)
+
+
+def decide(rule: Policy, prefill: list[PrefillWorkerView], known: Circumstances = FIRST) -> Decision:
+    return rule.route(TASK, decode=DECODE, prefill=prefill, known=known)
 
 
 def test_ampd_routes_as_printed() -> None:
     rule = policy("ampd")
-    assert rule.route(TASK, decode=DECODE, prefill=[]).reason == "no-prefill-worker"
-    assert rule.route(TASK, decode=DECODE, prefill=[view("a", ttft=2.0), view("b", ttft=0.1)]).remote == "b"
-    assert rule.route(TASK, decode=DECODE, prefill=[view("a", ttft=2.0)]).reason == "itl-slack"
+    assert decide(rule, []).reason == "no-prefill-worker"
+    assert decide(rule, [view("a", ttft=2.0), view("b", ttft=0.1)]).remote == "b"
+    assert decide(rule, [view("a", ttft=2.0)]).reason == "itl-slack"
 
 
-def test_ampds_order_is_random_and_repeatable() -> None:
+@pytest.mark.parametrize("name", ["ampd", "always-remote"])
+def test_the_random_order_is_repeatable(name: str) -> None:
     both = [view("a"), view("b")]
-    first = [policy("ampd", seed=1).route(TASK, decode=DECODE, prefill=both).remote for _ in range(1)]
-    rule, same = policy("ampd", seed=1), policy("ampd", seed=1)
-    chosen = [rule.route(TASK, decode=DECODE, prefill=both).remote for _ in range(50)]
-    assert chosen[:1] == first
+    rule, same = policy(name, seed=1), policy(name, seed=1)
+    chosen = [decide(rule, both).remote for _ in range(50)]
     assert set(chosen) == {"a", "b"}
-    assert chosen == [same.route(TASK, decode=DECODE, prefill=both).remote for _ in range(50)]
+    assert chosen == [decide(same, both).remote for _ in range(50)]
 
 
 def test_shortest_queue_wins_also_when_the_profile_cannot_predict() -> None:
-    prefill = [view("a", queue=3), view("b", queue=1)]
-    assert policy("remote-jsq").route(TASK, decode=DECODE, prefill=prefill).remote == "b"
-    unknown = [view("a", queue=3, degree=8), view("b", queue=1, degree=8)]
-    found = policy("remote-jsq").route(TASK, decode=DECODE, prefill=unknown)
+    assert decide(policy("remote-jsq"), [view("a", queue=3), view("b", queue=1)]).remote == "b"
+    found = decide(policy("remote-jsq"), [view("a", queue=3, degree=8), view("b", queue=1, degree=8)])
     assert (found.remote, found.reason) == ("b", "profile-incomplete")
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_can_be_chosen_and_decides(name: str) -> None:
+    found = decide(policy(name), [view("a"), view("b")], Circumstances(later=True, answer=100, rate=1))
+    assert found.remote in (None, "a", "b")
+    assert decide(policy(name), []).reason == "no-prefill-worker"
+
+
+def test_fixed_x_draws_its_share() -> None:
+    rule = policy("fixed-x", params={"x": 0.5}, seed=3)
+    later = Circumstances(later=True)
+    here = sum(decide(rule, [view("a")], later).remote is None for _ in range(400))
+    assert 150 < here < 250
+    assert decide(policy("fixed-x", params={"x": 1}), [view("a")], later).remote is None
+    assert decide(policy("fixed-x", params={"x": 0}), [view("a")], later).remote == "a"
+
+
+def test_the_order_goes_with_the_policy_unless_it_is_given() -> None:
+    def order(**routing: object) -> str:
+        return RoutingConfig.model_validate(routing).order
+
+    assert order() == "ampd-window"
+    assert order(policy="weft") == "moore-hodgson"
+    assert order(policy="remote-jsq") == "fcfs"
+    assert order(policy="remote-jsq", order="edf") == "edf"
+
+
+@pytest.mark.parametrize(
+    ("routing", "message"),
+    [
+        ({"policy": "weft", "mode": "imd"}, "mode: the router cannot run local prefills in chunks yet; use ia or"),
+        ({"binding": "kv-aware"}, "binding: the router does not know what decode workers' prefix caches hold yet"),
+        ({"policy": "ampd", "params": {"alpha": 1}}, "params: the parameters of ampd are the fields alpha and beta"),
+        ({"policy": "ampd", "alpha": 3}, "params.alpha: 3 is not between 0 and 2"),
+        ({"policy": "fixed-x", "params": {"y": 1}}, "params.y: fixed-x has no such parameter; it has x"),
+        ({"policy": "fixed-x", "params": {"x": 2}}, "params.x: 2 is not between 0 and 1"),
+        ({"policy": "best"}, "policy\n"),
+    ],
+)
+def test_what_the_router_cannot_do_is_refused(routing: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        RoutingConfig.model_validate(routing)
 
 
 def test_what_was_sent_since_the_heartbeat_counts_once() -> None:
     record = WorkerRecord(
         "p0", "prefill", "http://x", 1, 0, queue=(QueueEntry(1, 2, "mine"), QueueEntry(3, 4, "theirs"))
     )
-    sent = Dispatched()
+    now = 7.0
+    sent = Dispatched(COSTS, clock=lambda: now)
+
+    def queued(of: WorkerRecord) -> tuple[int, float]:
+        return sent.view(of).queued, sent.view(of).queue_s
+
+    def predicted(*tasks: PrefillTask) -> tuple[int, float]:
+        return len(tasks), queue_seconds(tasks, degree=1, profile=COSTS)
+
+    assert sent.view(record).used_at == -math.inf
     sent.add("p0", "mine", PrefillTask(1, 2))
     sent.add("p0", "new", PrefillTask(5, 6))
-    assert sent.view(record).queue == (PrefillTask(1, 2), PrefillTask(3, 4), PrefillTask(5, 6))
+    assert queued(record) == predicted(PrefillTask(1, 2), PrefillTask(3, 4), PrefillTask(5, 6))
+    assert sent.view(record).used_at == 7.0
     sent.remove("p0", "new")
     sent.remove("p0", "unknown")
-    assert sent.view(record).queue == (PrefillTask(1, 2), PrefillTask(3, 4))
+    assert queued(record) == predicted(PrefillTask(1, 2), PrefillTask(3, 4))
+    assert sent.view(record) is sent.view(record)
+    assert queued(replace(record, queue=(), seq=1)) == predicted(PrefillTask(1, 2))
+    sent.forget(["p1"])
+    assert sent.view(record).used_at == -math.inf
 
 
 def test_the_window_forgets_after_its_time() -> None:
@@ -68,6 +139,7 @@ def test_the_window_forgets_after_its_time() -> None:
     assert window.mean(0.0) is None
     window.add(0.1, 2.0)
     window.add(5.0, 1.0, 3)
+    assert window.rate(9.9) == 0.4
     assert window.mean(9.9) == 0.75
     assert window.mean(11.0) == 1.0 / 3
     assert window.mean(20.0) is None

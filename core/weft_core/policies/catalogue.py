@@ -5,22 +5,28 @@ The names are what a service writes into ``spec.routing``; docs/reference/polici
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from weft_core.policies import (
     always,
     ampd,
     ampd_window,
     codes,
+    early_rejection,
     edf,
     fcfs,
     fixed_x,
+    hedge,
     kv_aware,
     kv_headroom,
     latency_cost,
     least_requests,
+    local_only,
     moore_hodgson,
+    output_cap,
     ppd,
     prefix_aware,
+    priority,
     reasons,
     remote_jsq,
     round_robin,
@@ -30,9 +36,17 @@ from weft_core.policies import (
 )
 from weft_core.policies.parameter import Parameter, PolicyError
 
+PolicyName = Literal[
+    "weft", "ampd", "remote-jsq", "ppd", "fixed-x", "always-remote", "always-local", "colocated", "threshold",
+    "weighted-score", "latency-cost",
+]  # fmt: skip
+ModeName = Literal["imd", "whole-or-chunked", "ia", "remote-jsq"]
+BindingName = Literal["kv-headroom", "prefix-aware", "kv-aware", "least-requests", "round-robin"]
+OrderName = Literal["fcfs", "ampd-window", "moore-hodgson", "edf"]
+
 REASONS = reasons.REASONS
 MODES: Mapping[str, int] = {name: code for code, name in enumerate(weft.MODES)}
-DEFAULT_MODE = "imd"
+DEFAULT_MODE: ModeName = "imd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,35 @@ ORDERS: Mapping[str, Rule] = {
         Rule("edf", codes.EDF, "earliest deadline first", edf.SOURCE),
     )
 }
-DEFAULT_BINDING = "kv-headroom"
+
+
+@dataclass(frozen=True, slots=True)
+class QosRule:
+    """A rule of quality of service, applied beside the routing rule."""
+
+    name: str
+    summary: str
+    source: str
+    parameters: tuple[Parameter, ...]
+
+
+QOS: Mapping[str, QosRule] = {
+    rule.name: rule
+    for rule in (
+        QosRule("priority", "the highest waiting class first, with ageing", priority.SOURCE, (moore_hodgson.CAP,)),
+        QosRule(
+            "early-rejection", "no to ordinary tasks that would miss their TTFT",
+            early_rejection.SOURCE, early_rejection.PARAMETERS,
+        ),
+        QosRule("output-cap", "shorter answers while KV memory is scarce", output_cap.SOURCE, output_cap.PARAMETERS),
+        QosRule(
+            "local-only", "ordinary tasks off busy prefill workers", local_only.SOURCE, local_only.PARAMETERS
+        ),
+        QosRule("hedge", "a raced second prefill for the top class", hedge.SOURCE, hedge.PARAMETERS),
+    )
+}  # fmt: skip
+
+DEFAULT_BINDING: BindingName = "kv-headroom"
 DEFAULT_WINDOW = 3
 DEFAULT_CAP = int(moore_hodgson.CAP.default)
 

@@ -30,7 +30,10 @@ def printed_finish(remote: Sequence[float], at: int) -> float:
 
 def overlapped_finish(remote: Sequence[float], at: int) -> float:
     """Return the finish in seconds when the history is read while the task waits its turn in the queue."""
-    wait = max(remote[at + REMOTE_QUEUE_S], remote[at + REMOTE_READ_S])
+    wait = remote[at + REMOTE_QUEUE_S]
+    read = remote[at + REMOTE_READ_S]
+    if not read <= wait and wait == wait:  # max() would lose a NaN
+        wait = read
     return wait + remote[at + REMOTE_PREFILL_S] + remote[at + REMOTE_BACK_S]
 
 

@@ -1,10 +1,10 @@
-"""What a scheduling rule may look at: one frozen picture of tasks and workers, and the decision it gives back.
+"""What a router knows when it decides: tasks and workers as frozen values, and the decision it gets back.
 
-Lengths are tokens, times are seconds. A snapshot holds no references to live state, so the same
-rule can run in the router, in a simulation and in a test.
+Lengths are tokens, times are seconds, NaN says "not known". A snapshot holds no references to live state.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -17,61 +17,82 @@ class PrefillTask:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedTask:
-    """A task waiting in a prefill queue, with the counter of Algorithm 2: how often it was postponed so far."""
+class Circumstances:
+    """What else is known of a task.
 
-    history: int
-    increment: int
-    enqueued_at: float
-    postponed: int = 0
+    ``waited_s`` since the round came, ``later`` that it is not the session's first, ``answer`` the expected tokens of
+    its answer, ``rate`` the rounds per second of the whole service, ``cached`` the tokens of this prompt that prefill
+    workers may hold, by their names.
+    """
+
+    waited_s: float = 0.0
+    later: bool = False
+    answer: float = math.nan
+    rate: float = math.nan
+    priority: int = 0
+    cached: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillWorkerView:
-    """A prefill worker as the router sees it; ``queue`` includes the running task.
+    """A prefill worker as the router sees it.
 
-    ``windowed_ttft`` is the mean TTFT of the statistics window, None when it holds no sample.
+    ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
+    mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
+    this router last chose it, on the clock of ``Routing.decide``.
     """
 
     worker: str
     degree: int
-    queue: tuple[PrefillTask, ...]
+    queue_s: float
+    queued: int
     windowed_ttft: float | None
+    kv_use: float = math.nan
+    used_at: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeWorkerView:
-    """A decode worker as the router sees it; ``queue`` holds its own local prefills, KV figures are tokens.
+    """The bound decode worker as the router sees it; ``queue_s`` and ``queued`` are its own local prefills.
 
-    ``windowed_itl`` is the mean ITL of the statistics window, None when it holds no sample.
+    ``windowed_itl`` is the mean ITL of the statistics window, None without a sample; ``context`` the tokens of the
+    sequences decoding now. ``gap_sums`` and ``gap_counts`` hold, for each of their sessions, the seconds (or, for a P95
+    or largest-gap SLO, the number over the SLO) and the number of its gaps between tokens so far.
     """
 
     worker: str
     degree: int
-    queue: tuple[PrefillTask, ...]
+    queue_s: float
+    queued: int
     windowed_itl: float | None
     kv_used: int
     kv_capacity: int
-    sessions: int
     batch: int
+    context: int
+    gap_sums: Sequence[float] = ()
+    gap_counts: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BindingView:
+    """A decode worker as a binding sees it: KV in tokens, sessions bound to it, requests running or waiting."""
+
+    worker: str
+    kv_used: int
+    kv_capacity: int
+    sessions: int
+    load: float
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Where a prefill runs: on worker ``remote``, or locally on the bound decode worker when it is None.
 
-    ``costs`` holds the predicted seconds of every option that the rule had to estimate, by option
-    name ("local" or the worker's name); it is empty when the rule decided without estimates.
+    ``costs`` holds what the rule estimated for each option, by option name ("local" or the worker's name); it is empty
+    when the rule decided without estimates. Its unit is the rule's own: seconds for AMPD and the shortest queue,
+    expected missed SLOs for ``weft``, a score for ``latency-cost``.
     """
 
     remote: str | None
     reason: str
     costs: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Reordering:
-    """The new order of a queue's head window and whom it delays, both as indices into that queue."""
-
-    order: tuple[int, ...]
-    postponed: tuple[int, ...]

@@ -1,0 +1,89 @@
+"""Which decode worker a new session is bound to."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.policies.codes import KV_AWARE, KV_HEADROOM, LEAST_REQUESTS, PREFIX_AWARE, ROUND_ROBIN
+from weft_core.policies.decide_binding import bind
+
+CODES = st.sampled_from([KV_HEADROOM, PREFIX_AWARE, KV_AWARE, LEAST_REQUESTS, ROUND_ROBIN])
+
+
+def choose(
+    code: int,
+    need: float,
+    free: list[float],
+    *,
+    capacity: list[float] | None = None,
+    sessions: list[float] | None = None,
+    hits: list[float] | None = None,
+    load: list[float] | None = None,
+    cursor: int = 0,
+) -> int:
+    none = [0.0] * len(free)
+    full = [1000.0] * len(free)
+    return bind(code, need, free, capacity or full, sessions or none, hits or none, load or none, cursor)
+
+
+def test_headroom_worked_by_hand() -> None:
+    assert choose(KV_HEADROOM, 100, [500, 500, 10], sessions=[2, 1, 0]) == 1
+    assert choose(KV_HEADROOM, 100, [500, 500], sessions=[1, 1]) == 0
+    assert choose(KV_HEADROOM, 501, [500, 400]) == -1
+    assert choose(KV_HEADROOM, 1, []) == -1
+
+
+def test_prefix_aware_worked_by_hand() -> None:
+    assert choose(PREFIX_AWARE, 350, [900, 400, 500], hits=[0, 300, 300]) == 2
+    assert choose(PREFIX_AWARE, 350, [900, 40, 50], hits=[0, 300, 300]) == 2  # 50 tokens hold the rest
+    assert choose(PREFIX_AWARE, 350, [900, 400]) == 0  # no hit: headroom
+
+
+def test_kv_aware_worked_by_hand() -> None:
+    assert choose(KV_AWARE, 1000, [1000, 8000], capacity=[10_000, 10_000], hits=[600, 0]) == 1  # -0.3 against -0.2
+    assert choose(KV_AWARE, 1000, [1000, 8000], capacity=[10_000, 10_000], hits=[800, 0]) == 0
+
+
+def test_least_requests_worked_by_hand() -> None:
+    assert choose(LEAST_REQUESTS, 1, [9, 9, 9], load=[3, 1, 1], sessions=[0, 5, 4]) == 2
+
+
+def test_round_robin_worked_by_hand() -> None:
+    assert choose(ROUND_ROBIN, 5, [9, 4, 9], cursor=1) == 2
+    assert choose(ROUND_ROBIN, 5, [9, 4, 9], cursor=3) == 0
+
+
+workers = st.tuples(*[st.floats(0, 1000)] * 2, *[st.integers(0, 9).map(float)] * 2, st.floats(0, 1000))
+
+
+@given(st.lists(workers, max_size=8), st.floats(0, 1000), CODES, st.integers(0, 8))
+def test_a_bound_worker_has_room_and_the_rules_best_figure(
+    figures: list[tuple[float, ...]], need: float, code: int, cursor: int
+) -> None:
+    free, used, sessions, load, hits = ([float(f[i]) for f in figures] for i in range(5))
+    capacity = [a + b for a, b in zip(free, used, strict=True)]
+    chosen = bind(code, need, free, capacity, sessions, hits, load, cursor)
+    saved = hits if code in (PREFIX_AWARE, KV_AWARE) else [0.0] * len(free)
+    roomy = [i for i in range(len(free)) if free[i] >= need - saved[i]]
+    if not roomy:
+        assert chosen == -1
+        return
+    assert chosen in roomy
+    if code == KV_HEADROOM:
+        assert free[chosen] == max(free[i] for i in roomy)
+    elif code == PREFIX_AWARE:
+        assert hits[chosen] == max(hits[i] for i in roomy)
+    elif code == LEAST_REQUESTS:
+        assert load[chosen] == min(load[i] for i in roomy)
+    elif code == ROUND_ROBIN:
+        assert chosen == min(roomy, key=lambda i: (i - cursor) % len(free))
+
+
+@given(st.integers(1, 7), st.integers(1, 40))
+def test_round_robin_gives_everybody_the_same(count: int, sessions: int) -> None:
+    given_to = [0] * count
+    cursor = 0
+    for _ in range(sessions):
+        chosen = choose(ROUND_ROBIN, 1, [9.0] * count, cursor=cursor)
+        given_to[chosen] += 1
+        cursor = chosen + 1
+    assert max(given_to) - min(given_to) <= 1

@@ -1,0 +1,154 @@
+"""A snapshot becomes vectors, and a rule's answer a Decision with names."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.policies.catalogue import POLICIES
+from weft_core.policies.live import Binding, Routing, prefill_seconds, queue_seconds
+from weft_core.policies.parameter import PolicyError
+from weft_core.policies.snapshot import (
+    BindingView,
+    Circumstances,
+    Decision,
+    DecodeWorkerView,
+    PrefillTask,
+    PrefillWorkerView,
+)
+from weft_core.slo import Slo
+from weft_core_tests.profiles import simple_profile
+
+PROFILE = simple_profile()
+SLO = Slo(ttft_s=2.0, itl_s=0.05)
+TASK = PrefillTask(history=2000, increment=1000)
+QUEUE = (PrefillTask(0, 500), PrefillTask(9000, 1500))
+
+
+def rule(policy: str = "ampd", *, mode: str = "ia", **overrides: float) -> Routing:
+    return Routing(policy, mode=mode, overrides=overrides, profile=PROFILE, slo=SLO)
+
+
+def prefill(
+    name: str, *, degree: int = 1, queue: tuple[PrefillTask, ...] = (), ttft: float | None = 9.0
+) -> PrefillWorkerView:
+    return PrefillWorkerView(name, degree, queue_seconds(queue, degree=degree, profile=PROFILE), len(queue), ttft)
+
+
+def decode(
+    *, degree: int = 1, queue: tuple[PrefillTask, ...] = (), itl: float | None = 9.0, gaps: int = 0
+) -> DecodeWorkerView:
+    return DecodeWorkerView(
+        "d", degree, queue_seconds(queue, degree=degree, profile=PROFILE), len(queue), itl, 0, 1000, gaps, 0,
+        gap_sums=[0.05] * gaps, gap_counts=[1] * gaps,
+    )  # fmt: skip
+
+
+def decide(routing: Routing, workers: list[PrefillWorkerView], here: DecodeWorkerView) -> Decision:
+    return routing.decide(TASK, decode=here, prefill=workers, order=range(len(workers)))
+
+
+def test_equations_1_and_2_from_a_snapshot_worked_by_hand() -> None:
+    # T_pre(2000, 1000) = 1 s at degree 1, 0.5 s at degree 2; queued are 500 and 1,500 tokens. T_kv = 0.1 s + 0.1 ms a
+    # token, twice that from degree 2: 0.3 s there for the history, 0.3 s back for the increment.
+    found = decide(rule(), [prefill("p", degree=2, queue=QUEUE)], decode(queue=QUEUE))
+    assert found.costs == pytest.approx({"local": 1.0 + 0.5 + 1.5, "p": 0.5 + 0.3 + 0.3 + 1.0})
+    assert (found.remote, found.reason) == ("p", "least-cost")
+
+
+def test_a_first_round_reads_no_history() -> None:
+    first = PrefillTask(history=0, increment=1000)
+    found = rule("remote-jsq").decide(first, decode=decode(), prefill=[prefill("p")], order=[0])
+    assert found.costs == pytest.approx({"p": 1.0 + 0.2})
+
+
+def test_windows_without_samples_have_slack() -> None:
+    assert decide(rule(), [prefill("a"), prefill("b", ttft=None)], decode()) == Decision("b", "ttft-slack")
+    assert decide(rule(), [prefill("a")], decode(itl=None)) == Decision(None, "itl-slack")
+
+
+def test_the_mode_of_weft_and_the_running_sessions_count() -> None:
+    workers = [prefill("p", queue=(PrefillTask(0, 500),))]
+    assert decide(rule("weft"), workers, decode()).reason == "local-whole"
+    assert decide(rule("weft"), workers, decode(gaps=3)).reason == "remote-cheaper"
+    assert decide(rule("weft", interference=0), workers, decode(gaps=3)).reason == "local-whole"
+    assert decide(rule("weft", mode="remote-jsq"), workers, decode()).reason == "shortest-finish"
+    assert decide(rule("weft", mode="imd"), workers, decode()).reason == "remote-cheaper"  # chunks are not on offer
+
+
+def test_what_else_is_known_of_a_task_reaches_the_rules() -> None:
+    workers = [prefill("a"), prefill("b")]
+    routing = rule("fixed-x", x=1.0)
+    assert decide(routing, workers, decode()).reason == "first-round"
+    later = routing.decide(TASK, decode=decode(), prefill=workers, order=[], known=Circumstances(later=True))
+    assert later == Decision(None, "share")
+    hot = Circumstances(cached={"b": 700})
+    costly = rule("latency-cost").decide(PrefillTask(0, 9), decode=decode(gaps=9), prefill=workers, order=[], known=hot)
+    assert costly.remote == "b"
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_degree_the_profile_does_not_know_never_stops_a_decision(policy: str) -> None:
+    workers = [
+        PrefillWorkerView("a", 8, math.nan, 3, 9.0), PrefillWorkerView("b", 8, math.nan, 1, 9.0),
+    ]  # fmt: skip
+    found = decide(rule(policy), workers, decode())
+    assert found.remote in (None, "a", "b")
+    if policy in ("weft", "ampd", "remote-jsq", "ppd", "fixed-x"):
+        assert found == Decision("b", "profile-incomplete", found.costs)
+    assert math.isnan(prefill_seconds(TASK, degree=8, profile=PROFILE))
+    assert math.isnan(queue_seconds(QUEUE, degree=8, profile=PROFILE))
+
+
+queues = st.lists(st.builds(PrefillTask, st.integers(0, 9000), st.integers(1, 4000)), max_size=4).map(tuple)
+
+
+@given(
+    st.sampled_from(sorted(POLICIES)),
+    st.lists(st.tuples(queues, st.sampled_from([1, 2]), st.floats(0, 4)), max_size=5),
+    queues,
+)
+def test_every_decision_names_a_worker_and_its_costs(
+    policy: str, workers: list[tuple[tuple[PrefillTask, ...], int, float]], own: tuple[PrefillTask, ...]
+) -> None:
+    views = [prefill(f"p{i}", queue=q, degree=n, ttft=t) for i, (q, n, t) in enumerate(workers)]
+    found = decide(rule(policy), views, decode(queue=own))
+    names = [view.worker for view in views]
+    assert found.remote is None or found.remote in names
+    assert set(found.costs) <= {"local", *names}
+    assert all(math.isfinite(cost) for cost in found.costs.values())
+
+
+def bound(name: str, workers: list[tuple[str, int, int, float]], *, need: int = 100) -> list[str | None]:
+    binding = Binding(name)
+    views = [BindingView(worker, used, 1000, sessions, load) for worker, used, sessions, load in workers]
+    return [binding.choose(views, need=need) for _ in range(4)]
+
+
+def test_bindings_go_by_name_among_equals() -> None:
+    workers = [("d2", 500, 1, 4.0), ("d1", 500, 1, 4.0), ("d0", 500, 2, 1.0), ("full", 990, 0, 0.0)]
+    assert bound("kv-headroom", workers) == ["d1"] * 4
+    assert bound("least-requests", workers) == ["d0"] * 4
+    assert bound("round-robin", workers) == ["d0", "d1", "d2", "d0"]
+    assert bound("kv-headroom", workers, need=501) == [None] * 4
+    assert bound("round-robin", []) == [None] * 4
+
+
+def test_round_robin_goes_on_from_the_last_whoever_leaves() -> None:
+    binding = Binding("round-robin")
+    views = {name: BindingView(name, 0, 1000, 0, 0.0) for name in ("a", "b", "c")}
+    assert binding.choose(list(views.values()), need=1) == "a"
+    del views["b"]
+    assert binding.choose(list(views.values()), need=1) == "c"
+    assert binding.choose(list(views.values()), need=1) == "a"
+
+
+def test_a_known_prefix_hit_counts() -> None:
+    views = [BindingView("a", 0, 1000, 0, 0.0), BindingView("b", 0, 1000, 0, 0.0)]
+    assert Binding("prefix-aware").choose(views, need=100, prefix_hit={"b": 50}) == "b"
+
+
+def test_an_unknown_binding_is_refused() -> None:
+    with pytest.raises(PolicyError, match="binding: 'best' is not one of kv-headroom"):
+        Binding("best")

@@ -1,0 +1,37 @@
+"""Remember how fast each session's tokens came: what one more stall would do to its ITL depends on it."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+MAX_SESSIONS = 50_000
+
+
+@dataclass(slots=True)
+class Pace:
+    """Gaps between a session's tokens so far: their seconds, their number, and how many were over the ITL SLO."""
+
+    seconds: float = 0.0
+    gaps: int = 0
+    over: int = 0
+
+    def add(self, seconds: float, tokens: int, *, itl_slo: float) -> None:
+        """Count ``tokens`` tokens that came together, ``seconds`` after the one before."""
+        self.seconds += seconds
+        self.gaps += tokens
+        self.over += seconds > itl_slo
+
+
+class Paces:
+    """The paces of a worker's sessions; those unused for longest are forgotten first."""
+
+    def __init__(self, limit: int = MAX_SESSIONS) -> None:
+        self._limit = limit
+        self._of: OrderedDict[str, Pace] = OrderedDict()
+
+    def of(self, session: str) -> Pace:
+        """Return a session's pace, a new one for a new session."""
+        pace = self._of.setdefault(session, Pace())
+        self._of.move_to_end(session)
+        if len(self._of) > self._limit:
+            self._of.popitem(last=False)
+        return pace
