@@ -1,0 +1,111 @@
+"""Compile the simulator and the core's policies with numba, and keep the machine code where it is found again.
+
+numba notices a change of a function's own file only, not of what it calls, so its cache lies in a folder named by a
+hash over every source that is compiled: core costs, policies and this package. The folder must be told to numba before
+it is imported, hence this module is imported by nothing but the kernel.
+"""
+
+import hashlib
+import importlib
+import inspect
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar, cast
+
+import weft_core.policies
+import weft_core.timing
+from weft_core.policies import compilable
+
+_log = logging.getLogger(__name__)
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def _sources() -> Iterator[Path]:
+    yield Path(weft_core.timing.__file__)
+    yield from sorted(Path(weft_core.policies.__file__).parent.glob("*.py"))
+    yield from sorted(Path(__file__).parent.glob("*.py"))
+
+
+def sources_hash() -> str:
+    """Return a short hash over all compiled sources."""
+    running = hashlib.sha256()
+    for path in _sources():
+        running.update(path.name.encode())
+        running.update(path.read_bytes())
+    return running.hexdigest()[:16]
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def cache_folder() -> Path:
+    """Return where machine code is kept: WEFT_CACHE or the user's cache, else a temporary folder of this user.
+
+    A folder that cannot be written is used all the same when it holds this version's code (an image's own cache).
+    """
+    home = os.environ.get("WEFT_CACHE")
+    try:
+        base = Path(home) if home else Path.home() / ".cache" / "weft"
+    except RuntimeError:  # no home for this user
+        base = Path(tempfile.gettempdir()) / "weft"
+    chosen = base / "numba" / sources_hash()
+    if (chosen.is_dir() and any(chosen.rglob("*.nbi"))) or _writable(chosen):
+        return chosen
+    own = Path(tempfile.gettempdir()) / f"weft-{os.getuid()}" / "numba" / chosen.name
+    if _writable(own) and own.stat().st_uid == os.getuid():
+        return own
+    fallback = Path(tempfile.mkdtemp(prefix="weft-numba-"))
+    _log.info("numba-cache-not-kept", extra={"folder": str(fallback)})
+    return fallback
+
+
+os.environ["NUMBA_CACHE_DIR"] = str(cache_folder())
+if "numba" in sys.modules:  # imported by somebody else: make it read the folder's name again
+    sys.modules["numba"].config.reload_config()
+numba = importlib.import_module("numba")
+_register = importlib.import_module("numba.extending").register_jitable
+
+
+_structref = importlib.import_module("numba.experimental.structref")
+
+
+@_structref.register
+class _State(numba.types.StructRef):  # type: ignore[misc, name-defined]
+    """A reference to arrays: calls hand on one pointer, where a tuple of arrays would be copied at every call."""
+
+
+def state_of(arrays: dict[str, object]) -> object:
+    """Return the compiled type of a state that refers to arrays like these."""
+    return _State([(name, numba.typeof(array)) for name, array in arrays.items()])
+
+
+def jitable(function: _Function) -> _Function:
+    """Let compiled code call a function, which stays a plain Python function for everybody else."""
+    return cast(_Function, _register(function))
+
+
+def entry(function: _Function) -> _Function:
+    """Compile a function that Python calls; its machine code is kept on disk."""
+    return cast(_Function, numba.njit(cache=True, error_model="numpy", nogil=True)(function))
+
+
+def _register_core() -> None:
+    """Make every function of the core's costs and policies callable from compiled code."""
+    for function in vars(weft_core.timing).values():
+        if inspect.isfunction(function):
+            jitable(function)
+    for function in compilable.FUNCTIONS:
+        jitable(function)
+
+
+_register_core()

@@ -1,0 +1,252 @@
+"""Lay sessions, layout, costs and rules out as the records that the kernel works on."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from weft_core.cost import LINKS, CostProfile
+from weft_core.policies.catalogue import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
+from weft_core.policies.decide_order import ORDER_MAX
+from weft_core.policies.features import REMOTE_SIZE, TASK_SIZE
+from weft_core.policies.parameter import PolicyError
+from weft_core.policies.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
+from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
+from weft_planner.sessions import Floats, Sample
+from weft_planner.simulation import records
+from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass
+from weft_planner.simulation.options import LINKS as LINK_MODES
+from weft_planner.simulation.options import Options
+from weft_planner.simulation.outcome import NOT_ROUTED
+
+LARGEST_RING = 1 << 20
+PEAKS = 128
+"""Largest gaps remembered per worker: they fall with time, so more than a hundred are never seen."""
+FLOAT_VECTORS = 8
+INT_VECTORS = 6
+ROLES = {"off": records.OFF, "prefill": records.PREFILL, "decode": records.DECODE}
+
+
+def book_of(
+    sample: Sample,
+    layout: Layout,
+    costs: Mapping[str, CostProfile],
+    policy: PolicyChoice,
+    slo: tuple[SloClass, ...],
+    *,
+    options: Options,
+    seed: int,
+) -> records.Book:
+    """Build the kernel's records for one run.
+
+    Raises:
+        SimulationError: something named does not exist, or the sessions cannot be simulated.
+        CostProfileError: a profile lacks a degree or a transfer that the layout needs.
+    """
+    workers = len(layout.workers)
+    rules = rules_of(sample, layout, policy, slo, options)
+    params = params_of(policy)
+    fleet = workers_of(layout, costs, options)
+    prefill = _padded([costs[w.pool].prefill_figures(w.degree) for w in layout.workers], PREFILL_FIELDS)
+    step = _padded([costs[w.pool].step_figures(w.degree) for w in layout.workers], STEP_FIELDS)
+    rules["itl_statistic"] = int(params[ITL_STATISTIC]) if policy.route == "weft" else 0
+    rules["ring"] = _ring(prefill, step, options.window_s) if rules["want_windows"][0] else 1
+    slots = int(rules["slots"][0])
+    vector = max(sample.sessions, workers + 1, TASK_SIZE, ORDER_MAX)
+    totals = np.zeros(1, records.TOTALS)
+    totals["random"] = 1 + seed % 2147483645
+    totals["net_at"] = -1.0
+    totals["tick_s"] = options.timeline_s
+    ticks = math.floor(sample.window / options.timeline_s) + 1 if options.timeline_s > 0 else 0
+    changes = np.zeros(len(options.changes), records.CHANGES)
+    for at, change in enumerate(options.changes):
+        changes[at] = (change.at, change.delay_s, change.worker, ROLES[change.to], change.sessions == "send")
+    ends = np.full((1 + records.SLOT * workers + workers * slots, 3), -1, np.int64)
+    ends[:, 2] = 0
+    return records.Book(
+        rules=rules,
+        totals=totals,
+        classes=classes_of(sample, slo),
+        rows=rows_of(sample, options, seed),
+        sessions=sessions_of(sample),
+        workers=fleet,
+        per_class=np.zeros((workers, len(slo)), records.PER_CLASS),
+        events=np.zeros(4 * sample.sessions + 4 * workers + len(changes) + 1024, records.EVENTS),
+        links=links_of(layout, costs, options),
+        rings=np.zeros((2 * workers, int(rules["ring"][0])), records.RING),
+        peaks=np.zeros((workers, PEAKS), records.PEAKS),
+        transfers=np.zeros(sample.sessions + 1, records.TRANSFERS),
+        changes=changes,
+        ticks=np.zeros((ticks, workers), records.TICKS),
+        next=np.empty((records.LISTS, sample.rows), np.int64),
+        before=np.empty((records.LISTS, sample.rows), np.int64),
+        ends=ends,
+        dirty=np.zeros(workers, np.int64),
+        prefill=prefill,
+        step=step,
+        params=np.array(params, np.float64),
+        remote=np.zeros(workers * REMOTE_SIZE),
+        floats=np.zeros((FLOAT_VECTORS, vector)),
+        ints=np.zeros((INT_VECTORS, vector), np.int64),
+    )
+
+
+def params_of(policy: PolicyChoice) -> tuple[float, ...]:
+    """Return the routing rule's parameter vector.
+
+    Raises:
+        SimulationError: there is no such rule, mode or parameter.
+    """
+    try:
+        return parameters(policy.route, policy.mode or "imd", policy.params)
+    except PolicyError as error:
+        raise SimulationError(f"policy: {error}") from None
+
+
+def slices(policy: PolicyChoice, options: Options) -> bool:
+    """Tell whether local prefills run in slices when the rule does not say."""
+    if options.chunked is not None:
+        return options.chunked
+    return policy.route == "weft" and MODES.get(policy.mode) in (IMD, WHOLE_OR_CHUNKED)
+
+
+def rules_of(
+    sample: Sample, layout: Layout, policy: PolicyChoice, slo: tuple[SloClass, ...], options: Options
+) -> records.Records:
+    """Return the one record of rules and options."""
+    for name, value, known in (
+        ("route", policy.route, POLICIES),
+        ("binding", policy.binding, BINDINGS),
+        ("order", policy.order, ORDERS),
+    ):
+        if value not in known:
+            raise SimulationError(f"policy: {name} {value!r} is none of {', '.join(known)}")
+    if not 1 <= policy.window <= ORDER_MAX:
+        raise SimulationError(f"policy: window {policy.window} is not between 1 and {ORDER_MAX}")
+    rules = np.zeros(1, records.RULES)
+    rules["chunk_fraction"] = options.chunk_fraction
+    rules["window_s"] = options.window_s
+    rules["itl_least"] = min(c.itl_s for c in slo)
+    rules["begin"] = options.warm_up * sample.window
+    rules["finish"] = (1 - options.cool_down) * sample.window
+    rules["route"] = POLICIES[policy.route].code
+    rules["binding"] = BINDINGS[policy.binding].code
+    rules["order"] = ORDERS[policy.order].code
+    rules["window"] = policy.window
+    rules["cap"] = DEFAULT_CAP if policy.cap is None else policy.cap
+    rules["slices"] = slices(policy, options)
+    rules["chunk_limit"] = options.chunk_limit
+    rules["chunk_floor"] = options.chunk_floor
+    rules["links"] = LINK_MODES.index(options.links)
+    rules["history_read"] = options.history == "read"
+    rules["oracle"] = options.admission == "oracle"
+    rules["symmetric"] = layout.kind == "symmetric"
+    rules["want_windows"] = policy.route == "ampd"
+    rules["want_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
+    rules["peaks"] = PEAKS
+    rules["slots"] = 1 << int(sample.tokens.max(initial=1)).bit_length()
+    rules["workers"] = len(layout.workers)
+    rules["classes"] = len(slo)
+    return rules
+
+
+def classes_of(sample: Sample, slo: tuple[SloClass, ...]) -> records.Records:
+    """Return the session classes; the expected answer is the mean of what the class's rounds decode."""
+    classes = np.zeros(len(slo), records.CLASSES)
+    of_rows = sample.session_class[sample.session]
+    for at, one in enumerate(slo):
+        tokens = sample.tokens[of_rows == at]
+        classes[at] = (one.ttft_s, one.itl_s, one.priority, tokens.mean() if len(tokens) else math.nan)
+    return classes
+
+
+def rows_of(sample: Sample, options: Options, seed: int) -> records.Records:
+    """Return the rounds, each with its own luck: the same row has it under every layout and policy."""
+    rng = np.random.default_rng((seed, 0x5EED))
+    rows = np.zeros(sample.rows, records.ROWS)
+    rows["history"] = sample.history
+    rows["increment"] = sample.increment
+    rows["gap"] = sample.gap
+    rows["session"] = sample.session
+    rows["left"] = np.maximum(sample.tokens, 1).astype(np.int64) - 1
+    rows["noise"] = np.exp(options.prefill_noise_sigma * rng.standard_normal(sample.rows))
+    rows["chunk_noise"] = np.exp(options.chunk_noise_sigma * rng.standard_normal(sample.rows))
+    for name in ("read_sends", "back_sends"):
+        rows[name] = rng.geometric(1 - options.retransmit_probability, sample.rows)
+    rows["arrival"] = math.nan
+    rows["where"] = -1
+    rows["route"] = NOT_ROUTED
+    rows["reason"] = -1
+    return rows
+
+
+def sessions_of(sample: Sample) -> records.Records:
+    """Return the sessions."""
+    sessions = np.zeros(sample.sessions, records.SESSIONS)
+    sessions["arrival"] = sample.arrival
+    sessions["prefix"] = sample.prefix
+    sessions["reserve"] = sample.reserve
+    sessions["first"] = sample.first_row
+    sessions["rounds"] = np.diff(np.append(sample.first_row, sample.rows))
+    sessions["kind"] = sample.session_class
+    sessions["bound"] = -1
+    return sessions
+
+
+def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:
+    """Return the workers, in the roles that they have at the beginning."""
+    fleet = np.zeros(len(layout.workers), records.WORKERS)
+    for at, worker in enumerate(layout.workers):
+        if worker.pool not in costs:
+            raise SimulationError(f"costs: no profile for pool {worker.pool!r}; give one (there are {sorted(costs)})")
+        fleet[at]["kv_capacity"] = costs[worker.pool].kv_capacity(worker.degree)
+        fleet[at]["role"] = records.PREFILL if at < len(layout.prefill) else records.DECODE
+        fleet[at]["colocated"] = worker.colocated or layout.kind == "colocated"
+    for change in options.changes:
+        if not 0 <= change.worker < len(fleet):
+            raise SimulationError(f"changes: there is no worker {change.worker}; the layout has {len(fleet)}")
+        if change.at == -math.inf:
+            fleet[change.worker]["role"] = ROLES[change.to]
+    fleet["target"] = fleet["role"]
+    fleet["current"] = -1
+    fleet["last_chosen"] = -1e9
+    return fleet
+
+
+def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:
+    """Return T_kv between every two workers between which KV can move; the source's profile tells."""
+    workers = layout.workers
+    links = np.zeros((len(workers), len(workers)), records.LINK)
+    if layout.kind == "colocated" and not options.changes:
+        return links
+    first_decode = len(layout.prefill)
+    for s, source in enumerate(workers):
+        for d, destination in enumerate(workers):
+            among_prefill = s < first_decode and d < first_decode
+            among_decode = s >= first_decode and d >= first_decode
+            moves = bool(options.changes)
+            if s == d or ((among_prefill or (among_decode and layout.kind != "symmetric")) and not moves):
+                continue
+            profile = costs[source.pool]
+            near = source.node >= 0 and source.node == destination.node and source.pool == destination.pool
+            link = LINKS[0] if near else LINKS[1]
+            profile.t_kv(1, source=source.degree, destination=destination.degree, link=link)  # names what is missing
+            cost = profile.transfers[source.degree, destination.degree, link]
+            rate = profile.kv_bytes_per_token / cost.per_token if cost.per_token > 0 else math.inf
+            links[s, d] = (cost.alpha, cost.per_token, rate)
+    return links
+
+
+def _padded(figures: list[tuple[float, ...]], fields: int) -> Floats:
+    """Return one row of figures per worker; shorter ones repeat their first regime, which changes no maximum."""
+    longest = max(len(row) for row in figures)
+    return np.array([row + row[:fields] * ((longest - len(row)) // fields) for row in figures], np.float64)
+
+
+def _ring(prefill: Floats, step: Floats, window_s: float) -> int:
+    """Return how many samples a statistics window can hold: no prefill and no step is faster than an empty one."""
+    least = min(
+        min(prefill_seconds(tuple(row), 0.0, 1.0) for row in prefill.tolist()),
+        min(step_seconds(tuple(row), 1.0, 1.0) for row in step.tolist()),
+    )
+    return min(LARGEST_RING, int(window_s / max(least, 1e-6)) + 2)

@@ -1,0 +1,166 @@
+"""Describe what is simulated: workers, how they share the work, the rules that direct it, and the SLOs to hold."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft_core.layouts import LAYOUTS, LayoutKind
+
+LARGEST_LAYOUT = 4096
+"""Workers of one simulation at most: twice the size of any published deployment, and a bound on memory."""
+
+
+class SimulationError(ValueError):
+    """Report inputs that cannot be simulated; the message names the field and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One model replica over ``degree`` GPUs of a pool.
+
+    ``node`` tells which workers share a server (-1: shares with none), hence which link KV takes. A ``colocated``
+    decode worker of a hybrid layout prefills its own sessions always.
+    """
+
+    degree: int
+    pool: str = "gpu"
+    node: int = -1
+    colocated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.degree < 1:
+            raise SimulationError(f"degree: {self.degree} is not a tensor-parallel degree; give 1 or more GPUs")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The workers of each role; without workers of their own for prefill (co-located, symmetric) ``prefill`` is empty.
+
+    A worker's index, in outcomes and changes, counts the prefill workers first, then the decode workers.
+    """
+
+    prefill: tuple[Worker, ...]
+    decode: tuple[Worker, ...]
+    kind: LayoutKind = "disaggregated"
+
+    def __post_init__(self) -> None:
+        if self.kind not in LAYOUTS:
+            raise SimulationError(f"kind: {self.kind!r} is none of {', '.join(LAYOUTS)}")
+        if not self.decode:
+            raise SimulationError("decode: a layout needs at least one decode worker; sessions live there")
+        if len(self.prefill) + len(self.decode) > LARGEST_LAYOUT:
+            raise SimulationError(f"workers: more than {LARGEST_LAYOUT} in one layout; simulate a part of it")
+        if self.kind in ("colocated", "symmetric") and self.prefill:
+            raise SimulationError(f"prefill: a {self.kind} layout has no prefill workers of its own; leave it empty")
+        if self.kind in ("disaggregated", "hybrid") and not self.prefill:
+            raise SimulationError(f"prefill: a {self.kind} layout needs at least one prefill worker")
+        if self.kind == "hybrid" and not any(worker.colocated for worker in self.decode):
+            raise SimulationError("decode: a hybrid layout needs at least one colocated worker; mark it so")
+        if self.kind == "disaggregated" and any(worker.colocated for worker in self.decode):
+            raise SimulationError(
+                "decode: colocated workers beside prefill workers make a hybrid layout; say so in kind"
+            )
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Return all workers, prefill first: a worker's place here is its index everywhere."""
+        return self.prefill + self.decode
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs the layout takes."""
+        return sum(worker.degree for worker in self.workers)
+
+    def __str__(self) -> str:
+        """Say it as the papers do: P4x2 D8x1 (degree x replicas), co-located C4x4, symmetric S4x4."""
+        letter = {"colocated": "C", "symmetric": "S"}.get(self.kind, "D")
+        parts = [("P", worker) for worker in self.prefill]
+        parts += [("C" if worker.colocated else letter, worker) for worker in self.decode]
+        counted: dict[tuple[str, int], int] = {}
+        for name, worker in parts:
+            counted[name, worker.degree] = counted.get((name, worker.degree), 0) + 1
+        return " ".join(f"{name}{degree}x{count}" for (name, degree), count in counted.items())
+
+
+def layout_of(
+    kind: LayoutKind,
+    *,
+    prefill: Mapping[int, int] | None = None,
+    decode: Mapping[int, int],
+    pool: str = "gpu",
+    gpus_per_node: int = 0,
+) -> Layout:
+    """Build a layout from replicas per degree, largest degrees first; ``gpus_per_node`` fills nodes in that order.
+
+    With 0 every transfer crosses nodes. A worker larger than a node shares a node with none.
+    """
+    filled = 0
+
+    def place(degree: int) -> int:
+        nonlocal filled
+        if gpus_per_node <= 0 or degree > gpus_per_node:
+            return -1
+        if filled % gpus_per_node + degree > gpus_per_node:
+            filled += gpus_per_node - filled % gpus_per_node
+        filled += degree
+        return (filled - 1) // gpus_per_node
+
+    def group(counts: Mapping[int, int]) -> tuple[Worker, ...]:
+        return tuple(
+            Worker(degree, pool, place(degree))
+            for degree in sorted(counts, reverse=True)
+            for _ in range(counts[degree])
+        )
+
+    return Layout(prefill=group(prefill or {}), decode=group(decode), kind=kind)
+
+
+@dataclass(frozen=True, slots=True)
+class SloClass:
+    """Thresholds in seconds of one session class, and its priority (0 is ordinary, higher is more important)."""
+
+    ttft_s: float
+    itl_s: float
+    name: str = "all"
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        for what, value in (("ttft_s", self.ttft_s), ("itl_s", self.itl_s)):
+            if not (math.isfinite(value) and value > 0):
+                raise SimulationError(f"{what}: {value!r} of class {self.name!r} is not a finite time above 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """The rules that direct a simulation, by the names of ``weft_core.policies.catalogue``.
+
+    ``params`` overrides parameters of the routing rule by name. ``window`` is Algorithm 2's look-ahead; ``cap`` is how
+    often ``moore-hodgson`` passes over the oldest task at most, by default as often as the catalogue says.
+    """
+
+    route: str = "weft"
+    mode: str = "imd"
+    binding: str = "kv-headroom"
+    order: str = "moore-hodgson"
+    params: Mapping[str, float] = field(default_factory=dict)
+    window: int = 3
+    cap: int | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.route}/{self.mode}" if self.route == "weft" else self.route
+        return f"{name}+{self.order}"
+
+
+AMPD = PolicyChoice(route="ampd", mode="", binding="kv-headroom", order="ampd-window")
+"""The published baseline: Algorithm 1, Algorithm 2 with window 3, binding by KV headroom."""
+
+
+def checked_slo(slo: Sequence[SloClass], classes: int) -> tuple[SloClass, ...]:
+    """Return the SLO of every session class.
+
+    Raises:
+        SimulationError: there are fewer SLO classes than the sample's sessions name.
+    """
+    if len(slo) < classes:
+        raise SimulationError(f"slo: {len(slo)} classes for sessions of {classes}; give one SLO per session class")
+    return tuple(slo)

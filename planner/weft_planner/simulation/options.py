@@ -1,0 +1,107 @@
+"""Say how the simulated engines, links and clients behave; every default is stated here and nowhere else."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from weft_planner.simulation.layout import SimulationError
+
+Links = Literal["none", "fifo", "fair"]
+LINKS: tuple[Links, ...] = ("none", "fifo", "fair")
+History = Literal["read", "recompute"]
+HISTORIES: tuple[History, ...] = ("read", "recompute")
+Admission = Literal["oracle", "reserve"]
+ADMISSIONS: tuple[Admission, ...] = ("oracle", "reserve")
+ChangeTo = Literal["off", "prefill", "decode"]
+CHANGES: tuple[ChangeTo, ...] = ("off", "prefill", "decode")
+Sessions = Literal["send", "recompute"]
+SESSIONS: tuple[Sessions, ...] = ("send", "recompute")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """At time ``at`` a worker drains, and ``delay_s`` after it is empty it takes up the role ``to``.
+
+    ``at`` = -infinity sets what the worker is from the start. ``sessions`` says what becomes of the idle sessions
+    bound to a draining decode worker: their KV is sent to another one, or dropped and recomputed in their next round.
+    """
+
+    at: float
+    worker: int
+    to: ChangeTo
+    sessions: Sessions = "send"
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How engines, links and measurements work.
+
+    * ``chunked``: local prefills ride along with decode steps in slices; False: they pause decoding. None: slices in
+      those modes of ``weft`` that predict slices, whole prefills elsewhere (as the published baselines ran).
+    * ``chunk_limit``: longest slice in tokens; ``chunk_fraction``: a slice's step may take this share of the ITL SLO
+      (infinite: slices are as long as the limit lets them be);
+      ``chunk_floor``: a slice is never shorter than this, so that an engine with slow steps still makes progress.
+    * ``links``: KV transfers do not meet (``none``), queue at the network cards of both ends (``fifo``), or share them
+      (``fair``). ``retransmit_probability`` of each transfer to be sent again.
+    * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it.
+    * ``admission``: ``oracle`` holds a session's final KV from its first round on, never preempts and knows the future;
+      ``reserve`` holds what is there, evicts idle sessions and preempts running ones when it is full.
+    * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
+    * ``prefill_noise_sigma``: lognormal error of real whole prefills against predictions, which stay as they are;
+      ``chunk_noise_sigma`` the same for what slices add to steps.
+    * ``warm_up``, ``cool_down``: sessions that arrive in the first and last share of the sample's window are not counted.
+    * ``timeline_s``: record every worker's queue, batch and KV this often; 0: never.
+    """
+
+    chunked: bool | None = None
+    chunk_limit: int = 4096
+    chunk_fraction: float = 0.9
+    chunk_floor: int = 32
+    links: Links = "fifo"
+    history: History = "read"
+    admission: Admission = "reserve"
+    window_s: float = 10.0
+    prefill_noise_sigma: float = 0.0
+    chunk_noise_sigma: float = 0.0
+    retransmit_probability: float = 0.0
+    warm_up: float = 0.15
+    cool_down: float = 0.05
+    changes: tuple[Change, ...] = ()
+    timeline_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("chunk_fraction", 0.01, math.inf),
+            ("window_s", 1e-3, 3600.0),
+            ("prefill_noise_sigma", 0.0, 3.0),
+            ("chunk_noise_sigma", 0.0, 3.0),
+            ("retransmit_probability", 0.0, 0.9),
+            ("warm_up", 0.0, 0.9),
+            ("cool_down", 0.0, 0.9),
+            ("timeline_s", 0.0, math.inf),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise SimulationError(f"{name}: {value!r} is not between {low:g} and {high:g}")
+        if self.warm_up + self.cool_down >= 1:
+            raise SimulationError("warm_up, cool_down: together they leave no session to count; keep their sum below 1")
+        if not 1 <= self.chunk_floor <= self.chunk_limit <= 1_000_000:
+            raise SimulationError(
+                f"chunk_floor, chunk_limit: {self.chunk_floor} and {self.chunk_limit} tokens; "
+                "give 1 <= floor <= limit <= 1000000"
+            )
+        for name, value, known in (
+            ("links", self.links, LINKS),
+            ("history", self.history, HISTORIES),
+            ("admission", self.admission, ADMISSIONS),
+        ):
+            if value not in known:
+                raise SimulationError(f"{name}: {value!r} is none of {', '.join(known)}")
+        for change in self.changes:
+            if math.isnan(change.at) or change.at == math.inf or change.to not in CHANGES or change.delay_s < 0:
+                raise SimulationError(
+                    f"changes: {change} needs a time, a role of {', '.join(CHANGES)} and a delay >= 0"
+                )
+            if change.sessions not in SESSIONS:
+                raise SimulationError(f"changes: sessions {change.sessions!r} is none of {', '.join(SESSIONS)}")

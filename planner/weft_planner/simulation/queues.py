@@ -1,0 +1,170 @@
+"""Keep each worker's queue of prefill tasks, and choose the task that runs next by the service's queue order."""
+
+from weft_core.policies.codes import AMPD_WINDOW
+from weft_core.policies.decide_order import next_task
+from weft_core.timing import chunked_seconds
+from weft_planner.simulation.compiled import jitable
+from weft_planner.simulation.lists import append, list_of, prepend, remove
+from weft_planner.simulation.records import QUEUE, Book
+
+# Places of ``Book.floats`` and ``Book.ints`` while a queue order is asked.
+SECONDS = 5
+ENQUEUED = 6
+DEADLINES = 7
+POSTPONED = 1
+LOST = 2
+QUEUED = 3
+HEAD = 4
+
+
+@jitable
+def mark(book: Book, worker: int) -> None:
+    """Note that a worker may have something to begin, once this event is dealt with."""
+    w = book.workers[worker]
+    if w.dirty == 0:
+        w.dirty = 1
+        book.dirty[book.totals[0].dirty] = worker
+        book.totals[0].dirty += 1
+
+
+@jitable
+def work_left(history: float, tokens: float, done: float) -> float:
+    """Return the tokens still to compute times what their sequence will hold on average while they are."""
+    rest = tokens - done
+    return rest * (history + done + rest / 2)
+
+
+@jitable
+def clock_queue(book: Book, worker: int, now: float) -> None:
+    """Add to the integral of the queue's length over the observed window; call before the length changes."""
+    w = book.workers[worker]
+    rules = book.rules[0]
+    start = max(w.queue_since, rules.begin)
+    end = min(now, rules.finish)
+    if end > start:
+        w.queue_area += (end - start) * book.ends[list_of(book, QUEUE, worker), 2]
+    w.queue_since = now
+
+
+@jitable
+def enqueue(book: Book, row: int, worker: int, now: float) -> None:
+    """Add a prefill task, whose figures stand in its row, to a worker's queue."""
+    clock_queue(book, worker, now)
+    r = book.rows[row]
+    w = book.workers[worker]
+    append(book, QUEUE, list_of(book, QUEUE, worker), row)
+    w.queue_s += r.seconds
+    w.queue_tokens += r.task_tokens
+    w.queue_work += work_left(r.task_history, r.task_tokens, 0.0)
+    mark(book, worker)
+
+
+@jitable
+def dequeue(book: Book, row: int, worker: int, now: float) -> None:
+    """Take a finished task out of a worker's queue."""
+    clock_queue(book, worker, now)
+    r = book.rows[row]
+    w = book.workers[worker]
+    which = list_of(book, QUEUE, worker)
+    remove(book, QUEUE, which, row)
+    w.queue_s -= r.seconds
+    w.queue_tokens -= r.task_tokens - r.done
+    w.queue_work -= work_left(r.task_history, r.task_tokens, r.done)
+    if book.ends[which, 2] == 0:  # no rounding error outlives an empty queue
+        w.queue_s = 0.0
+        w.queue_tokens = 0.0
+        w.queue_work = 0.0
+
+
+@jitable
+def advance(book: Book, row: int, worker: int, tokens: float) -> None:
+    """Count a slice of a task as computed."""
+    r = book.rows[row]
+    w = book.workers[worker]
+    before = work_left(r.task_history, r.task_tokens, r.done)
+    r.done += tokens
+    w.queue_tokens -= tokens
+    w.queue_work += work_left(r.task_history, r.task_tokens, r.done) - before
+
+
+@jitable
+def chunk_seconds_limit(book: Book, worker: int) -> float:
+    """Return how long a step with a slice may take: the share of the strictest ITL SLO among those decoding here."""
+    rules = book.rules[0]
+    w = book.workers[worker]
+    if w.batch == 0 or rules.classes == 1:
+        return rules.chunk_fraction * rules.itl_least
+    least = -1.0
+    for c in range(rules.classes):
+        if book.per_class[worker, c].active > 0:
+            itl = book.classes[c].itl_slo
+            if least < 0 or itl < least:
+                least = itl
+    return rules.chunk_fraction * least
+
+
+@jitable
+def chunked(book: Book, worker: int, history: float, tokens: float) -> float:
+    """Return the seconds of computing tokens on a worker in slices beside what it decodes now."""
+    rules = book.rules[0]
+    w = book.workers[worker]
+    limit = chunk_seconds_limit(book, worker)
+    return chunked_seconds(book.step[worker], float(w.batch), w.context, history, tokens, limit, rules.chunk_limit)
+
+
+@jitable
+def chunked_queue(book: Book, worker: int) -> float:
+    """Return the seconds until a worker's queue is done when all of it is run in slices."""
+    w = book.workers[worker]
+    if w.queue_tokens <= 0:
+        return 0.0
+    history = max(0.0, w.queue_work / w.queue_tokens - w.queue_tokens / 2)
+    return chunked(book, worker, history, w.queue_tokens)
+
+
+@jitable
+def choose(book: Book, worker: int, now: float) -> int:
+    """Return the task that a worker shall run next, -1 when none is ready: its history may still be on its way.
+
+    Algorithm 2 reorders the head of the queue; a task without its history then stands behind those that have it.
+    """
+    rules = book.rules[0]
+    which = list_of(book, QUEUE, worker)
+    count = 0
+    row = book.ends[which, 0]
+    while row >= 0:
+        r = book.rows[row]
+        if r.ready == 1:
+            book.floats[SECONDS, count] = r.seconds
+            book.floats[ENQUEUED, count] = r.arrival
+            book.floats[DEADLINES, count] = book.classes[book.sessions[r.session].kind].ttft_slo
+            book.ints[POSTPONED, count] = r.postponed
+            book.ints[LOST, count] = book.sessions[r.session].missed
+            book.ints[QUEUED, count] = row
+            count += 1
+        row = book.next[QUEUE, row]
+    if count == 0:
+        return -1
+    if count == 1:
+        return book.ints[QUEUED, 0]
+    place = next_task(
+        rules.order,
+        now,
+        book.floats[SECONDS, :count],
+        book.floats[ENQUEUED, :count],
+        book.floats[DEADLINES, :count],
+        book.ints[POSTPONED, :count],
+        book.ints[LOST, :count],
+        rules.window,
+        rules.cap,
+        book.ints[HEAD],
+    )
+    for i in range(count):
+        book.rows[book.ints[QUEUED, i]].postponed = book.ints[POSTPONED, i]
+    if rules.order == AMPD_WINDOW:
+        size = min(rules.window, count)
+        for k in range(size):
+            remove(book, QUEUE, which, book.ints[QUEUED, k])
+        for k in range(size):
+            prepend(book, QUEUE, which, book.ints[QUEUED, book.ints[HEAD, size - 1 - k]])
+    return book.ints[QUEUED, place]

@@ -1,0 +1,150 @@
+"""Name every figure of the simulator's state: record arrays that the compiled kernel reads and writes.
+
+``Book`` holds them all. A *row* is a round of the sample, its number is the only identity in lists and events.
+Times are seconds from the window's beginning, lengths tokens; -1 stands for none.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft_planner.sessions import Floats, Ints
+
+Records: TypeAlias = NDArray[np.void]
+
+_F = "f8"
+_I = "i8"
+
+
+def _record(**groups: str) -> np.dtype[np.void]:
+    """Return a record type from names by type: ``f8="a b"``, ``i8="c"``."""
+    return np.dtype([(name, kind) for kind, names in groups.items() for name in names.split()])
+
+
+RULES = _record(
+    f8="chunk_fraction window_s itl_least begin finish",
+    # policy codes, options as numbers; counters behind them
+    i8="route binding order window cap slices mode_slices chunk_limit chunk_floor links history_read oracle symmetric "
+    "want_windows want_gaps itl_statistic ring peaks slots workers classes",
+)
+"""One record: what the run is told. ``slots`` is the length of the ring of finishing steps, a power of 2."""
+
+TOTALS = _record(
+    f8="now end read back moved recomputed net_at net_time tick_s rate_from",
+    i8="sequence events heap heap_most room dirty random cursor preemptions evictions resent net arrivals arrivals_before "
+    "ticks error",
+)
+"""One record: counters and the clock."""
+
+CLASSES = _record(f8="ttft_slo itl_slo priority decode")
+
+ROWS = _record(
+    f8="history increment gap noise chunk_noise "
+    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch",
+    i8="session tokens read_sends back_sends state where route reason over gaps left join_step over_base over_so_far done_gaps "
+    "whole ready postponed resumed generated idle",
+)
+"""Per round. Inputs, then: times; the prefill task as its worker sees it (``task_history`` cached, ``task_tokens`` to
+compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker); the
+answer (``left`` steps to go, joined at worker step ``join_step``, ``over_base`` the worker's count of late steps then;
+``over_so_far``, ``done_gaps``: from before a preemption)."""
+
+SESSIONS = _record(
+    f8="arrival prefix reserve held gap_s",
+    i8="first rounds kind bound moving parked missed gaps over",
+)
+"""Per session: ``kind`` is its class, ``held`` the KV that its decode worker keeps for it, ``parked`` 1 while its next
+round waits for KV that moves between workers, ``missed`` 1 once a TTFT was late."""
+
+WORKERS = _record(
+    f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
+    "last_chosen busy queue_area queue_since switch_s",
+    i8="role draining target keep colocated mode batch steps current chunk dirty sessions peak_from peak_to ring_from "
+    "ring_to ttft_from ttft_to "
+    "sending receiving waits",
+)
+"""Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
+tokens still to compute there, and the same weighted by what their sequences will hold on average."""
+
+PER_CLASS = _record(i8="over active cached")
+"""Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
+
+EVENTS = _record(f8="time", i8="sequence what")
+LINK = _record(f8="alpha per_token rate")
+RING = _record(f8="time total count")
+PEAKS = _record(f8="gap", i8="step")
+TRANSFERS = _record(f8="left share", i8="source destination kind row")
+CHANGES = _record(f8="at delay", i8="worker target keep")
+TICKS = _record(f8="kv", i8="queued batch")
+
+# Roles and what a worker is doing.
+OFF = 0
+PREFILL = 1
+DECODE = 2
+
+IDLE = 0
+STEPPING = 1
+WHOLE = 2
+
+# Events, in no order of precedence: equal times are taken in the order they were set.
+ARRIVE = 0  # a round reaches the router; row
+PREFILL_END = 1  # worker
+READ_END = 2  # the history is where the prefill will run; row
+BACK_END = 3  # the KV of a remote prefill is with its decode worker; row
+STEP_END = 4  # worker
+NET = 5  # the earliest shared transfer may be done
+MOVED = 6  # a session's KV is with its new worker; row
+CHANGE = 7
+SWITCH = 8  # worker
+TICK = 9
+KINDS = 16
+
+# Lists of rows; each worker has one of every kind, UNBOUND there is one.
+QUEUE = 0  # prefill tasks in order of arrival, the running one included
+JOINING = 1  # ready to decode from the next step on
+FRESH = 2  # in their first step
+WAITING = 3  # rounds that wait for room in the KV cache
+ACTIVE = 4  # decoding, in order of joining
+KEPT = 5  # sessions between rounds whose KV is kept, the longest idle first, by their next row
+SLOT = 6  # decoding, by the step at which they finish
+LISTS = 7
+
+NONE_LINKS = 0
+FIFO_LINKS = 1
+FAIR_LINKS = 2
+
+FULL_HEAP = 1
+
+
+class Book(NamedTuple):
+    """All state of one run; see each record's own words.
+
+    ``next``, ``before``: links of LISTS kinds of lists over rows; ``ends``: (first, last, length) of every list.
+    ``prefill``, ``step``: flat cost figures per worker. ``floats``, ``ints``: room for one call of a policy.
+    """
+
+    rules: Records
+    totals: Records
+    classes: Records
+    rows: Records
+    sessions: Records
+    workers: Records
+    per_class: Records
+    events: Records
+    links: Records
+    rings: Records
+    peaks: Records
+    transfers: Records
+    changes: Records
+    ticks: Records
+    next: Ints
+    before: Ints
+    ends: Ints
+    dirty: Ints
+    prefill: Floats
+    step: Floats
+    params: Floats
+    remote: Floats
+    floats: Floats
+    ints: Ints

@@ -1,0 +1,124 @@
+"""Run one simulation and collect what it did."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from weft_core.cost import CostProfile
+from weft_planner.sessions import Sample
+from weft_planner.simulation import records
+from weft_planner.simulation.inputs import book_of
+from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass, checked_slo
+from weft_planner.simulation.options import Options
+from weft_planner.simulation.outcome import DROPPED_UNPLACED, NEVER_ARRIVED, SERVED, Outcome, Timeline
+
+
+def simulate(
+    sample: Sample,
+    layout: Layout,
+    costs: Mapping[str, CostProfile],
+    policy: PolicyChoice,
+    slo: Sequence[SloClass],
+    *,
+    options: Options = Options(),
+    seed: int = 0,
+) -> Outcome:
+    """Serve a sample's sessions on a layout and return every round's latencies; ``costs`` by pool, ``slo`` by class.
+
+    Deterministic: the same arguments give the same bytes. The seed drives what the sample does not hold: random orders,
+    prediction noise, retransmissions. The first call of a process loads or compiles the kernel.
+
+    Raises:
+        SimulationError: something named does not exist, or contradicts the layout.
+        CostProfileError: a profile lacks a degree or a transfer that the layout needs.
+    """
+    if sample.sessions == 0:
+        raise SimulationError("sample: it holds no session; draw a longer window")
+    classes = checked_slo(slo, int(sample.session_class.max(initial=0)) + 1)
+    book = book_of(sample, layout, costs, policy, classes, options=options, seed=seed)
+    _first_events(book, options)
+    from weft_planner.simulation.kernel import run
+
+    run(book)
+    if book.totals["error"][0] == records.FULL_HEAP:
+        raise SimulationError("events: more were pending at once than sessions explain; please report the inputs")
+    return _outcome(book, sample, layout, policy, classes, options, seed)
+
+
+def _first_events(book: records.Book, options: Options) -> None:
+    """Set the first arrival, the changes and the first tick, in order of time: a sorted array is a heap."""
+    due = [(float(book.sessions["arrival"][0]), records.ARRIVE, int(book.sessions["first"][0]))]
+    due += [(c.at, records.CHANGE, number) for number, c in enumerate(options.changes) if c.at > -math.inf]
+    if len(book.ticks):
+        due.append((0.0, records.TICK, 0))
+    due.sort(key=lambda event: event[0])
+    for sequence, (time, kind, subject) in enumerate(due):
+        book.events[sequence] = (time, sequence, subject * records.KINDS + kind)
+    book.totals["heap"] = book.totals["sequence"] = len(due)
+
+
+def _outcome(
+    book: records.Book,
+    sample: Sample,
+    layout: Layout,
+    policy: PolicyChoice,
+    slo: tuple[SloClass, ...],
+    options: Options,
+    seed: int,
+) -> Outcome:
+    rows, workers, totals, rules = book.rows, book.workers, book.totals[0], book.rules[0]
+    state = rows["state"].copy()
+    arrived = ~np.isnan(rows["arrival"])
+    state[arrived & (state == NEVER_ARRIVED)] = DROPPED_UNPLACED
+    served = state == SERVED
+    gaps = np.where(served, rows["gaps"], 0)
+    some = np.maximum(gaps, 1)
+    observed = max(rules["finish"] - rules["begin"], 1e-12)
+    begins = sample.arrival[sample.session]
+    return Outcome(
+        sample=sample,
+        layout=layout,
+        policy=policy,
+        slo=slo,
+        options=options,
+        seed=seed,
+        arrival=rows["arrival"].copy(),
+        ttft=np.where(served, rows["ttft"], math.inf),
+        finished=np.where(served, rows["finished"], math.inf),
+        itl_mean=np.where(gaps > 0, (rows["finished"] - rows["first"]) / some, 0.0),
+        itl_over=np.where(gaps > 0, rows["over"] / some, 0.0),
+        itl_max=np.where(gaps > 0, rows["max_gap"], 0.0),
+        gaps=gaps,
+        route=rows["route"].copy(),
+        reason=rows["reason"].copy(),
+        state=state,
+        counted=(begins >= rules["begin"]) & (begins <= rules["finish"]),
+        busy=workers["busy"] / observed,
+        kv_peak=workers["kv_peak"].copy(),
+        kv_capacity=workers["kv_capacity"].copy(),
+        queue_mean=workers["queue_area"] / observed,
+        events=int(totals["events"]),
+        end=float(totals["now"]),
+        read_tokens=float(totals["read"]),
+        back_tokens=float(totals["back"]),
+        moved_tokens=float(totals["moved"]),
+        recomputed_tokens=float(totals["recomputed"]),
+        preemptions=int(totals["preemptions"]),
+        evictions=int(totals["evictions"]),
+        retransmissions=int(totals["resent"]),
+        timeline=_timeline(book),
+    )
+
+
+def _timeline(book: records.Book) -> Timeline | None:
+    count = int(book.totals["ticks"][0])
+    if not len(book.ticks):
+        return None
+    ticks = book.ticks[:count]
+    return Timeline(
+        at=np.arange(count) * float(book.totals["tick_s"][0]),
+        queued=ticks["queued"].copy(),
+        batch=ticks["batch"].copy(),
+        kv=ticks["kv"].copy(),
+    )
