@@ -30,6 +30,12 @@ _MOST_TOKENS_BESIDE = 4000
 """A batch decodes at most this many tokens each while prefills are sent beside it."""
 
 
+_UNREPORTED = (
+    "the engine does not say how much of a prompt it had cached, histories are taken as cached "
+    "(vLLM: start it with --enable-prompt-tokens-details)"
+)
+
+
 class NotMeasurable(EngineError):  # noqa: N818 - says what became of a cell, not that something broke
     """Report a cell this engine cannot show, with the reason; the run goes on without it."""
 
@@ -90,6 +96,7 @@ class EngineProfiler:
         self._texts = Texts(facts.token_ids, seed=settings.seed)
         self._cached: dict[str, int] = {}
         self._exclusive = False
+        self._unreported = False
 
     async def run(self, start: Measurements, cells: Sequence[Cell], *, keep: Keep, tell: Tell) -> Run:
         """Time every cell as often as wanted, those that ``start`` has already counted in; ``keep`` gets every state.
@@ -122,6 +129,11 @@ class EngineProfiler:
             else:
                 state = replace(state, rows=(*state.rows, Measurement(cell, seconds, f"{cell}")))
             keep(state)
+        if self._unreported:
+            notes.append(_UNREPORTED)
+            about = replace(state.about, notes={**state.about.notes, "prefixCache": _UNREPORTED})
+            state = replace(state, about=about)
+            keep(state)
         return Run(state, complete=True, notes=tuple(notes))
 
     async def _warm_up(self) -> None:
@@ -142,6 +154,7 @@ class EngineProfiler:
 
     async def _prefill(self, history: int, increment: int) -> float:
         first = await self._engine.first_token(await self._after(history, increment))
+        self._unreported |= first.cached is None and history > 0
         if first.cached is not None and first.cached != history:
             self._cached.pop("history", None)  # it was thrown out: fill it again, once
             first = await self._engine.first_token(await self._after(history, increment))

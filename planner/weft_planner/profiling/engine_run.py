@@ -1,0 +1,109 @@
+"""Profile an engine from its URL to its measurements: ask what it is, choose the grid, time it."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from weft_planner.profiling.engine import EngineProfiler, Keep, Progress, Run, Settings
+from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
+from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
+from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to measure: the engine, the decode engine that reads its KV (empty: none), and what to call them.
+
+    ``served`` is the name requests use, ``gpu`` and ``engine`` go into the profile, ``model`` too (empty: as served).
+    """
+
+    url: str
+    ends: Ends
+    decode_url: str = ""
+    served: str = ""
+    model: str = ""
+    gpu: str = ""
+    engine: str = ""
+    headers: Mapping[str, str] | None = None
+    timeout_s: float = 120.0
+
+
+async def measure_engine(
+    target: Target,
+    grid: Grid,
+    settings: Settings,
+    *,
+    start: Measurements | None = None,
+    most_batch: int = 0,
+    keep: Keep = lambda _: None,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> Run:
+    """Time everything that fits the engine; ``start`` holds what an earlier run measured of the same one.
+
+    Raises:
+        EngineError: an engine cannot be profiled.
+        MeasurementError: ``start`` is of another model, GPU or engine.
+    """
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(_client(target, target.url))
+        facts = await engine.facts()
+        reader: EngineClient | None = None
+        if target.decode_url:
+            reader = await stack.enter_async_context(_client(target, target.decode_url))
+            other = await reader.facts()
+            if other.block_size != facts.block_size:
+                raise EngineError(
+                    f"{target.decode_url}: has KV blocks of {other.block_size} tokens, {target.url} of "
+                    f"{facts.block_size}; start both with the same --block-size"
+                )
+        about = _about(target, facts)
+        before = _continued(start, about)
+        planned = plan_cells(grid, facts, target.ends, steps=settings.steps, most_batch=most_batch)
+        if not planned.cells:
+            raise EngineError(f"{target.url}: holds no shape of the grid: {'; '.join(planned.left_out[:3])}")
+        seeded = replace(settings, seed=settings.seed or secrets.randbits(32))
+        profiler = EngineProfiler(engine, facts, settings=seeded, reader=reader)
+        run = await profiler.run(before, planned.cells, keep=keep, tell=tell)
+        return replace(run, notes=(*planned.left_out, *run.notes))
+
+
+def _client(target: Target, url: str) -> EngineClient:
+    return EngineClient(url, model=target.served, timeout_s=target.timeout_s, headers=target.headers)
+
+
+def _about(target: Target, facts: EngineFacts) -> About:
+    engine = target.engine or f"vllm {facts.version}".strip()
+    memory = {target.ends.degree: Memory(0, facts.kv_capacity_tokens)} if facts.kv_capacity_tokens else {}
+    return About(
+        model=target.model or facts.model,
+        gpu=target.gpu,
+        engine=engine,
+        memory=memory,
+        notes={
+            "source": "engine",
+            "prefill": "time to first token over HTTP, history from the prefix cache",
+            "step": "mean gap between tokens of a batch",
+        },
+    )
+
+
+def _continued(start: Measurements | None, about: About) -> Measurements:
+    if start is None:
+        return Measurements(about, ())
+    problems = [
+        f"{name}: the file is of {theirs!r}, this engine is {mine!r}; measure into another file"
+        for name in ("model", "gpu", "engine")
+        if (theirs := getattr(start.about, name)) != (mine := getattr(about, name)) and theirs and mine
+    ]
+    if problems:
+        raise MeasurementError(problems)
+    filled = replace(
+        start.about,
+        model=start.about.model or about.model,
+        gpu=start.about.gpu or about.gpu,
+        engine=start.about.engine or about.engine,
+        memory={**about.memory, **start.about.memory},
+        notes={**about.notes, **start.about.notes},
+    )
+    return replace(start, about=filled)

@@ -1,0 +1,254 @@
+"""Compose T_pre and engine steps from the times of single operators, as AMPD's profiler does (appendix A.1).
+
+A pass through the model is a list of operators with how often each runs: per layer the QKV and output projections,
+attention, norms, the feed-forward or its experts, and all-reduces; once the embedding and the output head. Shapes are
+those of one GPU of a tensor-parallel worker, so one GPU is enough to time every degree; only all-reduces need more.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, Protocol
+
+from weft_core.analytic import all_reduce_seconds
+from weft_core.dimensions import LatentAttention, ModelDimensions
+from weft_core.efficiency import DEFAULTS, Efficiency
+from weft_core.gpus import Gpu
+from weft_planner.profiling.measurements import Cell, Measurement
+
+Kind = Literal["gemm", "experts", "prefill_attention", "decode_attention", "norm", "gated", "embedding", "all_reduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator with its shape; what the numbers mean depends on the kind.
+
+    * gemm: [rows, inner] x [inner, outer]
+    * experts: rows tokens, each through ``chosen`` of ``count`` experts of inner -> 2 outer -> inner
+    * prefill_attention: rows new tokens after ``context`` cached ones; heads, kv_heads, head_dim
+    * decode_attention: rows sequences of ``context`` tokens each; heads, kv_heads, head_dim
+    * norm, gated (silu times gate), embedding (inner = vocabulary), all_reduce over ``count`` GPUs: rows of ``outer``
+    """
+
+    kind: Kind
+    rows: int
+    inner: int = 0
+    outer: int = 0
+    context: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    count: int = 0
+    chosen: int = 0
+
+
+class OperatorTimer(Protocol):
+    """Say how long an operator takes on one GPU."""
+
+    def seconds(self, operator: Operator) -> float:
+        """Return the seconds of one run.
+
+        Raises:
+            OperatorUnknownError: it cannot be timed here: no memory for it, or a table does not have it.
+        """
+
+
+class OperatorUnknownError(Exception):
+    """Report an operator that cannot be timed; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedAllReduce:
+    """A timer that estimates all-reduces from the GPU's links and leaves everything else to another timer."""
+
+    timer: OperatorTimer
+    model: ModelDimensions
+    gpu: Gpu
+    efficiency: Efficiency = DEFAULTS
+
+    def seconds(self, operator: Operator) -> float:
+        """Return the time of an operator.
+
+        Raises:
+            OperatorUnknownError: the other timer does not know it.
+        """
+        if operator.kind != "all_reduce":
+            return self.timer.seconds(operator)
+        per_pass, per_token = all_reduce_seconds(self.model, self.gpu, operator.count, self.efficiency)
+        return (per_pass + per_token * operator.rows) / (2 * self.model.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What an engine adds to the operators of a pass, in seconds: scheduling, sampling, launching."""
+
+    prefill: float = 0.015
+    step: float = 0.006
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorGrid:
+    """The lengths to combine, in tokens; ``contexts`` are per sequence."""
+
+    histories: tuple[int, ...] = (0, 1024, 4096, 16384)
+    increments: tuple[int, ...] = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    contexts: tuple[int, ...] = (256, 1024, 4096, 16384)
+    chunks: tuple[int, ...] = (128, 512, 2048)
+
+
+Pass = Mapping[Operator, int]
+"""Operators with how often each runs."""
+
+
+def cells(grid: OperatorGrid, degrees: Iterable[int], *, kv_capacity: Mapping[int, int]) -> list[Cell]:
+    """Return the cells of a grid that fit a worker's KV cache (0 or absent: not known)."""
+    found: list[Cell] = []
+    for degree in degrees:
+        all_of_it = [
+            Cell("prefill", degree, history=h, increment=i) for h, i in product(grid.histories, grid.increments)
+        ]
+        all_of_it += [Cell("step", degree, batch=b, context=b * c) for b, c in product(grid.batches, grid.contexts)]
+        middle = sorted(grid.contexts)[(len(grid.contexts) - 1) // 2]
+        some = sorted({grid.batches[len(grid.batches) // 3], grid.batches[-1 - len(grid.batches) // 4]})
+        short = sorted({min(grid.histories), sorted(grid.histories)[len(grid.histories) // 2]})
+        all_of_it += [
+            Cell("step", degree, history=h, batch=b, context=b * middle, chunk=c)
+            for b, c, h in product(some, grid.chunks, short)
+        ]
+        most = kv_capacity.get(degree, 0)
+        found += [c for c in all_of_it if not most or c.context + c.history + c.increment + c.chunk <= most]
+    return found
+
+
+def pass_of(model: ModelDimensions, cell: Cell) -> Pass:
+    """Return the operators of the pass that a cell describes, per GPU."""
+    prefilled = cell.increment if cell.function == "prefill" else cell.chunk
+    rows = prefilled + cell.batch
+    operators: Counter[Operator] = Counter()
+    if model.latent is None:
+        _grouped_attention(operators, model, cell, prefilled)
+    else:
+        _latent_attention(operators, model, model.latent, cell, prefilled)
+    operators[Operator("norm", rows, outer=model.hidden)] += 2 * model.layers
+    _feed_forward(operators, model, cell.degree, rows)
+    if cell.degree > 1:
+        operators[Operator("all_reduce", rows, outer=model.hidden, count=cell.degree)] += 2 * model.layers
+    vocabulary = -(-model.vocab // cell.degree)
+    answers = cell.batch + (1 if prefilled else 0)
+    operators[Operator("embedding", rows, inner=vocabulary, outer=model.hidden)] += 1
+    operators[Operator("norm", answers, outer=model.hidden)] += 1
+    operators[_gemm(answers, model.hidden, vocabulary)] += 1
+    return operators
+
+
+def _grouped_attention(operators: Counter[Operator], model: ModelDimensions, cell: Cell, prefilled: int) -> None:
+    """Add projections and attention of multi-head and grouped-query models, windowed layers with their own lengths."""
+    heads, kv_heads = model.heads // cell.degree, max(1, model.kv_heads // cell.degree)
+    rows, dim, layers = prefilled + cell.batch, model.head_dim, model.layers
+    operators[_gemm(rows, model.hidden, (heads + 2 * kv_heads) * dim)] += layers
+    operators[_gemm(rows, heads * dim, model.hidden)] += layers
+    for times, window in ((layers - model.windowed_layers, 0), (model.windowed_layers, model.window)):
+        if times and prefilled:
+            # A prefill longer than its window attends like several as long as it.
+            part = min(prefilled, window) if window else prefilled
+            history = min(cell.history, window) if window else cell.history
+            operators[_attention("prefill_attention", part, history, heads, kv_heads, dim)] += times * -(
+                -prefilled // part
+            )
+        if times and cell.batch:
+            each = max(1, cell.context // cell.batch)
+            each = min(each, window) if window else each
+            operators[_attention("decode_attention", cell.batch, each, heads, kv_heads, dim)] += times
+
+
+def _latent_attention(
+    operators: Counter[Operator], model: ModelDimensions, latent: LatentAttention, cell: Cell, prefilled: int
+) -> None:
+    """Add latent attention: prefill rebuilds keys and values of all heads, decode attends to the latents themselves."""
+    heads, rows, layers = model.heads // cell.degree, prefilled + cell.batch, model.layers
+    queries = heads * (latent.nope_dim + latent.rope_dim)
+    if latent.query_rank:
+        operators[_gemm(rows, model.hidden, latent.query_rank)] += layers
+    operators[_gemm(rows, latent.query_rank or model.hidden, queries)] += layers
+    operators[_gemm(rows, model.hidden, latent.kv_rank + latent.rope_dim)] += layers
+    operators[_gemm(rows, heads * latent.value_dim, model.hidden)] += layers
+    if prefilled:
+        rebuilt = heads * (latent.nope_dim + latent.value_dim)
+        operators[_gemm(cell.history + prefilled, latent.kv_rank, rebuilt)] += layers
+        dim = latent.nope_dim + latent.rope_dim
+        operators[_attention("prefill_attention", prefilled, cell.history, heads, heads, dim)] += layers
+    if cell.batch:
+        # Queries are taken into the space of the latents and answers out of it: two products per head.
+        operators[_gemm(cell.batch, latent.kv_rank, heads * latent.nope_dim)] += layers
+        operators[_gemm(cell.batch, latent.kv_rank, heads * latent.value_dim)] += layers
+        each = max(1, cell.context // cell.batch)
+        dim = latent.kv_rank + latent.rope_dim
+        operators[_attention("decode_attention", cell.batch, each, heads, 1, dim)] += layers
+
+
+def _feed_forward(operators: Counter[Operator], model: ModelDimensions, degree: int, rows: int) -> None:
+    def dense(intermediate: int, layers: int) -> None:
+        width = -(-intermediate // degree)
+        gates = model.ffn_matrices - 1
+        operators[_gemm(rows, model.hidden, gates * width)] += layers
+        operators[Operator("gated", rows, outer=width)] += layers
+        operators[_gemm(rows, width, model.hidden)] += layers
+
+    if model.experts <= 1:
+        dense(model.intermediate, model.layers)
+        return
+    layers = model.expert_layers
+    if model.dense_layers:
+        dense(model.dense_intermediate, model.dense_layers)
+    if model.shared_intermediate:
+        dense(model.shared_intermediate, layers)
+    operators[_gemm(rows, model.hidden, model.experts)] += layers
+    width = -(-model.intermediate // degree)
+    operators[
+        Operator("experts", rows, inner=model.hidden, outer=width, count=model.experts, chosen=model.active_experts)
+    ] += layers
+
+
+def _gemm(rows: int, inner: int, outer: int) -> Operator:
+    return Operator("gemm", rows, inner=inner, outer=outer)
+
+
+def _attention(kind: Kind, rows: int, context: int, heads: int, kv_heads: int, dim: int) -> Operator:
+    return Operator(kind, rows, context=context, heads=heads, kv_heads=kv_heads, head_dim=dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The times of passes, and the cells that could not be composed with the reason."""
+
+    rows: tuple[Measurement, ...]
+    left_out: tuple[str, ...]
+
+
+def compose(
+    model: ModelDimensions,
+    wanted: Sequence[Cell],
+    timer: OperatorTimer,
+    *,
+    overheads: Overheads = Overheads(),
+    tell: Callable[[int, int, Cell], None] = lambda _done, _total, _cell: None,
+) -> Composed:
+    """Time every operator of every pass once and add them up; ``tell`` hears how far it is."""
+    known: dict[Operator, float] = {}
+    rows: list[Measurement] = []
+    left_out: list[str] = []
+    for done, cell in enumerate(wanted):
+        tell(done, len(wanted), cell)
+        seconds = overheads.prefill if cell.function == "prefill" else overheads.step
+        try:
+            for operator, times in pass_of(model, cell).items():
+                if operator not in known:
+                    known[operator] = timer.seconds(operator)
+                seconds += times * known[operator]
+        except OperatorUnknownError as error:
+            left_out.append(f"{cell}: {error}")
+        else:
+            rows.append(Measurement(cell, seconds, str(cell)))
+    return Composed(tuple(rows), tuple(left_out))
