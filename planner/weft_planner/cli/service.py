@@ -27,7 +27,7 @@ class ServiceFlags:
     capacity: str | None
     trace: str | None
     gpus: int | None
-    rate: float | None
+    arrival_rate: float | None
     seed: int | None
 
     @classmethod
@@ -53,7 +53,12 @@ def service_options(verb: Verb) -> Verb:
             "--trace", metavar="FILE", help="Take the workload from this trace or workload file, not spec.workload."
         ),
         click.option("--gpus", type=int, help="Use this many GPUs instead of spec.capacity.gpus."),
-        click.option("--arrival-rate", "rate", type=float, metavar="PER_S", help="Sessions per second instead."),
+        click.option(
+            "--arrival-rate",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="PER_S",
+            help="Sessions per second instead of spec.workload.arrivalRate.",
+        ),
         click.option("--seed", type=int, help="Seed of the simulated sessions, instead of spec.planning.seed."),
     )
     for option in reversed(options):
@@ -91,8 +96,8 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
             body["workload"] = _workload_of(flags.trace, body["workload"])
         if flags.gpus is not None:
             body["capacity"]["gpus"] = flags.gpus
-        if flags.rate is not None:
-            body["workload"]["arrivalRate"] = flags.rate
+        if flags.arrival_rate is not None:
+            body["workload"]["arrivalRate"] = flags.arrival_rate
         if flags.seed is not None:
             body["seed"] = flags.seed
         given = {**body, **(changes or {})}

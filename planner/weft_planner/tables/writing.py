@@ -12,7 +12,7 @@ from rich.text import Text
 WIDTH = 100
 """Paragraphs are no wider: longer lines are hard to read."""
 WIDEST = 240
-"""Columns for a pipe or a file: tables must not be folded there."""
+"""Columns that a table may take."""
 GOOD, BAD, NOTICE, QUIET, STRONG = "green", "red", "yellow", "dim", "bold"
 
 
@@ -49,20 +49,15 @@ Part = Rows | Words
 def text_of(parts: Iterable[Part]) -> str:
     """Return the parts as text, an empty line between them."""
     tty = sys.stdout.isatty()
-    console = Console(
-        file=io.StringIO(),
-        force_terminal=tty,
-        width=None if tty else WIDEST,
-        highlight=False,
-        soft_wrap=False,
-        legacy_windows=False,
-    )
+    # A table wider than the terminal is folded by it; cut off, figures would be lost.
+    console = Console(file=io.StringIO(), force_terminal=tty, width=WIDEST, highlight=False, legacy_windows=False)
+    narrow = min(WIDTH, Console().width) if tty else WIDTH
     blocks = []
     for part in parts:
         with console.capture() as captured:
             if isinstance(part, Rows) and part.title:
                 console.print(Text(part.title, style=STRONG))
-            console.print(_table(part) if isinstance(part, Rows) else _paragraph(part, console.width))
+            console.print(_table(part) if isinstance(part, Rows) else _paragraph(part, narrow))
         blocks.append("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
     return "\n\n".join(blocks)
 
@@ -92,5 +87,4 @@ def _paragraph(part: Words, width: int) -> RenderableType:
     if part.lead:
         text.append(f"{part.lead} ", style=STRONG)
     text.append(part.text, style=part.style)
-    console = Console(width=min(width, WIDTH), file=io.StringIO())
-    return Text("\n").join(text.wrap(console, min(width, WIDTH)))
+    return Text("\n").join(text.wrap(Console(width=width, file=io.StringIO()), width))

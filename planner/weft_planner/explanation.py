@@ -1,0 +1,121 @@
+"""Explain a stored plan: what decided it, why the others lost, what it assumes, and what would change it."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft_core.plan import Alternative, Plan
+from weft_core.prediction import Prediction
+from weft_planner.tables.figures import layout_name, money
+
+SEARCHES = {
+    "optimal": "Proved best of all layouts by the integer program, then simulated.",
+    "incumbent": "The solver's time ran out: the best layout found by then; a better one may exist.",
+    "enumeration": "Every layout was tried, because the solver gave no answer.",
+    "heuristic": "Found by a rule of thumb, because the solver gave no answer; a better one may exist.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A layout that was not chosen, and why."""
+
+    name: str
+    gpus: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Sections of sentences about a plan."""
+
+    chosen: str
+    how_found: str
+    constraints: tuple[str, ...]
+    rivals: tuple[Rival, ...]
+    assumptions: tuple[str, ...]
+
+
+def explain(plan: Plan) -> Explanation:
+    """Return the explanation."""
+    return Explanation(
+        chosen=layout_name(plan.groups, plan.layout),
+        how_found=SEARCHES[plan.search],
+        constraints=tuple(_constraints(plan)),
+        rivals=tuple(
+            Rival(layout_name(rival.groups, rival.layout), rival.predicted.gpus, tuple(_reasons(plan, rival)))
+            for rival in plan.alternatives
+        ),
+        assumptions=tuple(_assumptions(plan)),
+    )
+
+
+def _constraints(plan: Plan) -> Iterator[str]:
+    """Yield what the layout runs into, the nearest first."""
+    words = {
+        "compute": "the {role} workers compute {share:.0%} of the time",
+        "kv": "the fullest KV cache of the {role} workers is {share:.0%} full at its peak",
+        "link": "KV transfers take {share:.0%} of the links",
+        "ttft": "TTFT takes {share:.0%} of its threshold",
+        "itl": "ITL takes {share:.0%} of its threshold",
+    }
+    for limit in plan.predicted.limits:
+        text = words[limit.kind].format(role=limit.role or "", share=limit.share).replace("  ", " ")
+        yield text + (": this is where it breaks first" if limit == plan.predicted.limits[0] else "")
+    if plan.predicted.kv_headroom is not None:
+        yield f"{plan.predicted.kv_headroom:.0%} of the KV memory stays free at the peak"
+    if not plan.nodes_seen:
+        yield "nodes were taken as empty and of the pool's shape: free GPUs of real nodes were not known"
+    if plan.shortfall is not None:
+        yield f"the SLO is missed for want of {plan.shortfall.binding}: {plan.shortfall.message}"
+
+
+def _reasons(plan: Plan, rival: Alternative) -> Iterator[str]:
+    """Yield why a rival lost; at least one reason."""
+    mine, theirs = plan.predicted, rival.predicted
+    found = [*_worse(plan, mine, theirs)]
+    if rival.note:
+        found.append(rival.note)
+    elif not rival.runnable:
+        found.append("this operator cannot deploy it")
+    if found:
+        yield from found
+    elif plan.objective == "cost" and theirs.gpus == mine.gpus:
+        yield "it takes as many GPUs and comes later in order"
+    else:
+        yield "it predicts no better, so the plan's order decided"
+
+
+def _worse(plan: Plan, mine: Prediction, theirs: Prediction) -> Iterator[str]:
+    if mine.slo_met and not theirs.slo_met:
+        yield "it misses the SLO"
+    if theirs.goodput and mine.goodput and theirs.goodput.value < mine.goodput.value:
+        apart = "" if theirs.goodput.high < mine.goodput.low else ", within the error of both"
+        yield f"its goodput is {theirs.goodput.value / mine.goodput.value - 1:+.0%}{apart}"
+    if theirs.gpus > mine.gpus:
+        yield f"it takes {theirs.gpus - mine.gpus} more GPUs"
+    elif theirs.gpus < mine.gpus and plan.objective == "latency":
+        yield f"it takes {mine.gpus - theirs.gpus} fewer GPUs, but the objective is latency"
+    if _much(theirs.ttft_p95_s, mine.ttft_p95_s):
+        yield f"its TTFT is {_times(theirs.ttft_p95_s, mine.ttft_p95_s)}"
+    if _much(theirs.itl_p95_s, mine.itl_p95_s):
+        yield f"its ITL is {_times(theirs.itl_p95_s, mine.itl_p95_s)}"
+    if theirs.cost_per_hour and mine.cost_per_hour and theirs.cost_per_hour > mine.cost_per_hour:
+        yield f"it costs {money(theirs.cost_per_hour - mine.cost_per_hour)} more an hour"
+
+
+def _much(theirs: float, mine: float) -> bool:
+    """Tell whether a latency is more than a hundredth longer: less is beyond what predictions know."""
+    return theirs > mine * 1.01
+
+
+def _times(theirs: float, mine: float) -> str:
+    return "unbounded" if not math.isfinite(theirs) else f"{theirs / mine:.3g} times as long"
+
+
+def _assumptions(plan: Plan) -> Iterator[str]:
+    if plan.slo_reading:
+        yield plan.slo_reading
+    if plan.predicted.source == "phases":
+        yield "Each phase was predicted alone; prefill and decode disturbing each other is not in the figures."
+    yield from plan.notes

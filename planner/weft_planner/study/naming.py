@@ -1,0 +1,79 @@
+"""Read layouts and policies as people write them: ``P4x2 D8x1``, ``weft/imd+edf``."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy, Role
+from weft_core.policies.catalogue import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES
+from weft_planner.simulation.layout import PolicyChoice
+
+_GROUP = re.compile(r"([PDCS])(\d+)x(\d+)(?:@(\S+))?")
+_KINDS: dict[str, LayoutKind] = {"PD": "disaggregated", "D": "disaggregated", "C": "colocated", "S": "symmetric"}
+LAYOUT_FORM = "write P4x2 D8x1 (role, degree x workers), co-located C4x4, symmetric S4x4; @POOL behind it names a pool"
+
+
+class NamingError(ValueError):
+    """Report a layout or policy that nobody can read; the message names the part and the form."""
+
+
+def layout_from(text: str, *, pools: Sequence[str]) -> tuple[LayoutKind, tuple[PlannedGroup, ...]]:
+    """Return the kind and the groups of a layout; without a pool's name a group is of the first pool.
+
+    Raises:
+        NamingError: a part has another form, roles do not go together, or a pool is not there.
+    """
+    words = text.split()
+    found = [_GROUP.fullmatch(word) for word in words]
+    if not words or None in found:
+        wrong = next((word for word, match in zip(words, found, strict=True) if match is None), text)
+        raise NamingError(f"{wrong!r} is no group of workers; {LAYOUT_FORM}")
+    groups = []
+    for match in found:
+        assert match is not None  # noqa: S101  sifted out above
+        letter, degree, replicas, pool = match.groups()
+        if int(degree) < 1 or int(replicas) < 1:
+            raise NamingError(f"{match.group()!r}: degree and workers are 1 or more; {LAYOUT_FORM}")
+        if pool is not None and pool not in pools:
+            raise NamingError(f"{match.group()!r}: there is no pool {pool!r}; the pools are {', '.join(pools)}")
+        role: Role = "prefill" if letter == "P" else "decode"
+        groups.append((letter, PlannedGroup(role, int(degree), int(replicas), pool or pools[0])))
+    letters = "".join(sorted({letter for letter, _ in groups}, key="PDCS".index))
+    if letters not in ("PD", "C", "S"):
+        raise NamingError(f"{text!r}: a layout has P and D groups, or only C, or only S; {LAYOUT_FORM}")
+    return _KINDS[letters], tuple(group for _, group in groups)
+
+
+def policy_from(text: str, *, like: PolicyChoice | None = None) -> PolicyChoice:
+    """Return the policy that ``name[/mode][+order][@binding]`` names; the rest is the rule's own, or ``like``'s.
+
+    Raises:
+        NamingError: there is no such policy, mode, order or binding.
+    """
+    rest, _, binding = text.partition("@")
+    rest, _, order = rest.partition("+")
+    route, _, mode = rest.partition("/")
+    for what, name, known in (
+        ("policy", route, POLICIES),
+        ("mode", mode or DEFAULT_MODE, MODES),
+        ("order", order or "fcfs", ORDERS),
+        ("binding", binding or "kv-headroom", BINDINGS),
+    ):
+        if name not in known:
+            raise NamingError(f"{what} {name!r} is not one of {', '.join(known)}; write NAME[/MODE][+ORDER][@BINDING]")
+    if mode and route != "weft":
+        raise NamingError(f"policy {route!r} has no modes; leave /{mode} out")
+    base = like or PolicyChoice()
+    return replace(
+        base,
+        route=route,
+        mode=(mode or DEFAULT_MODE) if route == "weft" else "",
+        order=order or POLICIES["weft" if route == "colocated" else route].order,
+        binding=binding or base.binding,
+        params=base.params if route == base.route else {},
+    )
+
+
+def policy_of(planned: PlannedPolicy) -> PolicyChoice:
+    """Return the rules that a plan was predicted with."""
+    return PolicyChoice(route=planned.route, mode=planned.mode, order=planned.order, binding=planned.binding)

@@ -1,0 +1,106 @@
+"""One layout under one policy, ready to be simulated at any rate, seed and speed of the GPUs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece
+from weft_planner.contestants import Contestant, layout_of
+from weft_planner.inputs import Inputs
+from weft_planner.sessions import Sample, Size, draw
+from weft_planner.simulation import simulate
+from weft_planner.simulation.layout import SloClass
+from weft_planner.simulation.options import Options
+from weft_planner.simulation.outcome import Outcome
+from weft_planner.trials import options_of, slo_classes
+
+ROUNDS = 4000
+"""Rounds of one run: 170 lie beyond the P95."""
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Draws sessions once for each rate and seed, so that every scenario meets the same ones."""
+
+    inputs: Inputs
+    rounds: int = ROUNDS
+    _drawn: dict[tuple[float, int], Sample] = field(default_factory=dict)
+
+    def at(self, rate: float, seed: int) -> Sample:
+        """Return the sessions of a rate; the same seed gives the same ones, closer together or further apart."""
+        key = (rate, seed)
+        if key not in self._drawn:
+            request = self.inputs.request
+            self._drawn[key] = draw(
+                request.workload,
+                max_model_len=request.model.max_model_len,
+                round_seconds=request.slo.ttft + request.workload.mean_decode * request.slo.itl,
+                seed=request.seed + seed,
+                rate=rate,
+                size=Size(rounds=self.rounds),
+            )
+        return self._drawn[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is simulated; ``speed`` is that of the GPUs against the cost profile's: 0.8 takes a quarter longer."""
+
+    sessions: Sessions
+    contestant: Contestant
+    speed: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Return the layout in short."""
+        return str(self.contestant)
+
+    @property
+    def slo(self) -> tuple[SloClass, ...]:
+        """Return the SLO of every session class."""
+        return slo_classes(self.sessions.inputs.request)
+
+    def run(self, rate: float, seed: int, *, timeline_s: float = 0.0) -> Outcome:
+        """Simulate at a rate with a seed.
+
+        Raises:
+            CostProfileError: the profile lacks a degree or transfer that the layout needs.
+            SimulationError: the layout contradicts itself.
+        """
+        inputs = self.sessions.inputs
+        options: Options = replace(options_of(inputs.request, self.contestant), timeline_s=timeline_s)
+        return simulate(
+            self.sessions.at(rate, seed),
+            layout_of(inputs, self.contestant),
+            self._profiles(inputs.profiles),
+            self.contestant.policy,
+            self.slo,
+            options=options,
+            seed=seed,
+        )
+
+    def _profiles(self, profiles: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:
+        if self.speed == 1.0:
+            return profiles
+        return {pool: at_speed(profile, self.speed) for pool, profile in profiles.items()}
+
+
+def at_speed(profile: CostProfile, speed: float) -> CostProfile:
+    """Return the profile of GPUs that compute and read memory ``speed`` times as fast; links stay as they are."""
+    return replace(profile, degrees={n: _degree(costs, 1 / speed) for n, costs in profile.degrees.items()})
+
+
+def _degree(costs: DegreeCosts, factor: float) -> DegreeCosts:
+    return replace(
+        costs,
+        prefill=tuple(_prefill(piece, factor) for piece in costs.prefill),
+        decode=tuple(_decode(piece, factor) for piece in costs.decode),
+    )
+
+
+def _prefill(piece: PrefillPiece, factor: float) -> PrefillPiece:
+    return PrefillPiece(*(figure * factor for figure in piece.figures))
+
+
+def _decode(piece: DecodePiece, factor: float) -> DecodePiece:
+    scaled = DecodePiece(*(figure * factor for figure in piece.figures))
+    return replace(scaled, expert_share=piece.expert_share)  # a share, not a time
