@@ -257,6 +257,13 @@ def test_the_request_log_is_gathered_into_sessions() -> None:
     assert trace.notes == ("1 rounds that failed were left out",)
 
 
+def test_a_session_that_moved_or_came_back_begins_anew() -> None:
+    moved = [logged("a", 0, "01", worker="d0"), logged("a", 1, "05", worker="d0"), logged("a", 0, "15", worker="d1")]
+    trace = parse(lines(*moved, logged("a", 0, "40", worker="d0")))
+    assert [(s.name, len(s.rounds)) for s in trace.sessions] == [("a", 2), ("a#3", 1), ("a#2", 1)]
+    assert trace.notes == ("2 sessions that moved or came back late are read as new ones with long first prompts",)
+
+
 Change = Callable[[], list[Json]]
 
 
@@ -265,8 +272,14 @@ Change = Callable[[], list[Json]]
     [
         (lambda: [logged("a", 0, "01"), logged("a", 2, "09")], "line 2: round: session a: round 2: round 1 is missing"),
         (lambda: [logged("a", 1, "01")], "line 1: round: session a: round 1: round 0 is missing"),
-        (lambda: [logged("a", 0, "01"), logged("a", 0, "02")], "line 2: round: session a: round 0: appears twice"),
-        (lambda: [logged("a", 0, "09"), logged("a", 1, "05")], r"line 2: time: session a: begins 6.0 s before round 0"),
+        (
+            lambda: [logged("a", 0, "01"), logged("a", 1, "09"), logged("a", 1, "12")],
+            "line 3: round: session a: round 1: appears twice",
+        ),
+        (
+            lambda: [logged("a", 0, "01", seconds=5.0), logged("a", 1, "04")],
+            "line 2: time: session a: begins 2.0 s before round 0 has ended",
+        ),
         (lambda: [logged("a", 0, "01", history_tokens=1000)], r"line 1: history_tokens: must be fewer"),
         (lambda: [logged("a", 0, "01", time="noon")], "line 1: time: must be a date and time"),
         (lambda: [logged("a", 0, "01", seconds=None)], "line 1: seconds: is missing"),

@@ -224,6 +224,7 @@ class Answering:
             metrics.kv_bytes.labels("prefill_to_decode").inc((prompt_tokens - held) * per_token)
         if cached is None:
             return
+        rnd.facts["cached_tokens"] = cached
         read = _read(rnd, prefilled, cached)
         metrics.kv_bytes.labels("decode_to_prefill").inc(read * per_token)
         if history:

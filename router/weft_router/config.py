@@ -115,6 +115,14 @@ class TimeoutsConfig(_Section):
     body: float = Field(30.0, gt=0)
 
 
+class RequestLogConfig(_Section):
+    """Where a decode worker writes a line for each round: nowhere, its standard output, or a file that is rotated."""
+
+    to: str = Field("off", pattern=r"^(off|stdout|/.+)$")
+    max_bytes: int = Field(64 * 2**20, alias="maxBytes", ge=2**16)
+    files: int = Field(4, ge=1, le=100)
+
+
 class RouterConfig(_Section):
     """The file the operator renders; unknown fields are refused."""
 
@@ -126,6 +134,9 @@ class RouterConfig(_Section):
     routing: RoutingConfig = Field(default_factory=lambda: RoutingConfig.model_validate({}))
     limits: LimitsConfig = Field(default_factory=lambda: LimitsConfig.model_validate({}))
     timeouts: TimeoutsConfig = Field(default_factory=lambda: TimeoutsConfig.model_validate({}))
+    request_log: RequestLogConfig = Field(
+        default_factory=lambda: RequestLogConfig.model_validate({}), alias="requestLog"
+    )
     profile: dict[str, object]
     plan_revision: str = Field("", alias="planRevision")
 

@@ -23,6 +23,7 @@ from weft_router.metrics import Metrics
 from weft_router.pace import Paces
 from weft_router.relay import SHUTTING_DOWN
 from weft_router.remote import EngineAnsweredError, RemotePrefill, engine_error
+from weft_router.request_log import RequestLog
 from weft_router.round import Prefilled, Round
 from weft_router.routing import Policy
 from weft_router.server import FACTS, REQUEST_ID
@@ -60,6 +61,7 @@ class DecodeSidecar:
         self._remote = RemotePrefill(
             settings, http=self._sidecar.peers, registry=self._sidecar.registry, metrics=metrics
         )
+        self._request_log = RequestLog(config.request_log, worker=settings.worker)
         self._answering = Answering(
             settings, engine=self._sidecar.engine, queue=self._sidecar.queue, sessions=self._sessions,
             itl=self._itl, metrics=metrics,
@@ -81,6 +83,7 @@ class DecodeSidecar:
     async def stop(self) -> None:
         """Stop it."""
         await self._sidecar.stop()
+        self._request_log.close()
 
     def drain(self) -> None:
         """Take nothing new."""
@@ -138,6 +141,7 @@ class DecodeSidecar:
         except LegFailedError as error:
             raise _lost(error) from error
         finally:
+            self._request_log.write(rnd)
             request[FACTS].update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
             self._metrics.decisions.labels(self._policy.name, rnd.route, rnd.reason).inc()
 

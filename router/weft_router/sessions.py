@@ -43,6 +43,8 @@ class Outlook:
     lost: Outcome | None = None
     gap_s: float | None = None
     prefilled: Mapping[str, int] = field(default_factory=dict)
+    index: int = 0
+    """How many rounds of the session this worker has served."""
 
 
 class Sessions:
@@ -64,14 +66,15 @@ class Sessions:
         follows = any(message.get("role") == "assistant" for message in inference.messages)
         session = self._sessions.get(key)
         if session is None or now - session.ended_at > self._ttl_s:
-            return Outlook(PrefillTask(0, whole), later=follows, continues=False)
+            index = 0 if session is None else session.rounds
+            return Outlook(PrefillTask(0, whole), later=follows, continues=False, index=index)
         handle, session.handle = session.handle, None
         gap_s = now - session.ended_at
         if not extends(inference, transcript, session.transcript):
             history = min(whole - 1, int(session.tokens * shared_share(transcript, session.transcript)))
             task = PrefillTask(max(0, history), max(1, whole - history))
             lost: Outcome | None = "history_changed" if handle is not None else None
-            return Outlook(task, later=True, continues=False, lost=lost, gap_s=gap_s)
+            return Outlook(task, later=True, continues=False, lost=lost, gap_s=gap_s, index=session.rounds)
         known = session.prefilled
         if inference.exact_tokens is not None:
             increment = max(1, inference.exact_tokens - session.tokens)
@@ -79,8 +82,12 @@ class Sessions:
             increment = ratio.estimate(max(1, inference.chars - session.chars))
         task = PrefillTask(session.tokens, increment)
         if handle is not None and not handle.live(now):
-            return Outlook(task, later=True, continues=True, lost="expired", gap_s=gap_s, prefilled=known)
-        return Outlook(task, later=True, continues=True, handle=handle, gap_s=gap_s, prefilled=known)
+            return Outlook(
+                task, later=True, continues=True, lost="expired", gap_s=gap_s, prefilled=known, index=session.rounds
+            )
+        return Outlook(
+            task, later=True, continues=True, handle=handle, gap_s=gap_s, prefilled=known, index=session.rounds
+        )
 
     def finish(
         self,

@@ -138,6 +138,10 @@ def _log(name: str, reader: Reader, rows: Iterator[tuple[int, Row]]) -> Trace:
     reader.each(((number, (number, row)) for number, row in rows), lambda item: gathered.add(*item))
     sessions = gathered.sessions(reader)
     notes = [f"{gathered.failed} rounds that failed were left out"] if gathered.failed else []
+    if gathered.again:
+        notes.append(
+            f"{gathered.again} sessions that moved or came back late are read as new ones with long first prompts"
+        )
     if not sessions and not gathered.failed and gathered.others:
         raise TraceError(f'{name}: is a log without rounds; turn on the request log ({{"event": "round"}} lines)')
     return _some(Trace(name, "request-log", sessions, notes=tuple(notes), skipped=reader.skipped))

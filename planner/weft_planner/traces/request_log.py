@@ -1,6 +1,6 @@
 """Weft's own request log: one finished round a line (docs/reference/request-log.md), gathered into sessions."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,6 +25,7 @@ class Entry:
     history: int
     decode: int
     kind: str
+    worker: str
 
 
 def is_round(row: Row) -> bool:
@@ -38,6 +39,7 @@ class LogRows:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self.failed = 0
+        self.again = 0
         self.others = 0
 
     def add(self, line: int, row: Row) -> None:
@@ -68,26 +70,36 @@ class LogRows:
                 history=history,
                 decode=tokens(row, "decode_tokens"),
                 kind=text(row, "class") if row.get("class") else "",
+                worker=text(row, "worker") if row.get("worker") else "",
             )
         )
 
     def sessions(self, reader: Reader) -> tuple[Session, ...]:
         """Return the sessions in order of arrival; one with a hole is a fault of its first line after the hole.
 
+        A session that moved to another worker, or came back after it was forgotten, begins anew there with a first
+        prompt that holds all of its history: it is read as another session.
+
         Raises:
             TraceError: a session has a hole and bad lines are not to be skipped.
         """
-        gathered: dict[str, list[Entry]] = defaultdict(list)
-        for entry in self._entries:
-            gathered[entry.session].append(entry)
+        gathered: dict[tuple[str, str], list[list[Entry]]] = defaultdict(list)
+        for entry in sorted(self._entries, key=lambda entry: (entry.at, entry.line)):
+            stays = gathered[entry.session, entry.worker]
+            if entry.index == 0 or not stays:
+                stays.append([])
+            stays[-1].append(entry)
+        begun = Counter(name for (name, _), stays in gathered.items() for _ in stays)
+        self.again = sum(count - 1 for count in begun.values())
         zero = min((entry.at for entry in self._entries), default=0.0)
-        found = []
-        for name, entries in gathered.items():
-            entries.sort(key=lambda entry: (entry.index, entry.line))
-            try:
-                found.append(_session(name, entries, zero))
-            except _HoleError as hole:
-                reader.fault(hole.line, hole)
+        found, used = [], Counter[str]()
+        for (name, _), stays in gathered.items():
+            for entries in stays:
+                used[name] += 1
+                try:
+                    found.append(_session(name if used[name] == 1 else f"{name}#{used[name]}", entries, zero))
+                except _HoleError as hole:
+                    reader.fault(hole.line, hole)
         return tuple(sorted(found, key=lambda session: (session.arrival_s or 0.0, session.name)))
 
 
