@@ -5,7 +5,7 @@ fitted, because its two lengths seldom form a grid; operators that a table lacks
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import exp, log
 from pathlib import Path
@@ -50,7 +50,7 @@ class RooflineTimer:
         op = operator
         rate = self.gpu.flops * self.efficiency.compute
         memory = self.gpu.memory_rate * self.efficiency.memory
-        if op.kind == "gemm":
+        if op.kind in ("gemm", "head"):
             moved = op.inner * op.outer + op.rows * (op.inner + op.outer)
             return max(2 * op.rows * op.inner * op.outer / rate, moved * _ACTIVATION_BYTES / memory)
         if op.kind == "experts":
@@ -100,6 +100,8 @@ class TableTimer:
         Raises:
             OperatorUnknownError: its kind is in the tables, but no shape near enough.
         """
+        if operator.kind == "head":
+            return self._head(operator)
         if operator.kind not in self._kinds:
             return self._otherwise.seconds(operator)
         if operator.kind in ("prefill_attention", "decode_attention"):
@@ -113,6 +115,13 @@ class TableTimer:
         if at > counts[-1]:  # beyond the table times grow in proportion
             return factor * exp(times[-1] + at - counts[-1])
         return factor * exp(float(np.interp(at, counts, times)))
+
+    def _head(self, operator: Operator) -> float:
+        """Return the time of the output head, which is far larger than other products and often not in a table."""
+        try:
+            return self.seconds(replace(operator, kind="gemm"))
+        except OperatorUnknownError:
+            return self._otherwise.seconds(operator)
 
     def _nearest(self, operator: Operator) -> tuple[Operator, float]:
         shape = _shape(operator)

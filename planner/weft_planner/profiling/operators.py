@@ -17,14 +17,16 @@ from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import Gpu
 from weft_planner.profiling.measurements import Cell, Measurement
 
-Kind = Literal["gemm", "experts", "prefill_attention", "decode_attention", "norm", "gated", "embedding", "all_reduce"]
+Kind = Literal[
+    "gemm", "head", "experts", "prefill_attention", "decode_attention", "norm", "gated", "embedding", "all_reduce"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One operator with its shape; what the numbers mean depends on the kind.
 
-    * gemm: [rows, inner] x [inner, outer]
+    * gemm: [rows, inner] x [inner, outer]; head: the one that gives the logits
     * experts: rows tokens, each through ``chosen`` of ``count`` experts of inner -> 2 outer -> inner
     * prefill_attention: rows new tokens after ``context`` cached ones; heads, kv_heads, head_dim
     * decode_attention: rows sequences of ``context`` tokens each; heads, kv_heads, head_dim
@@ -139,7 +141,7 @@ def pass_of(model: ModelDimensions, cell: Cell) -> Pass:
     answers = cell.batch + (1 if prefilled else 0)
     operators[Operator("embedding", rows, inner=vocabulary, outer=model.hidden)] += 1
     operators[Operator("norm", answers, outer=model.hidden)] += 1
-    operators[_gemm(answers, model.hidden, vocabulary)] += 1
+    operators[Operator("head", answers, inner=model.hidden, outer=vocabulary)] += 1
     return operators
 
 

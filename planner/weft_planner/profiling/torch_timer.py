@@ -120,6 +120,7 @@ class TorchTimer:
         """Return the operator as something to run, its inputs allocated."""
         makers: dict[str, Callable[[Operator], Callable[[], object]]] = {
             "gemm": self._gemm,
+            "head": self._gemm,
             "experts": self._experts,
             "prefill_attention": self._prefill_attention,
             "decode_attention": self._decode_attention,
