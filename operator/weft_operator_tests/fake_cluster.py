@@ -23,6 +23,7 @@ class FakeCluster:
         self.objects: dict[ObjectKey, Manifest] = {}
         self.pods: dict[str, Manifest] = {}
         self.profile: Manifest | None = None
+        self.trace: Manifest | None = None
         self.api_key_found = True
         self.model_token_found = True
         self.gpus: int | None = gpus
@@ -42,6 +43,7 @@ class FakeCluster:
             owned=tuple(copy.deepcopy(item) for item in self.objects.values()),
             pods=tuple(copy.deepcopy(item) for item in self.pods.values()),
             profile=self.profile,
+            trace=self.trace,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,
         )

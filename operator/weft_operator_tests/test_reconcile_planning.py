@@ -8,9 +8,11 @@ import pytest
 
 from weft_operator.desired.config import read_record
 from weft_operator.planning.child import Refused
+from weft_operator.planning.request import planner_request
 from weft_operator_tests.samples import group, planned
-from weft_operator_tests.valid import PROFILE, REMOVED, changed, service
+from weft_operator_tests.valid import PROFILE, REMOVED, changed, rich_service, service, spec, traced_service
 from weft_operator_tests.world import World, serving, summary
+from weft_planner.workload import request_of
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,39 @@ async def test_a_profile_that_appears_is_used() -> None:
     assert summary(world)["Ready"] == ("True", "Serving")
     assert world.requests[0]["profile"]["gpu"] == "nvidia-h20"
     assert world.requests[0]["analytic"] is None
+
+
+async def test_a_trace_that_appears_is_handed_to_the_planner() -> None:
+    world = World(traced_service())
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("False", "TraceNotFound")
+    assert "no ConfigMap trace with a non-empty key sessions.jsonl" in world.cluster.condition("Planned")["message"]
+    world.cluster.trace = {"binaryData": {"sessions.jsonl": "H4sI"}}
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert world.requests[0]["workload"] == {
+        "trace": {"name": "ConfigMap trace, sessions.jsonl", "data": "H4sI", "encoding": "base64"}
+    }
+    world.cluster.trace = {"data": {"sessions.jsonl": "{}"}}  # another trace is another question
+    await world.until_quiet()
+    assert world.requests[-1]["workload"]["trace"]["data"] == "{}"
+
+
+def test_the_planner_is_asked_in_seconds_with_the_classes_slos() -> None:
+    request = planner_request(spec(rich_service()), profile=None)
+    asked = request_of({key: value for key, value in request.items() if value is not None}).workload
+    chat, agents = asked.mix
+    assert (chat.ttft, chat.itl, chat.share, chat.gap.mean) == (1.0, 0.03, 0.75, 20.0)
+    assert (agents.ttft, agents.prefix) == (None, 200)
+    assert agents.rounds.mean == pytest.approx(12)
+    assert asked.arrivals.cv == 1.5
+    assert agents.gap.mean == pytest.approx(2.0)
+    preset = planner_request(
+        spec(changed(service(), "spec.workload", {"preset": "ampd/gaia", "arrivalRate": 2})), profile=None
+    )
+    assert preset["workload"] == {"preset": "ampd/gaia", "arrivalRate": 2.0}
+    plain = planner_request(spec(changed(service(), "spec.workload.gap", REMOVED)), profile=None)
+    assert plain["workload"]["gap"] == {"mean": 5.0}
 
 
 async def test_a_profile_with_a_bad_figure_is_named() -> None:
