@@ -337,6 +337,46 @@ CASES: tuple[Case, ...] = (
         rule="spec.slo.classes: ttft and itl must be longer than 0; leave one out to take the service's",
     ),
     _case(
+        "mode-of-another-policy",
+        "spec.routing.mode",
+        "ia",
+        rule="spec.routing.mode: only policy weft has modes; remove it, or set policy weft",
+    ),
+    _case(
+        "mode-the-router-lacks",
+        "spec.routing",
+        {"policy": "weft", "mode": "imd"},
+        rule="spec.routing.mode: imd and whole-or-chunked need local prefills in chunks, which the router cannot run "
+        "yet; use ia or remote-jsq",
+    ),
+    _case(
+        "binding-the-router-lacks",
+        "spec.routing.binding",
+        "prefix-aware",
+        rule="spec.routing.binding: prefix-aware and kv-aware need to know what decode workers' prefix caches hold, "
+        "which the router does not yet; use one of kv-headroom, least-requests, round-robin",
+    ),
+    _case(
+        "parameter-of-another-policy",
+        "spec.routing",
+        {"policy": "fixed-x", "params": {"w_ttft": 1}},
+        rule="spec.routing.params: parameters of fixed-x: x (0 to 1)",
+    ),
+    _case(
+        "parameter-out-of-range",
+        "spec.routing",
+        {"policy": "fixed-x", "params": {"x": 1.5}},
+        rule="spec.routing.params: parameters of fixed-x: x (0 to 1)",
+    ),
+    _case(
+        "parameters-of-ampd",
+        "spec.routing",
+        {"policy": "ampd", "params": {"alpha": 0.5}},
+        rule="spec.routing.params: parameters of ampd: none; set spec.routing.alpha and beta",
+    ),
+    _case("unknown-order", "spec.routing.order", "random", words=("spec.routing.order", "Unsupported value")),
+    _case("no-ageing", "spec.routing.ageingCap", 0, words=("spec.routing.ageingCap", "equal to 1")),
+    _case(
         "no-statistics",
         "spec.routing.statsWindow",
         "10ms",

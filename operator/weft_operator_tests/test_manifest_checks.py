@@ -73,7 +73,7 @@ POOL = "spec.capacity.pools.0"
         ("spec.plannig", {}, "spec.plannig: unknown field; did you mean planning?"),
         ("spec.routing.stats_window", "9s", "spec.routing.stats_window: unknown field; did you mean statsWindow?"),
         ("spec.engine.type", "nonsense", "spec.engine.type: must be 'vllm', 'mock'"),
-        ("spec.routing.policy", "foo", "spec.routing.policy: must be 'ampd' or 'remote-jsq' (got 'foo')"),
+        ("spec.routing.policy", "foo", "spec.routing.policy: must be 'weft', 'ampd', 'remote-jsq', 'ppd',"),
         ("spec.routing.alpha", "lots", "spec.routing.alpha: must be a number (got 'lots')"),
         ("spec.slo.itl", "20s", "spec.slo.ttft: must be longer than spec.slo.itl"),
         ("spec.capacity.gpus", "16", "spec.capacity.gpus: must be a whole number (got '16')"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from weft_operator.api.crd import cost_profile_crd, service_crd
+from weft_operator.api.policies import policies_page
 from weft_operator.api.reference import api_page
 from weft_operator.reasons import status_page
 
@@ -21,6 +22,7 @@ def generated_files() -> Iterator[tuple[str, str]]:
         yield f"charts/weft/files/crds/{name}", text
     yield "docs/reference/api.md", api_page()
     yield "docs/reference/status.md", status_page()
+    yield "docs/reference/policies.md", policies_page()
 
 
 def main() -> int:

@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from weft_core.cost import CostProfileError
 from weft_core.durations import parse_duration
 from weft_core.plan import PlanError, canonical_json, content_hash, plan_from_json, plan_to_json
+from weft_core.policies.catalogue import DEFAULT_BINDING, DEFAULT_CAP
 from weft_core.profile_json import profile_from_json
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.api.serving import Routing
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.manifest import Manifest
 
@@ -34,7 +36,10 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     """Return what a router is told; times are seconds. Replica counts are left out: workers register themselves."""
     spec = rendering.spec
     transfer, routing, limits = spec.engine.kv_transfer, spec.routing, spec.coordinator.limits
+    # Only where it is asked for, so that the rendering of other services, and with it their pods, stays as it was.
+    request_log = {"requestLog": {"to": "stdout"}} if routing.request_log == "Stdout" else {}
     return {
+        **request_log,
         "service": rendering.key.name,
         "namespace": rendering.key.namespace,
         "model": {"name": spec.model.name, "maxModelLen": spec.model.max_model_len},
@@ -47,6 +52,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
         "slo": {"ttft": parse_duration(spec.slo.ttft), "itl": parse_duration(spec.slo.itl)},
         "routing": {
             "policy": routing.policy,
+            **_chosen(routing),
             "alpha": routing.alpha,
             "beta": routing.beta,
             "window": routing.window,
@@ -63,6 +69,18 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
         "profile": rendering.record.profile,
         "planRevision": rendering.revision,
     }
+
+
+def _chosen(routing: Routing) -> Mapping[str, Any]:
+    """Return what a service chose beyond its policy; absent fields let the router take the policy's own."""
+    chosen = {
+        "mode": routing.mode,
+        "params": dict(routing.params) or None,
+        "binding": None if routing.binding == DEFAULT_BINDING else routing.binding,
+        "order": routing.order,
+        "ageingCap": None if routing.ageing_cap == DEFAULT_CAP else routing.ageing_cap,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def plan_config(rendering: Rendering) -> Manifest:

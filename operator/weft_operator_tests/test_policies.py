@@ -1,0 +1,58 @@
+"""Policies of a service reach its routers as they were chosen, and the reference page has all of them."""
+
+from typing import get_args
+
+import pytest
+
+from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES, QOS, REASONS
+from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
+from weft_operator.api.manifest_checks import service_messages
+from weft_operator.api.policies import policies_page, settable
+from weft_operator.api.serving import Routing
+from weft_operator.desired.config import router_json
+from weft_operator_tests.samples import rendering
+from weft_operator_tests.valid import changed, service
+from weft_router.config import RoutingConfig
+
+
+@pytest.mark.parametrize(
+    "routing",
+    [
+        *({"policy": policy} for policy in POLICIES),
+        *({"policy": "weft", "mode": mode} for mode in LIVE_MODES),
+        *({"binding": binding} for binding in LIVE_BINDINGS),
+        *({"order": order} for order in ORDERS),
+        *({"policy": name, "params": {p.name: p.default for p in settable(rule) if p.name != "urgent_ttft"}}
+          for name, rule in POLICIES.items()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_accepted_at_apply_the_router_can_run(routing: dict[str, object]) -> None:
+    assert service_messages(changed(service(), "spec.routing", routing)) == []
+    chosen = Routing.model_validate(routing)
+    body = changed(service(), "spec.routing", routing)
+    told = RoutingConfig.model_validate(router_json(rendering(body))["routing"])
+    assert (told.policy, told.binding) == (chosen.policy, chosen.binding)
+    assert told.mode == (chosen.mode or "ia")
+    assert told.order == (chosen.order or POLICIES[chosen.policy].order)
+    assert told.params == chosen.params
+    assert told.ageing_cap == chosen.ageing_cap
+
+
+def test_a_service_that_chooses_nothing_keeps_its_rendering() -> None:
+    told = router_json(rendering())["routing"]
+    assert not {"mode", "params", "binding", "order", "ageingCap"} & set(told)
+
+
+def test_every_name_can_be_written() -> None:
+    for field, names in (("policy", POLICIES), ("binding", BINDINGS)):
+        assert get_args(Routing.model_fields[field].annotation) == tuple(names)
+
+
+def test_the_reference_page_has_every_rule_parameter_and_reason() -> None:
+    page = policies_page()
+    for name in (*POLICIES, *BINDINGS, *ORDERS, *QOS, *REASONS):
+        assert f"`{name}`" in page
+    for rule in POLICIES.values():
+        for parameter in rule.parameters:
+            assert f"| `{parameter.name}` |" in page
