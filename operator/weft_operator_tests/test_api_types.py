@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from weft_operator.api import CostProfileSpec, DisaggInferenceService
 from weft_operator.errors import StalledError
 from weft_operator.goal import parse_service
+from weft_operator.planning.request import planner_request
 from weft_operator_tests.invalid import CASES, PROFILE_CASES, Case
 from weft_operator_tests.valid import PROFILE, changed, rich_service, service, traced_service, vllm_service
+from weft_planner.workload import request_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))
 
@@ -64,3 +66,15 @@ def test_the_operator_names_the_field_of_a_stored_object_that_is_invalid() -> No
     assert caught.value.reason == "InvalidSpec"
     with pytest.raises(StalledError, match=r"^spec\.slo\.ttft: must be longer"):
         parse_service(changed(service(), "spec.slo", {"itl": "3s", "ttft": "1s"}))
+
+
+def test_the_workload_of_the_guide_is_valid() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "workload.md").read_text()
+    blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
+    written = yaml.safe_load(next(block for block in blocks if block.startswith("spec:")))["spec"]
+    body = changed(changed(service(), "spec.workload", written["workload"]), "spec.slo", written["slo"])
+    spec = DisaggInferenceService.model_validate(body).spec
+    assert [item.name for item in spec.workload.classes or ()] == ["chat", "agents"]
+    request = planner_request(spec, profile=None)
+    asked = request_of({key: value for key, value in request.items() if value is not None}).workload
+    assert all("scaled" not in clause for clause in asked.assumptions)
