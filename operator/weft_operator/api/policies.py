@@ -51,7 +51,7 @@ def _fit(given: dict[str, float], allowed: tuple[Parameter, ...]) -> bool:
 def _by_range(allowed: tuple[Parameter, ...]) -> dict[tuple[float, float], list[str]]:
     ranges: dict[tuple[float, float], list[str]] = {}
     for parameter in allowed:
-        low, high = max(parameter.low, -UNBOUNDED), min(parameter.high, UNBOUNDED)
+        low, high = float(max(parameter.low, -UNBOUNDED)), float(min(parameter.high, UNBOUNDED))
         ranges.setdefault((low, high), []).append(parameter.name)
     return ranges
 
