@@ -84,6 +84,9 @@ class _State(numba.types.StructRef):  # type: ignore[misc, name-defined]
     """A reference to arrays: calls hand on one pointer, where a tuple of arrays would be copied at every call."""
 
 
+new = _structref.new
+
+
 def state_of(arrays: dict[str, object]) -> object:
     """Return the compiled type of a state that refers to arrays like these."""
     return _State([(name, numba.typeof(array)) for name, array in arrays.items()])
@@ -91,7 +94,7 @@ def state_of(arrays: dict[str, object]) -> object:
 
 def jitable(function: _Function) -> _Function:
     """Let compiled code call a function, which stays a plain Python function for everybody else."""
-    return cast(_Function, _register(function))
+    return cast(_Function, _register(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")(function))
 
 
 def entry(function: _Function) -> _Function:

@@ -5,7 +5,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_RINGS, forget_gaps, note_gap, note_window
 from weft_planner.simulation.lists import append, list_of, push, remove, slot_of
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
-from weft_planner.simulation.queues import advance, choose, chunk_seconds_limit
+from weft_planner.simulation.queues import advance, chunk_seconds_limit, mark
 from weft_planner.simulation.records import (
     ACTIVE,
     FRESH,
@@ -26,10 +26,6 @@ from weft_planner.simulation.rounds import end_prefill, leave
 def begin(book: Book, worker: int, now: float) -> None:
     """Let an idle worker go on: a whole prefill before anything else, else a step of its batch with a slice."""
     w = book.workers[worker]
-    if w.mode != IDLE:
-        return
-    if w.current < 0:
-        w.current = choose(book, worker, now)
     if w.current >= 0 and book.rows[w.current].whole == 1:
         begin_whole(book, worker, now)
         return
@@ -57,7 +53,7 @@ def begin(book: Book, worker: int, now: float) -> None:
 
 @jitable
 def slice_of(book: Book, worker: int, history: float, rest: float) -> int:
-    """Return the tokens of a task that ride along with the next step: as many as the ITL SLO allows, the floor at least."""
+    """Return the tokens of a task that ride along with the next step: what the ITL SLO allows, the floor at least."""
     rules = book.rules[0]
     w = book.workers[worker]
     most = int(min(float(rules.chunk_limit), rest))
@@ -121,6 +117,7 @@ def end_whole(book: Book, worker: int, now: float) -> None:
     """Finish a prefill that ran in one piece."""
     w = book.workers[worker]
     count_busy(book, worker, now)
+    mark(book, worker)
     row = w.current
     w.mode = IDLE
     w.current = -1
@@ -134,6 +131,7 @@ def end_step(book: Book, worker: int, now: float) -> None:
     w = book.workers[worker]
     count_busy(book, worker, now)
     w.mode = IDLE
+    mark(book, worker)
     if w.batch > 0:
         count_tokens(book, worker, now)
     if w.chunk > 0:

@@ -12,7 +12,8 @@ from weft_core.policies.features import REMOTE_SIZE, TASK_SIZE
 from weft_core.policies.parameter import PolicyError
 from weft_core.policies.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
 from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
-from weft_planner.sessions import Floats, Sample
+from weft_planner.distributions import Floats
+from weft_planner.sessions import Sample
 from weft_planner.simulation import records
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass
 from weft_planner.simulation.options import LINKS as LINK_MODES
@@ -78,7 +79,7 @@ def book_of(
         transfers=np.zeros(sample.sessions + 1, records.TRANSFERS),
         changes=changes,
         ticks=np.zeros((ticks, workers), records.TICKS),
-        next=np.empty((records.LISTS, sample.rows), np.int64),
+        after=np.empty((records.LISTS, sample.rows), np.int64),
         before=np.empty((records.LISTS, sample.rows), np.int64),
         ends=ends,
         dirty=np.zeros(workers, np.int64),

@@ -1,9 +1,10 @@
 """Run the event loop of one simulation: the compiled function that Python calls."""
 
-from weft_planner.simulation.compiled import entry, jitable
+from weft_planner.simulation.compiled import entry, jitable, new, state_of
 from weft_planner.simulation.engine import begin, end_step, end_whole
-from weft_planner.simulation.lists import UNBOUND, list_of, pop, push
-from weft_planner.simulation.queues import mark
+from weft_planner.simulation.lists import list_of, pop, push, remove
+from weft_planner.simulation.memory import admit
+from weft_planner.simulation.queues import choose, mark
 from weft_planner.simulation.records import (
     ARRIVE,
     BACK_END,
@@ -20,67 +21,128 @@ from weft_planner.simulation.records import (
     STEP_END,
     SWITCH,
     TICK,
+    WAITING,
     Book,
+    Numbers,
+    Records,
+    smallest,
 )
-from weft_planner.simulation.rounds import admit_waiting, arrive, bind_waiting, end_back, end_move, move
+from weft_planner.simulation.rounds import arrive, bind_waiting, end_back, end_move, move
+from weft_planner.simulation.routing import route
 from weft_planner.simulation.transfers import end_shared
+
+STATE = state_of({name: getattr(smallest(), name) for name in Book._fields})
+"""The compiled form of ``Book``: its arrays' types are the same at every size."""
 
 
 @entry
-def run(book: Book) -> None:
-    """Take events in order of time until none is left."""
-    totals = book.totals[0]
-    while totals.heap > 0 and totals.error == 0:
+def run(
+    rules: Records,
+    totals: Records,
+    classes: Records,
+    rows: Records,
+    sessions: Records,
+    workers: Records,
+    per_class: Records,
+    events: Records,
+    links: Records,
+    rings: Records,
+    peaks: Records,
+    transfers: Records,
+    changes: Records,
+    ticks: Records,
+    after: Numbers,
+    before: Numbers,
+    ends: Numbers,
+    dirty: Numbers,
+    prefill: Numbers,
+    step: Numbers,
+    params: Numbers,
+    remote: Numbers,
+    floats: Numbers,
+    ints: Numbers,
+) -> None:
+    """Take events in order of time until none is left; the arguments are the arrays of a ``Book``.
+
+    After each event everything goes on that it made possible: unbound sessions, waiting rounds, idle workers.
+    """
+    book = new(STATE)
+    book.rules = rules
+    book.totals = totals
+    book.classes = classes
+    book.rows = rows
+    book.sessions = sessions
+    book.workers = workers
+    book.per_class = per_class
+    book.events = events
+    book.links = links
+    book.rings = rings
+    book.peaks = peaks
+    book.transfers = transfers
+    book.changes = changes
+    book.ticks = ticks
+    book.after = after
+    book.before = before
+    book.ends = ends
+    book.dirty = dirty
+    book.prefill = prefill
+    book.step = step
+    book.params = params
+    book.remote = remote
+    book.floats = floats
+    book.ints = ints
+    state = book.totals[0]
+    while state.heap > 0 and state.error == 0:
         now, what = pop(book)
-        totals.now = now
-        totals.events += 1
-        kind = what % KINDS
-        subject = what // KINDS
-        if kind == STEP_END:
-            end_step(book, subject, now)
-            mark(book, subject)
-        elif kind == ARRIVE:
-            arrive(book, subject, now)
-        elif kind == PREFILL_END:
-            end_whole(book, subject, now)
-            mark(book, subject)
-        elif kind == BACK_END:
-            end_back(book, subject, now)
-        elif kind == READ_END:
-            book.rows[subject].ready = 1
-            mark(book, book.rows[subject].where)
-        elif kind == NET:
-            end_shared(book, now)
-        elif kind == MOVED:
-            end_move(book, subject, now)
-        elif kind == TICK:
-            record_tick(book, now)
-        elif kind == CHANGE:
-            begin_change(book, subject, now)
-        else:
-            end_change(book, subject)
-        settle(book, now)
+        state.now = now
+        state.events += 1
+        take(book, what % KINDS, what // KINDS, now)
+        while state.room == 1 or state.dirty > 0:
+            if state.room == 1:
+                state.room = 0
+                bind_waiting(book)
+                continue
+            state.dirty -= 1
+            worker = book.dirty[state.dirty]
+            w = book.workers[worker]
+            w.dirty = 0
+            row = book.ends[list_of(book, WAITING, worker), 0]
+            while row >= 0 and admit(book, row, worker):
+                remove(book, WAITING, list_of(book, WAITING, worker), row)
+                route(book, row, worker, now)
+                row = book.ends[list_of(book, WAITING, worker), 0]
+            if w.mode == IDLE:
+                if w.current < 0:
+                    w.current = choose(book, worker, now)
+                begin(book, worker, now)
+            if w.draining == 1:
+                end_drain(book, worker, now)
 
 
 @jitable
-def settle(book: Book, now: float) -> None:
-    """Let everything go on that this event made possible: unbound sessions, waiting rounds, idle workers."""
-    totals = book.totals[0]
-    while True:
-        if totals.room == 1:
-            totals.room = 0
-            if book.ends[UNBOUND, 0] >= 0:
-                bind_waiting(book)
-        if totals.dirty == 0:
-            return
-        totals.dirty -= 1
-        worker = book.dirty[totals.dirty]
-        w = book.workers[worker]
-        w.dirty = 0
-        admit_waiting(book, worker, now)
-        begin(book, worker, now)
-        if w.draining == 1:
-            end_drain(book, worker, now)
+def take(book: Book, kind: int, subject: int, now: float) -> None:
+    """Let an event happen."""
+    if kind == STEP_END:
+        end_step(book, subject, now)
+    elif kind == ARRIVE:
+        arrive(book, subject, now)
+    elif kind == PREFILL_END:
+        end_whole(book, subject, now)
+    elif kind == BACK_END:
+        end_back(book, subject, now)
+    elif kind == READ_END:
+        book.rows[subject].ready = 1
+        mark(book, book.rows[subject].where)
+    elif kind == NET:
+        end_shared(book, now)
+    elif kind == MOVED:
+        end_move(book, subject, now)
+    elif kind == TICK:
+        record_tick(book, now)
+    elif kind == CHANGE:
+        begin_change(book, subject, now)
+    else:
+        end_change(book, subject)
 
 
 @jitable
@@ -94,7 +156,7 @@ def begin_change(book: Book, number: int, now: float) -> None:
     w.switch_s = change.delay
     row = book.ends[list_of(book, KEPT, change.worker), 0]
     while row >= 0:
-        following = book.next[KEPT, row]
+        following = book.after[KEPT, row]
         if book.rows[row].arrival != book.rows[row].arrival:  # NaN: its round does not wait here already
             move(book, row, now)
         row = following

@@ -25,11 +25,11 @@ def append(book: Book, kind: int, which: int, row: int) -> None:
     """Put a row at a list's end."""
     last = book.ends[which, 1]
     book.before[kind, row] = last
-    book.next[kind, row] = -1
+    book.after[kind, row] = -1
     if last < 0:
         book.ends[which, 0] = row
     else:
-        book.next[kind, last] = row
+        book.after[kind, last] = row
     book.ends[which, 1] = row
     book.ends[which, 2] += 1
 
@@ -39,7 +39,7 @@ def prepend(book: Book, kind: int, which: int, row: int) -> None:
     """Put a row at a list's beginning."""
     first = book.ends[which, 0]
     book.before[kind, row] = -1
-    book.next[kind, row] = first
+    book.after[kind, row] = first
     if first < 0:
         book.ends[which, 1] = row
     else:
@@ -52,15 +52,15 @@ def prepend(book: Book, kind: int, which: int, row: int) -> None:
 def remove(book: Book, kind: int, which: int, row: int) -> None:
     """Take a row out of a list."""
     before = book.before[kind, row]
-    after = book.next[kind, row]
+    following = book.after[kind, row]
     if before < 0:
-        book.ends[which, 0] = after
+        book.ends[which, 0] = following
     else:
-        book.next[kind, before] = after
-    if after < 0:
+        book.after[kind, before] = following
+    if following < 0:
         book.ends[which, 1] = before
     else:
-        book.before[kind, after] = before
+        book.before[kind, following] = before
     book.ends[which, 2] -= 1
 
 

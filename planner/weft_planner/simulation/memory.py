@@ -59,7 +59,7 @@ def evict_one(book: Book, worker: int, spared: int) -> bool:
     """Drop the KV of the session that has been idle longest, not that of row ``spared``; False when there is none."""
     row = book.ends[list_of(book, KEPT, worker), 0]
     if row == spared and row >= 0:
-        row = book.next[KEPT, row]
+        row = book.after[KEPT, row]
     if row < 0:
         return False
     unkeep(book, row, worker)

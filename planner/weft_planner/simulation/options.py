@@ -50,7 +50,7 @@ class Options:
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
     * ``prefill_noise_sigma``: lognormal error of real whole prefills against predictions, which stay as they are;
       ``chunk_noise_sigma`` the same for what slices add to steps.
-    * ``warm_up``, ``cool_down``: sessions that arrive in the first and last share of the sample's window are not counted.
+    * ``warm_up``, ``cool_down``: sessions arriving in this first and last share of the window are not counted.
     * ``timeline_s``: record every worker's queue, batch and KV this often; 0: never.
     """
 

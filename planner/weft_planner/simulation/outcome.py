@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from weft_planner.sessions import Floats, Ints, Sample
+from weft_planner.distributions import Floats
+from weft_planner.sessions import Ints, Sample
 from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
 
@@ -81,7 +82,7 @@ class Outcome:
 
     @property
     def local_share(self) -> float:
-        """Return the share of routed rounds that were prefilled on their own decode worker; NaN when none was routed."""
+        """Return the share of routed rounds that were prefilled on their own decode worker; NaN without any."""
         routed = self.counted & (self.route != NOT_ROUTED)
         return float((self.route[routed] == LOCAL).mean()) if routed.any() else float("nan")
 

@@ -142,7 +142,7 @@ def choose(book: Book, worker: int, now: float) -> int:
             book.ints[LOST, count] = book.sessions[r.session].missed
             book.ints[QUEUED, count] = row
             count += 1
-        row = book.next[QUEUE, row]
+        row = book.after[QUEUE, row]
     if count == 0:
         return -1
     if count == 1:

@@ -4,14 +4,14 @@
 Times are seconds from the window's beginning, lengths tokens; -1 stands for none.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft_planner.sessions import Floats, Ints
-
 Records: TypeAlias = NDArray[np.void]
+Numbers: TypeAlias = Any
+"""An array of floats or integers: the policies' rules take it for the sequence that they ask for."""
 
 _F = "f8"
 _I = "i8"
@@ -31,9 +31,9 @@ RULES = _record(
 """One record: what the run is told. ``slots`` is the length of the ring of finishing steps, a power of 2."""
 
 TOTALS = _record(
-    f8="now end read back moved recomputed net_at net_time tick_s rate_from",
-    i8="sequence events heap heap_most room dirty random cursor preemptions evictions resent net arrivals arrivals_before "
-    "ticks error",
+    f8="now read back moved recomputed net_at net_time tick_s rate_from",
+    i8="sequence events heap room dirty random cursor preemptions evictions resent net arrivals "
+    "arrivals_before ticks error",
 )
 """One record: counters and the clock."""
 
@@ -42,13 +42,13 @@ CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 ROWS = _record(
     f8="history increment gap noise chunk_noise "
     "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch",
-    i8="session tokens read_sends back_sends state where route reason over gaps left join_step over_base over_so_far done_gaps "
+    i8="session read_sends back_sends state where route reason over gaps left join_step over_base over_so_far "
     "whole ready postponed resumed generated idle",
 )
 """Per round. Inputs, then: times; the prefill task as its worker sees it (``task_history`` cached, ``task_tokens`` to
 compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker); the
 answer (``left`` steps to go, joined at worker step ``join_step``, ``over_base`` the worker's count of late steps then;
-``over_so_far``, ``done_gaps``: from before a preemption)."""
+``over_so_far``: late gaps from before a preemption)."""
 
 SESSIONS = _record(
     f8="arrival prefix reserve held gap_s",
@@ -120,7 +120,7 @@ FULL_HEAP = 1
 class Book(NamedTuple):
     """All state of one run; see each record's own words.
 
-    ``next``, ``before``: links of LISTS kinds of lists over rows; ``ends``: (first, last, length) of every list.
+    ``after``, ``before``: links of LISTS kinds of lists over rows; ``ends``: (first, last, length) of every list.
     ``prefill``, ``step``: flat cost figures per worker. ``floats``, ``ints``: room for one call of a policy.
     """
 
@@ -138,13 +138,44 @@ class Book(NamedTuple):
     transfers: Records
     changes: Records
     ticks: Records
-    next: Ints
-    before: Ints
-    ends: Ints
-    dirty: Ints
-    prefill: Floats
-    step: Floats
-    params: Floats
-    remote: Floats
-    floats: Floats
-    ints: Ints
+    after: Numbers
+    before: Numbers
+    ends: Numbers
+    dirty: Numbers
+    prefill: Numbers
+    step: Numbers
+    params: Numbers
+    remote: Numbers
+    floats: Numbers
+    ints: Numbers
+
+
+def smallest() -> Book:
+    """Return a book of empty arrays: it has every array's type."""
+    flat = {
+        name: np.zeros(0, record)
+        for name, record in (
+            ("rules", RULES), ("totals", TOTALS), ("classes", CLASSES), ("rows", ROWS), ("sessions", SESSIONS),
+            ("workers", WORKERS), ("events", EVENTS), ("transfers", TRANSFERS), ("changes", CHANGES),
+        )
+    }  # fmt: skip
+    square = {
+        name: np.zeros((0, 0), record)
+        for name, record in (
+            ("per_class", PER_CLASS), ("links", LINK), ("rings", RING), ("peaks", PEAKS), ("ticks", TICKS),
+        )
+    }  # fmt: skip
+    return Book(
+        **flat,
+        **square,
+        after=np.zeros((0, 0), np.int64),
+        before=np.zeros((0, 0), np.int64),
+        ends=np.zeros((0, 0), np.int64),
+        dirty=np.zeros(0, np.int64),
+        prefill=np.zeros((0, 0)),
+        step=np.zeros((0, 0)),
+        params=np.zeros(0),
+        remote=np.zeros(0),
+        floats=np.zeros((0, 0)),
+        ints=np.zeros((0, 0), np.int64),
+    )

@@ -4,7 +4,6 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import TTFT_RINGS, largest_gap, note_window, over_now
 from weft_planner.simulation.lists import UNBOUND, append, list_of, push, remove
 from weft_planner.simulation.memory import (
-    admit,
     attach,
     bind_session,
     detach,
@@ -19,7 +18,6 @@ from weft_planner.simulation.memory import (
 )
 from weft_planner.simulation.queues import dequeue, mark
 from weft_planner.simulation.records import ARRIVE, BACK_END, DECODE, JOINING, MOVED, WAITING, Book
-from weft_planner.simulation.routing import route
 from weft_planner.simulation.transfers import send
 
 SERVED = 1
@@ -76,19 +74,6 @@ def bind_waiting(book: Book) -> None:
         attach(book, row, worker)
         wait(book, row, worker)
         row = book.ends[UNBOUND, 0]
-
-
-@jitable
-def admit_waiting(book: Book, worker: int, now: float) -> None:
-    """Route the rounds that wait for memory on a worker, in order, as far as there is room."""
-    which = list_of(book, WAITING, worker)
-    row = book.ends[which, 0]
-    while row >= 0:
-        if not admit(book, row, worker):
-            return
-        remove(book, WAITING, which, row)
-        route(book, row, worker, now)
-        row = book.ends[which, 0]
 
 
 @jitable

@@ -192,7 +192,7 @@ def describe_batch(book: Book, worker: int) -> int:
         else:
             book.floats[SUMS, count] = session.over + over_now(book, row, worker)
         count += 1
-        row = book.next[ACTIVE, row]
+        row = book.after[ACTIVE, row]
     return count
 
 

@@ -21,7 +21,7 @@ def simulate(
     policy: PolicyChoice,
     slo: Sequence[SloClass],
     *,
-    options: Options = Options(),
+    options: Options = Options(),  # noqa: B008 - frozen, and its defaults are the documentation
     seed: int = 0,
 ) -> Outcome:
     """Serve a sample's sessions on a layout and return every round's latencies; ``costs`` by pool, ``slo`` by class.
@@ -40,7 +40,7 @@ def simulate(
     _first_events(book, options)
     from weft_planner.simulation.kernel import run
 
-    run(book)
+    run(*book)
     if book.totals["error"][0] == records.FULL_HEAP:
         raise SimulationError("events: more were pending at once than sessions explain; please report the inputs")
     return _outcome(book, sample, layout, policy, classes, options, seed)
@@ -117,7 +117,7 @@ def _timeline(book: records.Book) -> Timeline | None:
         return None
     ticks = book.ticks[:count]
     return Timeline(
-        at=np.arange(count) * float(book.totals["tick_s"][0]),
+        at=np.arange(count, dtype=np.float64) * float(book.totals["tick_s"][0]),
         queued=ticks["queued"].copy(),
         batch=ticks["batch"].copy(),
         kv=ticks["kv"].copy(),
