@@ -1,12 +1,13 @@
-"""Time operators with torch: on a CUDA GPU by its own clock with cold caches, on a CPU by the wall clock.
+"""Time operators with torch: on a CUDA GPU by its own clock with cold caches, on a CPU by one thread's CPU time.
 
-torch is imported when the timer is made, and nowhere else; it comes with the extra ``profile``.
+The CPU is for trials at toy size: one thread's own time is the same on an idle and on a busy machine. torch is imported
+when the timer is made, and nowhere else; it comes with the extra ``profile``.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Literal
 
 from weft_planner.profiling.operators import Operator, OperatorUnknownError
@@ -51,6 +52,8 @@ class TorchTimer:
         self._dtype = getattr(torch, dtype)
         self._cuda = self._device.type == "cuda"
         self._repetition = repetition
+        if not self._cuda:
+            torch.set_num_threads(1)
         self._flush = torch.empty(_FLUSH_BYTES if self._cuda else 0, dtype=torch.int8, device=self._device)
 
     @property
@@ -98,9 +101,9 @@ class TorchTimer:
         return median(times)
 
     def _timed_cpu(self, run: Callable[[], object]) -> float:
-        began = perf_counter()
+        began = thread_time()
         run()
-        return perf_counter() - began
+        return thread_time() - began
 
     def _timed_cuda(self, run: Callable[[], object]) -> float:
         """Time one run by the GPU's clock; flushing its cache before keeps it busy while the run is being launched."""
