@@ -40,6 +40,12 @@ def test_the_router_reads_its_configuration(body: Manifest) -> None:
     assert "replicas" not in json.loads(raw)
 
 
+def test_the_request_log_is_on_where_it_is_asked_for() -> None:
+    for value, target in (("Stdout", "stdout"), ("Off", "off")):
+        raw = router_config(rendering(changed(service(), "spec.routing.requestLog", value)))["data"]["router.json"]
+        assert read_config(raw.encode(), source="router.json").request_log.to == target
+
+
 def test_routers_and_mock_engines_take_their_arguments() -> None:
     seen = set()
     for pod in pod_specs(MOCK):

@@ -68,7 +68,7 @@ def fit(trace: str, target: str | None, **given: Any) -> int:
         body = {**fitted.body, **stated}
         checked = Workload.model_validate(body)
     except (TraceError, ValueError) as error:
-        raise BadInputError(trace, str(error).removeprefix(f"{Path(trace).name}: ")) from error
+        raise BadInputError(trace, _without(error, trace)) from error
     click.echo(fit_table(recorded, fitted, checked))
     if target is not None:
         fragment = to_yaml(
@@ -102,7 +102,7 @@ def show(source: str | None, output: str) -> int:
         missing = "arrivalRate" not in body
         checked = Workload.model_validate({"arrivalRate": 1.0, **body})
     except ValueError as error:
-        raise BadInputError(source, _first_line(error)) from error
+        raise BadInputError(source, _without(error, source)) from error
     known = presets().get(source.lower())
     slo = known.slo if known is not None else {}
     result = {
@@ -127,13 +127,17 @@ def _body(source: str) -> Mapping[str, object]:
     return workload_of(read_bytes(Path(source)), name=Path(source).name, given=frozenset({"arrivalRate", "gap"}))
 
 
-def _first_line(error: ValueError) -> str:
+def _without(error: ValueError, path: str) -> str:
+    """Return an error's words on one line, without the file's name that the command line puts before them."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
         faults = [(".".join(str(part) for part in f["loc"]), f["msg"]) for f in error.errors(include_url=False)]
         return "; ".join(f"{where}: {what}" if where else what for where, what in faults)
-    return str(error)
+    words = str(error)
+    for name in ("stdin" if path == "-" else path, Path(path).name):
+        words = words.removeprefix(f"{name}: ").removeprefix(f"{name} ")
+    return words
 
 
 def _read(path: str, *, skip_bad: bool, link: bool) -> "Trace":
