@@ -1,6 +1,5 @@
 """Sessions are chosen reproducibly, fit the limits, and every cap and fill is said."""
 
-import json
 import re
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from weft_e2e.replay.selection import FRAMING_TOKENS_PER_MESSAGE, Limits, recorded_gaps, select
 from weft_e2e.replay.sessions import RecordedRound, RecordedSession, Trace
-from weft_e2e.replay.traces import SOURCES, TraceError, load, parse
+from weft_e2e.replay.traces import SOURCES, TraceError, load
 
 ROUNDS = st.builds(
     RecordedRound,
@@ -103,24 +102,3 @@ def test_the_packaged_traces_load_and_hold_usable_sessions(name: str) -> None:
 def test_an_unknown_trace_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(TraceError, match="no trace is called 'nope'; choose one of claude_code, gaia_whowhen"):
         load("nope")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "f line 1: not JSON"),
-        (json.dumps({"turns": []}), "f line 1: field 'session' is missing"),
-        (json.dumps({"session": "a", "turns": []}), "f line 1: turns is empty"),
-        (json.dumps({"session": "a", "turns": [{"incr_prefill": 1}]}), "f line 1: field 'decode' is missing"),
-        (
-            json.dumps({"session": "a", "turns": [{"incr_prefill": 0, "decode": 1}]}),
-            "turn 0: incr_prefill must be a whole",
-        ),
-        (json.dumps({"session": "a", "turns": [{"incr_prefill": 1, "decode": True}]}), "turn 0: decode must be"),
-        (json.dumps({"session": "a", "turns": [{"incr_prefill": 1, "decode": 1, "gap_s": -1}]}), "gap_s must be null"),
-        (json.dumps([1]), "f line 1: not an object"),
-    ],
-)
-def test_a_wrong_line_is_refused_with_its_place(line: str, message: str) -> None:
-    with pytest.raises(TraceError, match=re.escape(message)):
-        parse([line], file="f")

@@ -196,6 +196,48 @@ def test_a_fitted_workload_survives_being_written_and_read(by: str | None) -> No
     assert to_yaml(spec_form(again)) == to_yaml(spec_form(fitted.body))
 
 
+means = st.floats(1, 1e5).map(lambda x: round(x, 3))
+quantiles = st.lists(st.integers(0, 5000), min_size=1, max_size=8).map(
+    lambda steps: {
+        "at": [k / len(steps) for k in range(len(steps) + 1)],
+        "values": [0, *np.cumsum(steps).tolist()[:-1], sum(steps) + 1],
+    }
+)
+figures = st.fixed_dictionaries({"mean": means}, optional={}) | st.fixed_dictionaries(
+    {"mean": means, "cv": st.floats(0, 5)}
+)
+shaped = figures | st.builds(lambda mean, q: {"mean": mean, "quantiles": q}, means, quantiles)
+workloads = st.fixed_dictionaries(
+    {
+        "arrivalRate": st.floats(0.01, 100),
+        "rounds": st.builds(lambda m: {"mean": m}, st.floats(1, 100)),
+        "firstPrompt": shaped,
+        "increment": shaped,
+        "decode": shaped,
+        "gap": shaped,
+    },
+    optional={
+        "arrivals": st.just({"process": "gamma", "cv": 1.5}),
+        "classes": st.lists(
+            st.fixed_dictionaries({"share": st.floats(0.1, 5)}, optional={"gap": shaped, "decode": shaped}), max_size=3
+        ).map(lambda rows: [{**row, "name": f"c{k}"} for k, row in enumerate(rows)]),
+    },
+)
+
+
+@given(workloads)
+@settings(max_examples=100)
+def test_any_workload_survives_being_written_as_people_write_it(body: dict[str, Any]) -> None:
+    again = read_fragment(to_yaml(spec_form(body)), name="w")
+    assert again is not None
+    assert spec_form(again) == spec_form(body)
+    before, after = Workload.model_validate(body), Workload.model_validate(again)
+    assert after.model_dump(exclude={"gap", "classes"}) == before.model_dump(exclude={"gap", "classes"})
+    for one, other in zip(before.mix, after.mix, strict=True):
+        assert (other.name, other.decode) == (one.name, one.decode)
+        assert other.gap.mean == pytest.approx(one.gap.mean, abs=0.001)
+
+
 @given(st.floats(0, 604_800))
 def test_durations_are_exact_to_the_millisecond(seconds: float) -> None:
     from weft_core.durations import parse_duration

@@ -1,11 +1,12 @@
 """Load the recorded sessions that come with the package (sources and licences: ``weft_e2e/data/README.md``)."""
 
-import gzip
-import json
-from collections.abc import Iterable
 from importlib import resources
 
 from weft_e2e.replay.sessions import RecordedRound, RecordedSession, Trace
+from weft_planner.traces.reading import parse_trace
+from weft_planner.traces.records import TraceError
+
+__all__ = ["SOURCES", "TraceError", "load"]
 
 SOURCES = {
     "gaia_whowhen": ("ag2ai/Agents_Failure_Attribution (Who&When), magentic-one on GAIA tasks", "MIT"),
@@ -13,49 +14,21 @@ SOURCES = {
 }
 
 
-class TraceError(ValueError):
-    """Report a trace that is not known or a line of one that cannot be read."""
-
-
 def load(name: str) -> Trace:
-    """Return one of the packaged traces by name."""
+    """Return one of the packaged traces by name.
+
+    Raises:
+        TraceError: there is none of this name, or a line of it cannot be read.
+    """
     if name not in SOURCES:
         raise TraceError(f"trace: no trace is called {name!r}; choose one of {', '.join(sorted(SOURCES))}")
     origin, licence = SOURCES[name]
     packed = resources.files("weft_e2e").joinpath("data", f"{name}.jsonl.gz").read_bytes()
-    lines = gzip.decompress(packed).decode().splitlines()
-    return Trace(name=name, origin=origin, licence=licence, sessions=parse(lines, file=name))
-
-
-def parse(lines: Iterable[str], *, file: str) -> tuple[RecordedSession, ...]:
-    """Read session lines (one JSON object each); a wrong line is refused with its number and field."""
-    sessions = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{file} line {number}"
-        try:
-            row = json.loads(line)
-            rounds = tuple(_round(turn, where=f"{where} turn {k}") for k, turn in enumerate(row["turns"]))
-            name = str(row["session"])
-        except json.JSONDecodeError as error:
-            raise TraceError(f"{where}: not JSON: {error}") from None
-        except KeyError as error:
-            raise TraceError(f"{where}: field {error} is missing") from None
-        except TypeError:
-            raise TraceError(f"{where}: not an object with a list of turns") from None
-        if not rounds:
-            raise TraceError(f"{where}: turns is empty")
-        sessions.append(RecordedSession(name=name, rounds=rounds))
-    return tuple(sessions)
-
-
-def _round(turn: dict[str, object], *, where: str) -> RecordedRound:
-    added, decode, gap = turn["incr_prefill"], turn["decode"], turn.get("gap_s")
-    for field, value in (("incr_prefill", added), ("decode", decode)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise TraceError(f"{where}: {field} must be a whole number of tokens of at least 1, not {value!r}")
-    if gap is not None and (not isinstance(gap, int | float) or gap < 0):
-        raise TraceError(f"{where}: gap_s must be null or seconds of at least 0, not {gap!r}")
-    assert isinstance(added, int) and isinstance(decode, int)  # noqa: S101, PT018 - checked above, told to mypy here
-    return RecordedRound(added_tokens=added, decode_tokens=decode, gap_s=None if gap is None else float(gap))
+    sessions = tuple(
+        RecordedSession(
+            name=session.name,
+            rounds=tuple(RecordedRound(r.added_tokens, r.decode_tokens, r.gap_s) for r in session.rounds),
+        )
+        for session in parse_trace(packed, name=name).sessions
+    )
+    return Trace(name=name, origin=origin, licence=licence, sessions=sessions)
