@@ -1,0 +1,142 @@
+"""Measure in plain Python, as the router runs them, what a routing decision and a choice from a queue cost.
+
+Times are the process's own CPU time: both run without waiting, and a busy machine does not change what they cost.
+Prints a table of medians: every routing rule at 64 prefill workers, once over ready vectors (``decide``) and once with
+the live snapshot turned into vectors and the answer into a decision (``live``), and every queue order at 256 waiting
+tasks, overloaded and not, with one TTFT SLO and with three. Queues are kept by deadline, as the router keeps them; the
+column "mixed" is a queue in no order. Exit status 1 when a median exceeds its target (decision 100 us, queue 50 us).
+"""
+
+import argparse
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+import timeit
+from collections.abc import Callable, Sequence
+
+from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_core.policies.catalogue import MODES, ORDERS, POLICIES, REASONS, RoutingRule, parameters
+from weft_core.policies.decide import decide
+from weft_core.policies.decide_order import ORDER_MAX, next_task
+from weft_core.policies.live import Routing
+from weft_core.policies.snapshot import Circumstances, DecodeWorkerView, PrefillTask, PrefillWorkerView
+from weft_core.slo import Slo
+
+WORKERS = 64
+SESSIONS = 32
+TASKS = 256
+DECISION_US = 100.0
+ORDER_US = 50.0
+SLO = Slo(ttft_s=2.0, itl_s=0.05)
+PROFILE = CostProfile(
+    model="bench",
+    gpu="none",
+    engine="bench",
+    kv_bytes_per_token=100_000,
+    degrees={
+        n: DegreeCosts(
+            prefill=(PrefillPiece(0.02, 2e-4 / n, 1e-8 / n), PrefillPiece(0.03, 0.0, 0.0, 1e-7)),
+            decode=(DecodePiece(0.01, 2e-4, 1e-7), DecodePiece(0.012, 1e-4, 2e-7)),
+            weight_bytes_per_gpu=1,
+            kv_capacity_tokens=10**6,
+        )
+        for n in (1, 2, 4, 8)
+    },
+    transfers={(s, d, "inter-node"): TransferCost(0.005, 1e-6) for s in (1, 2, 4, 8) for d in (1, 2, 4, 8)},
+)
+
+
+def microseconds(call: Callable[[], object], *, repeats: int) -> float:
+    """Return the median time of a call over batches of 100."""
+    batches = timeit.repeat(call, number=100, repeat=repeats, timer=time.process_time)
+    return statistics.median(batches) / 100 * 1e6
+
+
+def vectors(dice: random.Random) -> tuple[list[float], list[float], list[float]]:
+    """Return a task, its decode worker and the prefill workers; no window has slack, so every rule has to look."""
+    task = [2000.0, 600.0, 0.1, SLO.ttft_s, SLO.itl_s, 1.0, 250.0, 5.0, 0.9, 0.0]
+    local = [0.4, 0.3, 0.5, 0.4, 0.049, float(SESSIONS), 64_000.0, 0.02, 300_000.0, 2.0]
+    remote: list[float] = []
+    for _ in range(WORKERS):
+        remote += [dice.uniform(0, 3), 0.3, 0.02, 0.01, 1.95, float(dice.randrange(5)), 0.0, dice.random(), 9.0, 1e10]
+    return task, local, remote
+
+
+def decision(rule: RoutingRule, mode: str, *, repeats: int) -> tuple[float, float, str]:
+    """Return the medians over vectors and over a snapshot, and the reason given."""
+    dice = random.Random(1)  # noqa: S311 - the same figures in every run
+    task, local, remote = vectors(dice)
+    order = list(range(WORKERS))
+    dice.shuffle(order)
+    params = parameters(rule.name, mode)
+    sums, counts = [dice.uniform(0.5, 1.5) for _ in range(SESSIONS)], [40.0] * SESSIONS
+    costs = [0.0] * (WORKERS + 1)
+
+    def bare() -> tuple[int, int]:
+        return decide(rule.code, task, local, remote, WORKERS, order, params, sums, counts, costs)
+
+    prefill = [
+        PrefillWorkerView(f"p{i}", (1, 2, 4, 8)[i % 4], dice.uniform(0, 3), dice.randrange(5), 1.95, dice.random(), 1.0)
+        for i in range(WORKERS)
+    ]
+    decode = DecodeWorkerView("d", 8, 0.4, 2, 0.049, 64_000, 400_000, SESSIONS, 64_000, sums, counts)
+    routing = Routing(rule.name, mode=mode, overrides={}, profile=PROFILE, slo=SLO)
+    known = Circumstances(waited_s=0.1, later=True, answer=250.0, rate=5.0)
+
+    def live() -> object:
+        return routing.decide(
+            PrefillTask(2000, 600), decode=decode, prefill=prefill, order=order, uniform=0.9, now=9.0, known=known
+        )
+
+    return microseconds(bare, repeats=repeats), microseconds(live, repeats=repeats), REASONS[bare()[1]]
+
+
+def choice(code: int, slos: Sequence[float], *, load: float, kept: bool, repeats: int) -> float:
+    """Return the median of a choice among tasks that together take ``load`` x 256 x 0.3 s."""
+    dice = random.Random(2)  # noqa: S311 - the same figures in every run
+    now = 100.0
+    rows = [(dice.uniform(0.1, 0.5) * load, now - dice.uniform(0, 2), dice.choice(slos)) for _ in range(TASKS)]
+    if kept:
+        rows.sort(key=lambda row: row[1] + row[2])
+    seconds, enqueued, slo = ([row[i] for row in rows] for i in range(3))
+    postponed, lost, order = [0] * TASKS, [0] * TASKS, [0] * ORDER_MAX
+
+    def call() -> int:
+        return next_task(code, now, seconds, enqueued, slo, postponed, lost, 3, 10**9, order)
+
+    return microseconds(call, repeats=repeats)
+
+
+def main() -> int:
+    """Print both tables; return 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=31, help="batches of 100 calls per median (default 31)")
+    repeats = parser.parse_args().repeats
+    print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, medians in us")
+    print(f"\nrouting decision at {WORKERS} prefill workers (target {DECISION_US:g})")
+    print(f"{'policy':18}{'mode':18}{'decide':>8}{'live':>8}  reason")
+    worst = 0.0
+    for rule in POLICIES.values():
+        for mode in MODES if rule.name == "weft" else ("imd",):
+            bare, live, reason = decision(rule, mode, repeats=repeats)
+            worst = max(worst, live)
+            print(f"{rule.name:18}{mode if rule.name == 'weft' else '':18}{bare:8.1f}{live:8.1f}  {reason}")
+    print(f"\nchoice from a queue of {TASKS} (target {ORDER_US:g}, queue kept by deadline)")
+    print(f"{'order':18}{'TTFT SLOs':>10}{'overload':>10}{'light':>8}{'mixed':>8}")
+    longest = 0.0
+    for order in ORDERS.values():
+        for slos in ((4.0,), (2.0, 4.0, 8.0)):
+            full = choice(order.code, slos, load=1.0, kept=True, repeats=repeats)
+            light = choice(order.code, slos, load=0.01, kept=True, repeats=repeats)
+            mixed = choice(order.code, slos, load=1.0, kept=False, repeats=repeats)
+            longest = max(longest, full, light)
+            print(f"{order.name:18}{len(slos):10}{full:10.1f}{light:8.1f}{mixed:8.1f}")
+    print(f"\nslowest decision {worst:.1f} us, slowest choice {longest:.1f} us")
+    return int(worst > DECISION_US or longest > ORDER_US)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Every policy, binding and queue order that a service may choose serves whole sessions."""
+
+from typing import Any
+
+import pytest
+
+from weft_core.policies.catalogue import ORDERS, POLICIES, REASONS
+from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
+from weft_router.pace import Pace, Paces
+from weft_router_tests.stack import Stack, router_json
+
+
+async def rounds(stack: Stack, count: int = 3) -> list[tuple[str, str]]:
+    """Run one session's rounds; return each one's route and reason."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "be brief " * 100}]
+    seen = []
+    for i in range(count):
+        answer = await stack.chat(messages, session="s", stream=True)
+        assert answer.status == 200
+        seen.append((answer.headers["X-Weft-Route"], answer.headers["X-Weft-Reason"]))
+        messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": f"and {i}"}]
+    return seen
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+async def test_a_session_runs_under_every_policy(stack: Stack, policy: str) -> None:
+    stack.config = router_json(routing={"policy": policy})
+    await stack.up(prefill=2)
+    seen = await rounds(stack)
+    assert {reason for _, reason in seen} <= set(REASONS)
+    page = await stack.metrics("d0")
+    counted = {
+        key: value for key, value in page.items() if key.startswith("weft_router_decisions_total{") and policy in key
+    }
+    assert sum(counted.values()) == 3
+    routes = {
+        "always-remote": {"remote"}, "remote-jsq": {"remote"}, "always-local": {"local"}, "colocated": {"local"},
+    }  # fmt: skip
+    assert {route for route, _ in seen} <= routes.get(policy, {"local", "remote"})
+
+
+@pytest.mark.component
+async def test_the_parameters_of_a_service_count(stack: Stack) -> None:
+    stack.config = router_json(routing={"policy": "fixed-x", "params": {"x": 1.0}})
+    await stack.up()
+    assert await rounds(stack) == [("remote", "first-round"), ("local", "share"), ("local", "share")]
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("mode", LIVE_MODES)
+async def test_weft_runs_in_the_modes_that_stock_engines_allow(stack: Stack, mode: str) -> None:
+    stack.config = router_json(routing={"policy": "weft", "mode": mode})
+    await stack.up()
+    reasons = {reason for _, reason in await rounds(stack)}
+    assert reasons <= ({"shortest-finish"} if mode == "remote-jsq" else {"local-whole", "remote-cheaper"})
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("order", sorted(ORDERS))
+async def test_a_session_runs_under_every_queue_order(stack: Stack, order: str) -> None:
+    stack.config = router_json(routing={"order": order})
+    await stack.up()
+    assert {route for route, _ in await rounds(stack, 2)} == {"remote"}
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("binding", LIVE_BINDINGS)
+async def test_sessions_are_bound_by_every_binding(stack: Stack, binding: str) -> None:
+    stack.config = router_json(routing={"binding": binding})
+    await stack.up(decode=2)
+    workers = []
+    for i in range(4):
+        answer = await stack.chat([{"role": "user", "content": "x"}], session=f"s{i}", stream=True)
+        workers.append(answer.headers["X-Weft-Worker"])
+    assert set(workers) == {"d0", "d1"}
+    if binding == "round-robin":
+        assert workers in (["d0", "d1"] * 2, ["d1", "d0"] * 2)
+
+
+def test_a_sessions_pace_is_that_of_all_its_rounds() -> None:
+    paces = Paces(limit=2)
+    paces.of("a").add(0.06, 1, itl_slo=0.05)
+    paces.of("a").add(0.02, 2, itl_slo=0.05)
+    assert paces.of("a") == Pace(seconds=0.08, gaps=3, over=1)
+    paces.of("b")
+    paces.of("a")
+    paces.of("c")
+    assert paces.of("a").gaps == 3
+    assert paces.of("b") == Pace()
