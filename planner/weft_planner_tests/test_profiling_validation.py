@@ -37,6 +37,14 @@ def test_a_slip_of_units_is_found_in_any_row(at: int, factor: float) -> None:
         assert fix in raised.value.problems[0]
 
 
+def test_repetitions_are_judged_by_their_middle() -> None:
+    noisy = tuple(replace(row, seconds=row.seconds * 3, where=f"late {row.where}") for row in SOUND.rows[::7])
+    check(replace(SOUND, rows=SOUND.rows + SOUND.rows + noisy))
+    slipped = replace(SOUND.rows[5], seconds=SOUND.rows[5].seconds * 1000, where="again")
+    with pytest.raises(MeasurementError, match=r"again, seconds: .* 1000 times above .*divide by 1000"):
+        check(replace(SOUND, rows=(*SOUND.rows, slipped)))
+
+
 def test_a_time_that_shrinks_with_more_work_is_refused() -> None:
     at = next(i for i, row in enumerate(SOUND.rows) if row.cell == Cell("prefill", 1, history=4096, increment=1024))
     with pytest.raises(MeasurementError, match=rf"rows\[{at}\], seconds: .* times shorter than rows\[\d+\] .* allows"):

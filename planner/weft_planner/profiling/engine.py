@@ -127,7 +127,8 @@ class EngineProfiler:
                 planned = tuple(c for c in state.planned if c != cell)
                 state = Measurements(state.about, tuple(r for r in state.rows if r.cell != cell), planned)
             else:
-                state = replace(state, rows=(*state.rows, Measurement(cell, seconds, f"{cell}")))
+                where = f"rows[{len(state.rows)}]"
+                state = replace(state, rows=(*state.rows, Measurement(cell, seconds, where)))
             keep(state)
         if self._unreported:
             notes.append(_UNREPORTED)

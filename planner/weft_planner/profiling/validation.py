@@ -67,7 +67,8 @@ def check(
     """
     problems: list[str] = []
     for _, rows in _by_model(measurements.rows):
-        problems += _contradictions(rows, noise)
+        middles, strays = _middles(rows)
+        problems += strays or _contradictions(middles, noise)
     if not problems and limits is not None:
         problems += _implausible(measurements.rows, limits)
     if not problems and not allow_missing:
@@ -85,6 +86,24 @@ def _by_model(rows: Sequence[Measurement]) -> Iterable[tuple[object, list[Measur
 
     for name, group in groupby(sorted(rows, key=key), key=key):
         yield name, list(group)
+
+
+def _middles(rows: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
+    """Return the middle row of each cell's repetitions, and those that are another unit's rather than the machine's."""
+    by_cell: dict[Cell, list[Measurement]] = {}
+    for row in rows:
+        by_cell.setdefault(row.cell, []).append(row)
+    middles: list[Measurement] = []
+    strays: list[str] = []
+    for repeated in by_cell.values():
+        repeated.sort(key=lambda row: row.seconds)
+        middle = repeated[(len(repeated) - 1) // 2]
+        middles.append(middle)
+        for row in repeated:
+            factor = max(row.seconds / middle.seconds, middle.seconds / row.seconds)
+            if factor >= _SLIP:
+                strays.append(_contradiction(row, middle, factor, too_high=row.seconds > middle.seconds))
+    return middles, strays
 
 
 def _contradictions(rows: list[Measurement], noise: float) -> list[str]:
