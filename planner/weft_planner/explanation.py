@@ -9,11 +9,12 @@ from weft_core.prediction import Prediction
 from weft_planner.tables.figures import layout_name, money
 
 SEARCHES = {
-    "optimal": "Proved best of all layouts by the integer program, then simulated.",
+    "optimal": "Candidates are proved best by the integer program.",
     "incumbent": "The solver's time ran out: the best layout found by then; a better one may exist.",
     "enumeration": "Every layout was tried, because the solver gave no answer.",
     "heuristic": "Found by a rule of thumb, because the solver gave no answer; a better one may exist.",
 }
+SIMULATED = " They were then simulated with the rules that will run, beside co-located and symmetric layouts."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def explain(plan: Plan) -> Explanation:
     """Return the explanation."""
     return Explanation(
         chosen=layout_name(plan.groups, plan.layout),
-        how_found=SEARCHES[plan.search],
+        how_found=SEARCHES[plan.search] + (SIMULATED if plan.predicted.source == "simulation" else ""),
         constraints=tuple(_constraints(plan)),
         rivals=tuple(
             Rival(layout_name(rival.groups, rival.layout), rival.predicted.gpus, tuple(_reasons(plan, rival)))

@@ -19,6 +19,7 @@ Json = Mapping[str, object]
     "--diff", metavar="OLD", help="Say what changes from this plan (JSON or YAML, of weft plan or of a service)."
 )
 @click.option("--rate-match", is_flag=True, help="Match rates of context and generation servers instead of planning.")
+@click.option("--report", metavar="HTML", help="Also write a report: one page with plots, for a browser or print.")
 @output_option
 def plan(
     *,
@@ -26,6 +27,7 @@ def plan(
     top: int | None,
     diff: str | None,
     rate_match: bool,
+    report: str | None,
     output: str,
     **given: Any,
 ) -> int:
@@ -34,8 +36,12 @@ def plan(
     Exit status: 0 with a plan, 1 when none is possible, 2 for a manifest that the API server would refuse.
     """
     changes: dict[str, object] = {} if objective is None else {"objective": objective}
-    if rate_match and (diff or top):
-        raise click.UsageError("--rate-match makes no plan: leave --diff and --top out")
+    if rate_match and (diff or top or report):
+        raise click.UsageError("--rate-match makes no plan: leave --diff, --report and --top out")
+    if report is not None:
+        from weft_planner.cli.report import check_report_path, write_report
+
+        check_report_path(report)
     service = read_service(ServiceFlags.taken_from(given), verb="plan", changes=changes)
     if rate_match:
         from weft_planner.cli.rate_match import show_rate_match
@@ -53,9 +59,10 @@ def plan(
     if before is not None:
         from weft_planner.cli.difference import show_difference
 
-        return show_difference(before, result, service=service, output=output)
-    emit(output, _cut(result, top), lambda: _text(result, service, top=top))
-    return 0
+        show_difference(before, result, service=service, output=output)
+    else:
+        emit(output, _cut(result, top), lambda: _text(result, service, top=top))
+    return 0 if report is None else write_report(report, service, cast(Json, result["plan"]))
 
 
 def _solved(service: Service) -> Json:

@@ -10,7 +10,7 @@ from weft_planner.workload import Request
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """How the chosen layout does at a rate of sessions per second; latencies are the SLO's percentile in seconds."""
+    """How the chosen layout does at a rate of sessions per second; latencies are P95s in seconds."""
 
     rate: float
     ttft_first: Estimate
@@ -21,11 +21,16 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True)
 class LayoutScore:
-    """A layout that was considered: sessions per second within the SLO, what it takes, and how fast it is."""
+    """A layout that was considered: sessions per second within the SLO, what it takes, and how fast it is.
+
+    ``drawn``: of several policies on one layout only the one that would run is in the pictures.
+    """
 
     name: str
     policy: str
     chosen: bool
+    runnable: bool
+    drawn: bool
     gpus: int
     cost_per_hour: float | None
     goodput: Estimate | None

@@ -71,7 +71,6 @@ def _header(facts: Facts) -> str:
 
 
 def _load(facts: Facts) -> str:
-    slo = facts.request.slo
     header = ["sessions/s", "TTFT, first", "TTFT, later", "ITL", "within the SLO"]
     rows = [
         [
@@ -79,11 +78,11 @@ def _load(facts: Facts) -> str:
             figures.latency(p.ttft_first.value),
             figures.latency(p.ttft_later.value),
             figures.latency(p.itl.value),
-            f"{100 * p.attainment.value:.0f} % ({100 * p.attainment.low:.0f}-{100 * p.attainment.high:.0f})",
+            figures.share_interval(p.attainment),
         ]
         for p in facts.load
     ]
-    numbers = html.table(header, rows, caption=f"P{slo.percentile:g} of first and later rounds, by load")
+    numbers = html.table(header, rows, caption="P95 of first and later rounds, by load")
     return (
         "<h2>How it behaves as load grows</h2>"
         + html.paragraph(
@@ -92,12 +91,14 @@ def _load(facts: Facts) -> str:
         )
         + '<div class="two">'
         + html.figure(
-            plots.ttft_by_load(facts), title="Time to first token", caption=f"P{slo.percentile:g} of all rounds' TTFT."
+            plots.ttft_by_load(facts),
+            title="Time to first token",
+            caption="P95 of TTFT: a first round brings a whole prompt, a later one what is new.",
         )
         + html.figure(
             plots.itl_by_load(facts),
             title="Inter-token latency",
-            caption=f"P{slo.percentile:g} of the rounds' mean gaps.",
+            caption="P95 of the rounds' mean gaps.",
         )
         + "</div>"
         + '<div class="two">'

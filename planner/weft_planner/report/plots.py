@@ -8,6 +8,7 @@ from weft_core.prediction import Estimate
 from weft_planner.report import bars, chart, marks
 from weft_planner.report.facts import Facts, LayoutScore, LoadPoint, Timeline
 from weft_planner.report.scales import plain
+from weft_planner.tables.figures import rate
 
 FIRST, LATER, THIRD, MUTED = 1, 2, 3, 4
 
@@ -21,7 +22,7 @@ def ttft_by_load(facts: Facts) -> str:
             title="Time to first token against load",
             description=_load_words(facts, "time to first token", lambda p: p.ttft_first, slo.ttft),
             x_label="sessions per second",
-            y_label=f"TTFT P{slo.percentile:g}, s (log scale)",
+            y_label="TTFT P95, s (log scale)",
             lines=[
                 _line("first rounds", facts.load, lambda p: p.ttft_first, FIRST),
                 _line("later rounds", facts.load, lambda p: p.ttft_later, LATER),
@@ -45,7 +46,7 @@ def itl_by_load(facts: Facts) -> str:
             title="Inter-token latency against load",
             description=_load_words(facts, "inter-token latency", lambda p: p.itl, slo.itl),
             x_label="sessions per second",
-            y_label=f"ITL P{slo.percentile:g}, ms",
+            y_label="ITL P95, ms",
             lines=[_line("rounds' mean inter-token latency", facts.load, lambda p: p.itl, FIRST, scale=1e3)],
             thresholds=[
                 chart.Threshold("y", slo.itl * 1e3, f"SLO {format_seconds(slo.itl)}"),
@@ -80,7 +81,7 @@ def attainment_by_load(facts: Facts) -> str:
 
 def goodput_by_layout(facts: Facts) -> str:
     """Draw each layout's goodput as a bar, with the load that was planned for."""
-    known = [row for row in facts.layouts if row.goodput is not None and math.isfinite(row.goodput.value)]
+    known = [row for row in facts.layouts if row.drawn and row.goodput is not None and math.isfinite(row.goodput.value)]
     needed = facts.request.workload.arrival_rate
     rows = [
         bars.Bar(
@@ -104,6 +105,7 @@ def goodput_by_layout(facts: Facts) -> str:
             rows=rows,
             needed=needed,
             needed_label=f"planned load {needed:g}",
+            value_text=rate,
         )
     )
 
@@ -111,8 +113,9 @@ def goodput_by_layout(facts: Facts) -> str:
 def cost_against_latency(facts: Facts) -> str:
     """Draw each layout's cost against the larger share of its SLO that its latencies take."""
     slo = facts.request.slo
-    priced = all(row.cost_per_hour is not None for row in facts.layouts)
-    front = {row.name for row in pareto(facts.layouts, slo.ttft, slo.itl)}
+    drawn = [row for row in facts.layouts if row.drawn]
+    priced = all(row.cost_per_hour is not None for row in drawn)
+    front = {row.name for row in pareto(drawn, slo.ttft, slo.itl)}
 
     def cost(row: LayoutScore) -> float:
         return row.cost_per_hour if priced and row.cost_per_hour is not None else float(row.gpus)
@@ -126,7 +129,7 @@ def cost_against_latency(facts: Facts) -> str:
             solid=row.chosen or row.name in front,
             named=row.chosen or row.name in front,
         )
-        for row in facts.layouts
+        for row in drawn
     ]
     on_front = sorted((s for s in spots if s.label in front and math.isfinite(s.y)), key=lambda s: s.x)
     said = ", ".join(f"{s.label} {plain(round(s.x, 2))} at {s.y:.0f} %" for s in on_front)
@@ -216,7 +219,7 @@ def _line(
         label,
         [(point.rate, scale * of(point).value) for point in points],
         colour,
-        band=[(point.rate, scale * of(point).low, scale * of(point).high) for point in points],
+        band=[(point.rate, scale * max(0.0, of(point).low), scale * of(point).high) for point in points],
     )
 
 
@@ -224,7 +227,7 @@ def _load_words(facts: Facts, what: str, of: Callable[[LoadPoint], Estimate], th
     within = [point.rate for point in facts.load if of(point).value <= threshold]
     most = f"up to {max(within):.3g} sessions per second" if within else "at no simulated load"
     return (
-        f"The P{facts.request.slo.percentile:g} of the {what} is within the SLO of {format_seconds(threshold)} {most}. "
+        f"The P95 of the {what} is within the SLO of {format_seconds(threshold)} {most}. "
         f"The planned load is {facts.request.workload.arrival_rate:g} sessions per second."
     )
 

@@ -18,9 +18,22 @@ def verdict(facts: Facts) -> str:
     said = "holds the service levels" if held else "misses the service levels"
     head = f"{name} on {plan.gpus} GPUs {said} at {request.workload.arrival_rate:g} sessions per second"
     more = "" if plan.shortfall is None else html.paragraph(shortfall_words(plan.shortfall))
+    more += html.paragraph(_smaller(facts)) if _smaller(facts) else ""
     return (
         f'<div class="verdict{"" if held else " missed"}"><strong>{escape(head)}</strong>'
         f"{html.paragraph(plan.reason)}{more}</div>"
+    )
+
+
+def _smaller(facts: Facts) -> str:
+    """Name the smallest layout that would do too, where it is smaller than the chosen one."""
+    rows = [row for row in facts.layouts if row.held and row.runnable and row.gpus < facts.plan.gpus]
+    if not rows:
+        return ""
+    least = min(rows, key=lambda row: (row.gpus, row.ttft_s))
+    return (
+        f"{least.name} on {least.gpus} GPUs would hold them too, with TTFT {figures.latency(least.ttft_s)}, ITL "
+        f"{figures.latency(least.itl_s)} and a goodput of {figures.rate_interval(least.goodput)} sessions per second."
     )
 
 
@@ -71,7 +84,7 @@ def workers(facts: Facts) -> str:
     """Return the table of groups, with how busy they will be."""
     plan = facts.plan
     use = {(u.role, u.degree, u.pool): u for u in plan.predicted.use}
-    header = ["role", "GPUs each", "workers", "GPUs", "pool", *(["busy", "fullest KV cache"] if use else [])]
+    header = ["role", "GPUs each", "workers", "GPUs", "pool", *(["time in use", "fullest KV cache"] if use else [])]
     rows = []
     for group in plan.groups:
         row = [group.role, str(group.degree), str(group.replicas), str(group.gpus), group.pool]
@@ -80,6 +93,8 @@ def workers(facts: Facts) -> str:
             row += [figures.share(found.utilisation), figures.share(found.kv_peak)] if found else ["-", "-"]
         rows.append(row)
     caption = f"{BY_LAYOUT[plan.layout].capitalize()}; routing {policy_name(plan.policy)}"
+    if use:
+        caption += ". A decode worker is in use while it serves any session: how full it is shows in its KV cache"
     return html.table(header, rows, caption=caption)
 
 

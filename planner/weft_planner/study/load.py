@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from weft_planner.study.figures import Figures, run_figures, summed_up
+from weft_planner.simulation.statistics import Summary, attainment, summarise
 from weft_planner.study.scenario import Scenario
 
 Progress = Callable[[str, int, int], None]
@@ -11,23 +11,23 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadRow:
-    """A rate in sessions per second and the figures of its runs."""
+    """A rate in sessions per second, the summary of its runs, and the attained share of each."""
 
     rate: float
-    figures: Figures
-    events: int
+    summary: Summary
+    attained: tuple[float, ...]
 
 
-def load_rows(scenario: Scenario, rates: Sequence[float], *, seeds: int, progress: Progress) -> Iterator[LoadRow]:
-    """Yield the figures at each rate as soon as its runs are through."""
-    slo = scenario.sessions.inputs.request.slo
+def load_rows(
+    scenario: Scenario, rates: Sequence[float], *, seeds: int, progress: Progress, what: str = "simulating"
+) -> Iterator[LoadRow]:
+    """Yield the summary at each rate as soon as its runs are through."""
     total = len(rates) * seeds
-    progress("simulating", 0, total)
+    progress(what, 0, total)
     for place, rate in enumerate(rates):
-        runs, events = [], 0
+        outcomes = []
         for seed in range(seeds):
-            outcome = scenario.run(rate, seed)
-            runs.append(run_figures(outcome, slo))
-            events += outcome.events
-            progress("simulating", place * seeds + seed + 1, total)
-        yield LoadRow(rate, summed_up(runs), events)
+            outcomes.append(scenario.run(rate, seed))
+            progress(what, place * seeds + seed + 1, total)
+        reading = scenario.reading
+        yield LoadRow(rate, summarise(outcomes, reading), tuple(attainment(o, reading) for o in outcomes))

@@ -1,18 +1,21 @@
 """One layout under one policy, ready to be simulated at any rate, seed and speed of the GPUs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece
+from weft_core.slo import Reading
 from weft_planner.contestants import Contestant, layout_of
 from weft_planner.inputs import Inputs
 from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import simulate
+from weft_planner.simulation.goodput import Goodput, goodput
 from weft_planner.simulation.layout import SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.trials import options_of, slo_classes
 
+Progress = Callable[[str, int, int], None]
 ROUNDS = 4000
 """Rounds of one run: 170 lie beyond the P95."""
 
@@ -29,16 +32,20 @@ class Sessions:
         """Return the sessions of a rate; the same seed gives the same ones, closer together or further apart."""
         key = (rate, seed)
         if key not in self._drawn:
-            request = self.inputs.request
-            self._drawn[key] = draw(
-                request.workload,
-                max_model_len=request.model.max_model_len,
-                round_seconds=request.slo.ttft + request.workload.mean_decode * request.slo.itl,
-                seed=request.seed + seed,
-                rate=rate,
-                size=Size(rounds=self.rounds),
-            )
+            self._drawn[key] = self.drawn(rate, seed)
         return self._drawn[key]
+
+    def drawn(self, rate: float, seed: int) -> Sample:
+        """Return the same without keeping them."""
+        request = self.inputs.request
+        return draw(
+            request.workload,
+            max_model_len=request.model.max_model_len,
+            round_seconds=request.slo.ttft + request.workload.mean_decode * request.slo.itl,
+            seed=request.seed + seed,
+            rate=rate,
+            size=Size(rounds=self.rounds),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,12 @@ class Scenario:
     def name(self) -> str:
         """Return the layout in short."""
         return str(self.contestant)
+
+    @property
+    def reading(self) -> Reading:
+        """Return how attainment is counted."""
+        slo = self.sessions.inputs.request.slo
+        return Reading(slo.unit, slo.itl_statistic)
 
     @property
     def slo(self) -> tuple[SloClass, ...]:
@@ -76,6 +89,27 @@ class Scenario:
             self.slo,
             options=options,
             seed=seed,
+        )
+
+    def goodput(self, *, guess: float, seeds: int, progress: Progress, what: str) -> Goodput:
+        """Search the most sessions per second of which the goal's share stays within the SLO."""
+        inputs = self.sessions.inputs
+
+        def sample_at(rate: float, seed: int) -> Sample:
+            progress(f"{what}, goodput", seed, seeds)
+            return self.sessions.drawn(rate, seed)
+
+        return goodput(
+            sample_at,
+            layout_of(inputs, self.contestant),
+            self._profiles(inputs.profiles),
+            self.contestant.policy,
+            self.slo,
+            guess=guess,
+            seeds=range(seeds),
+            reading=self.reading,
+            target=inputs.request.slo.attainment,
+            options=options_of(inputs.request, self.contestant),
         )
 
     def _profiles(self, profiles: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:

@@ -7,7 +7,7 @@ from weft_core.prediction import Estimate
 from weft_planner.study.comparison import Compared
 from weft_planner.study.scenario import Scenario
 from weft_planner.tables import figures
-from weft_planner.tables.load import estimate_body, row_body
+from weft_planner.tables.load import estimate_body, summary_body
 from weft_planner.tables.writing import BAD, GOOD, QUIET, Cell, Part, Rows, Words
 
 Json = dict[str, object]
@@ -21,19 +21,18 @@ def comparison_parts(scenario: Scenario, rows: Sequence[Compared], *, rate: floa
 def _parts(scenario: Scenario, rows: Sequence[Compared], rate: float, name: str) -> Iterator[Part]:
     request = scenario.sessions.inputs.request
     slo = request.slo
-    percentile = f"P{slo.percentile:g}"
     yield Words(
         f"for {name or request.model.name}: {scenario.name} ({scenario.contestant.gpus} GPUs) at {rate:.3g} sessions a "
         f"second; SLO TTFT {figures.latency(slo.ttft)}, ITL {figures.latency(slo.itl)}",
         lead="Policies",
     )
     searched = any(row.goodput is not None for row in rows)
-    header = ["POLICY", "WITHIN SLO>", "AGAINST 1ST>", f"TTFT {percentile}>", f"ITL {percentile}>", "LOCAL>"]
+    header = ["POLICY", "WITHIN SLO>", "AGAINST 1ST>", "TTFT P95>", "ITL P95>", "LOCAL>"]
     header += ["GOODPUT /S>", "OF 1ST>"] if searched else []
     yield Rows(header, [_row(row, searched=searched) for row in rows])
     first = rows[0]
     yield Words(
-        f"{len(first.figures.runs)} runs each, all policies on the same sessions; in brackets the 95 % interval of the "
+        f"{first.summary.seeds} runs each, all policies on the same sessions; in brackets the 95 % interval of the "
         "paired difference or ratio: one that spans 0 (or 1) says nothing. AGAINST 1ST: points of sessions within the "
         f"SLO more than {first.name}.",
         style=QUIET,
@@ -41,21 +40,27 @@ def _parts(scenario: Scenario, rows: Sequence[Compared], rate: float, name: str)
 
 
 def _row(row: Compared, *, searched: bool) -> list[str | Cell]:
-    found = row.figures
+    found = row.summary
     cells: list[str | Cell] = [
         row.name,
-        figures.share_interval(found.attainment),
+        figures.share_interval(found.attained),
         _points(row.against),
-        figures.latency(found.ttft.high.value),
-        figures.latency(found.itl.high.value),
+        figures.latency(found.ttft.p95.value),
+        figures.latency(found.itl.p95.value),
         figures.share(found.local_share),
     ]
-    return [*cells, figures.rate_interval(row.goodput), _times(row.ratio)] if searched else cells
+    return (
+        [*cells, figures.rate_interval(None if row.goodput is None else row.goodput.rate), _times(row.ratio)]
+        if searched
+        else cells
+    )
 
 
 def _points(difference: Estimate | None) -> str | Cell:
     if difference is None:
         return "-"
+    if not math.isfinite(difference.low):  # one seed has no interval
+        return f"{100 * difference.value:+.1f}"
     low, high = 100 * difference.low, 100 * difference.high
     style = GOOD if low > 0 else BAD if high < 0 else ""
     return Cell(f"{100 * difference.value:+.1f} ({low:+.1f} to {high:+.1f})", style)
@@ -64,6 +69,8 @@ def _points(difference: Estimate | None) -> str | Cell:
 def _times(ratio: Estimate | None) -> str | Cell:
     if ratio is None or not math.isfinite(ratio.value):
         return "-"
+    if not math.isfinite(ratio.low):
+        return f"x {ratio.value:.2f}"
     style = GOOD if ratio.low > 1 else BAD if ratio.high < 1 else ""
     return Cell(f"x {ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})", style)
 
@@ -79,9 +86,9 @@ def comparison_body(scenario: Scenario, rows: Sequence[Compared], *, rate: float
             {
                 "policy": row.name,
                 "rules": str(row.policy),
-                **row_body(row.figures),
+                **summary_body(row.summary),
                 "attainmentAgainstFirst": estimate_body(row.against),
-                "goodput": estimate_body(row.goodput),
+                "goodput": estimate_body(None if row.goodput is None else row.goodput.rate),
                 "goodputOfFirst": estimate_body(row.ratio),
             }
             for row in rows

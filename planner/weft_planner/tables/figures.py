@@ -33,10 +33,13 @@ def share(value: float | None) -> str:
 
 
 def share_interval(estimate: Estimate | None) -> str:
-    """Return a share with its interval: 93% (91-95)."""
+    """Return a share with its interval where there is one: 93% (91-95)."""
     if estimate is None or not math.isfinite(estimate.value):
         return UNKNOWN
-    return f"{100 * estimate.value:.0f}% ({100 * estimate.low:.0f}-{100 * estimate.high:.0f})"
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return share(estimate.value)
+    low, high = max(0.0, estimate.low), min(1.0, estimate.high)
+    return f"{100 * estimate.value:.0f}% ({100 * low:.0f}-{100 * high:.0f})"
 
 
 def rate(value: float | None) -> str:
@@ -50,7 +53,7 @@ def rate_interval(estimate: Estimate | None) -> str:
         return UNKNOWN
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)) or estimate.low == estimate.high:
         return rate(estimate.value)
-    return f"{estimate.value:.3g} ({estimate.low:.3g}-{estimate.high:.3g})"
+    return f"{estimate.value:.3g} ({max(0.0, estimate.low):.3g}-{estimate.high:.3g})"
 
 
 def money(value: float | None) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from weft_core.plan_fields import finite_or_none
 from weft_core.prediction import Estimate
-from weft_planner.study.figures import Figures, Pair
+from weft_planner.simulation.statistics import Percentiles, Summary
 from weft_planner.study.load import LoadRow
 from weft_planner.study.scenario import Scenario
 from weft_planner.tables import figures
@@ -22,18 +22,17 @@ def load_parts(scenario: Scenario, rows: Sequence[LoadRow], *, name: str) -> lis
 def _parts(scenario: Scenario, rows: Sequence[LoadRow], name: str) -> Iterator[Part]:
     request = scenario.sessions.inputs.request
     slo = request.slo
-    percentile = f"P{slo.percentile:g}"
     yield Words(
         f"of {name or request.model.name}: {scenario.name} ({scenario.contestant.gpus} GPUs) under "
         f"{scenario.contestant.policy}; SLO TTFT {figures.latency(slo.ttft)}, ITL {figures.latency(slo.itl)} for "
         f"{slo.attainment:.0%} of the {slo.unit}s",
         lead="Simulation",
     )
-    header = ["SESSIONS/S>", "WITHIN SLO>", "TTFT 1ST P50>", f"{percentile}>", "LATER P50>", f"{percentile}>"]
-    header += ["ITL P50>", f"{percentile}>", "PREFILL BUSY>", "DECODE BUSY>", "KV>", "LOCAL>", "HELD"]
+    header = ["SESSIONS/S>", "WITHIN SLO>", "TTFT 1ST P50>", "P95>", "LATER P50>", "P95>"]
+    header += ["ITL P50>", "P95>", "PREFILL BUSY>", "DECODE KV>", "LOCAL>", "HELD"]
     planned = [k for k, row in enumerate(rows) if math.isclose(row.rate, request.workload.arrival_rate)]
-    yield Rows(header, [_row(row, slo.attainment) for row in rows], marked=planned)
-    runs, events = len(rows[0].figures.runs), sum(row.events for row in rows)
+    yield Rows(header, [_row(scenario, row, slo.attainment) for row in rows], marked=planned)
+    runs, events = rows[0].summary.seeds, sum(row.summary.events for row in rows)
     yield Words(
         f"Each row: {runs} runs of about {scenario.sessions.rounds:,} rounds, in brackets the 95 % interval over them; "
         f"{events:,} events in all. HELD: at least {slo.attainment:.0%} within the SLO.",
@@ -43,21 +42,28 @@ def _parts(scenario: Scenario, rows: Sequence[LoadRow], name: str) -> Iterator[P
         yield Words(f"{note[0].upper()}{note[1:]}.", lead="Note:", style=QUIET)
 
 
-def _row(row: LoadRow, goal: float) -> list[str | Cell]:
-    found = row.figures
+def _row(scenario: Scenario, row: LoadRow, goal: float) -> list[str | Cell]:
+    found = row.summary
     latencies = [
         figures.latency(value)
-        for pair in (found.ttft_first, found.ttft_later, found.itl)
-        for value in (pair.median.value, pair.high.value)
+        for of in (found.ttft_first, found.ttft_later, found.itl)
+        for value in (of.p50.value, of.p95.value)
     ]
-    shares = [figures.share(v) for v in (found.prefill_busy, found.decode_busy, found.kv_peak, found.local_share)]
     return [
         f"{row.rate:.3g}",
-        figures.share_interval(found.attainment),
+        figures.share_interval(found.attained),
         *latencies,
-        *shares,
-        held(found.attainment.value >= goal),
+        figures.share(prefill_busy(scenario, found)),
+        figures.share(max(found.kv_peak)),
+        figures.share(found.local_share),
+        held(found.attained.value >= goal),
     ]
+
+
+def prefill_busy(scenario: Scenario, found: Summary) -> float | None:
+    """Return the share of time that prefill workers compute, None without any."""
+    workers = sum(group.replicas for group in scenario.contestant.groups if group.role == "prefill")
+    return sum(found.busy[:workers]) / workers if workers else None
 
 
 def load_body(scenario: Scenario, rows: Sequence[LoadRow], *, complete: bool) -> Json:
@@ -69,23 +75,30 @@ def load_body(scenario: Scenario, rows: Sequence[LoadRow], *, complete: bool) ->
         "gpus": contestant.gpus,
         "policy": str(contestant.policy),
         "complete": complete,
-        "rates": [{"arrivalRate": row.rate, **row_body(row.figures), "events": row.events} for row in rows],
+        "rates": [{"arrivalRate": row.rate, **summary_body(row.summary)} for row in rows],
     }
 
 
-def row_body(found: Figures) -> Json:
-    """Return the figures of some runs as JSON-ready data."""
+def summary_body(found: Summary) -> Json:
+    """Return the figures of some runs as JSON-ready data; latencies in seconds."""
     return {
-        "attainment": estimate_body(found.attainment),
-        "ttftFirst": _pair_body(found.ttft_first),
-        "ttftLater": _pair_body(found.ttft_later),
-        "ttft": _pair_body(found.ttft),
-        "itl": _pair_body(found.itl),
-        "prefillBusy": found.prefill_busy,
-        "decodeBusy": found.decode_busy,
-        "kvPeak": found.kv_peak,
-        "localShare": found.local_share if math.isfinite(found.local_share) else None,
-        "runs": len(found.runs),
+        "reading": str(found.reading),
+        "attainment": estimate_body(found.attained),
+        "readings": {f"{r.unit}, {r.itl}": estimate_body(found.attainment[r]) for r in found.attainment},
+        "classes": {name: estimate_body(share) for name, share in found.of_class.items()},
+        "ttftFirst": _percentiles_body(found.ttft_first),
+        "ttftLater": _percentiles_body(found.ttft_later),
+        "ttft": _percentiles_body(found.ttft),
+        "itl": _percentiles_body(found.itl),
+        "unserved": found.unserved,
+        "busy": list(found.busy),
+        "kvPeak": list(found.kv_peak),
+        "queueMean": list(found.queue_mean),
+        "localShare": finite_or_none(found.local_share),
+        "preemptions": found.preemptions,
+        "runs": found.seeds,
+        "sessions": found.sessions,
+        "events": found.events,
     }
 
 
@@ -100,5 +113,5 @@ def estimate_body(estimate: Estimate | None) -> Json | None:
     }
 
 
-def _pair_body(pair: Pair) -> Json:
-    return {"median": estimate_body(pair.median), "percentile": estimate_body(pair.high)}
+def _percentiles_body(of: Percentiles) -> Json:
+    return {"p50": estimate_body(of.p50), "p95": estimate_body(of.p95), "mean": estimate_body(of.mean)}

@@ -19,6 +19,8 @@ LIMITS = {
     "ttft": "the TTFT threshold",
     "itl": "the ITL threshold",
 }
+SHORT_NOTE = 32
+"""Longer notes go below the table, each once."""
 BY_LAYOUT: dict[LayoutKind, str] = {
     "disaggregated": "own workers for prefill and decode",
     "colocated": "every worker serves its own sessions whole",
@@ -40,7 +42,7 @@ def _parts(plan: Plan, *, request: Request, name: str, top: int | None) -> Itera
         lead=f"Plan {plan.revision}",
     )
     yield _verdict(plan, request)
-    yield _ranking(plan, request, top=top)
+    yield from _ranking(plan, request, top=top)
     yield _groups(plan)
     yield _latencies(plan.predicted, request.slo)
     if plan.predicted.limits:
@@ -83,20 +85,25 @@ def _verdict(plan: Plan, request: Request) -> Part:
     return Words(verdict + tail, style=GOOD if predicted.slo_met else BAD)
 
 
-def _ranking(plan: Plan, request: Request, *, top: int | None) -> Part:
+def _ranking(plan: Plan, request: Request, *, top: int | None) -> Iterator[Part]:
     percentile = f"P{request.slo.percentile:g}"
-    own = Alternative(plan.groups, plan.predicted, 0.0, plan.layout, plan.policy)
+    own = Alternative(plan.groups, plan.predicted, 0.0, plan.layout, plan.policy, note="this plan")
     listed = [own, *plan.alternatives][: None if top is None else max(1, top)]
     priced = any(row.predicted.cost_per_hour is not None for row in listed)
     simulated = any(row.predicted.attainment is not None for row in listed)
     header = ["#>", "LAYOUT", "POLICY", "GPUS>", f"TTFT {percentile}>", f"ITL {percentile}>"]
     header += ["WITHIN SLO>", "GOODPUT /S>"] if simulated else []
     header += ["COST /H>"] if priced else []
-    rows = [_ranked(i, row, simulated=simulated, priced=priced) for i, row in enumerate(listed, 1)]
-    return Rows([*header, "HELD", "NOTE"], rows, marked=(0,))
+    said = [row.note or ("" if row.runnable else "this operator cannot deploy it") for row in listed]
+    long = list(dict.fromkeys(note for note in said if len(note) > SHORT_NOTE))
+    notes = [f"see {long.index(note) + 1})" if note in long else note for note in said]
+    rows = [_ranked(i, row, notes[i - 1], simulated=simulated, priced=priced) for i, row in enumerate(listed, 1)]
+    yield Rows([*header, "HELD", "NOTE"], rows, marked=(0,))
+    if long:
+        yield Words("\n".join(f"{k}) {note}" for k, note in enumerate(long, 1)), style=QUIET)
 
 
-def _ranked(place: int, row: Alternative, *, simulated: bool, priced: bool) -> list[str | Cell]:
+def _ranked(place: int, row: Alternative, note: str, *, simulated: bool, priced: bool) -> list[str | Cell]:
     predicted = row.predicted
     cells: list[str | Cell] = [
         str(place),
@@ -110,8 +117,7 @@ def _ranked(place: int, row: Alternative, *, simulated: bool, priced: bool) -> l
         cells += [figures.share_interval(predicted.attainment), figures.rate_interval(predicted.goodput)]
     if priced:
         cells.append(figures.money(predicted.cost_per_hour))
-    note = row.note or ("" if row.runnable else "not deployable by this operator")
-    return [*cells, held(predicted.slo_met), "this plan" if place == 1 else note]
+    return [*cells, held(predicted.slo_met), note]
 
 
 def policy_name(policy: PlannedPolicy | None) -> str:

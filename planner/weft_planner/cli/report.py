@@ -1,0 +1,60 @@
+"""``weft plan --report``: write the page, as far as it came when somebody is in a hurry."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from weft_planner.cli.running import INTERRUPTED
+from weft_planner.cli.service import Service
+
+Json = Mapping[str, object]
+
+
+def check_report_path(path: str) -> None:
+    """Refuse a path that cannot be written, before any work is done.
+
+    Raises:
+        BadParameter: the folder is not there, or the name is a folder's.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise click.BadParameter(f"{path} is a folder; give the name of a file", param_hint="--report")
+    if not target.parent.is_dir():
+        raise click.BadParameter(f"the folder {target.parent} is not there; make it first", param_hint="--report")
+
+
+def write_report(path: str, service: Service, plan: Json) -> int:
+    """Simulate around a plan and write the page; 0, or 130 when interrupted: then with what was done."""
+    from weft_core.plan import plan_from_json
+    from weft_planner.cli.progress import shown
+    from weft_planner.inputs import prepare
+    from weft_planner.report.facts import Facts
+    from weft_planner.report.page import page
+    from weft_planner.study.around_plan import gathered, method_of
+
+    request = service.request
+    facts = Facts(
+        service=service.name or request.model.name,
+        request=request,
+        plan=plan_from_json(plan),
+        version=version("weft"),
+        method=method_of(),
+    )
+    status = 0
+    with shown() as tell:
+        try:
+            for found in gathered(facts, prepare(request), tell):
+                facts = found
+        except KeyboardInterrupt:
+            from dataclasses import replace
+
+            facts, status = replace(facts, interrupted=True), INTERRUPTED
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.part")
+    unfinished.write_text(page(facts), encoding="utf-8")
+    unfinished.replace(target)
+    words = "interrupted: the report holds what was done" if status else "report written"
+    click.echo(f"weft plan: {words}: {path}", err=True)
+    return status

@@ -1,0 +1,233 @@
+"""Gather what a plan's report shows: simulations of the plan and its rivals at other loads and on other GPUs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
+from weft_core.plan import Alternative, Plan, plan_from_json
+from weft_core.prediction import Prediction
+from weft_planner.contestants import Contestant, runnable_policies
+from weft_planner.inputs import Inputs
+from weft_planner.report.facts import Cell, Facts, LayoutScore, LoadPoint, Sensitivity, Timeline
+from weft_planner.simulation.layout import PolicyChoice
+from weft_planner.simulation.outcome import Outcome
+from weft_planner.simulation.statistics import attainment
+from weft_planner.solve import answer
+from weft_planner.study.load import load_rows
+from weft_planner.study.scenario import Scenario, Sessions
+from weft_planner.tables.figures import layout_name
+from weft_planner.tables.plan import policy_name
+
+SEEDS = 3
+LOADS = 8
+"""Rates of the curves, from a quarter of the planned rate to beyond what the plan carries."""
+ROUNDS, FEWER_ROUNDS = 3000, 1200
+"""Rounds of a run of the curves, and of the many runs of the sensitivity."""
+MOST_RIVALS = 6
+RATES = (0.5, 0.75, 1.0, 1.5, 2.0)
+SPEEDS = (0.8, 1.0, 1.25)
+CLEARLY = 0.02
+"""Points of attainment by which a rival must be better to be called the better choice: less is noise."""
+MOMENTS = 400
+"""Points of the timeline."""
+WARM_UP = 0.15
+"""Share of the window that is not shown: queues begin empty."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A layout with rules that was considered; ``runnable`` as in the plan."""
+
+    name: str
+    contestant: Contestant
+    predicted: Prediction
+    policy: PlannedPolicy | None
+    runnable: bool
+
+
+def method_of() -> tuple[str, ...]:
+    """Say how the report's own figures are made, a sentence each."""
+    curves = (
+        f"Curves: {SEEDS} simulated runs of about {ROUNDS:,} rounds at each load, under the rules that will run. The "
+        "shaded band is the 95 % interval over the runs."
+    )
+    table = (
+        f"Table of assumptions: a run of about {FEWER_ROUNDS:,} rounds for each case, the same sessions for every "
+        "layout. GPU efficiency changes computing and memory alike; links stay as they are."
+    )
+    return (
+        curves,
+        table,
+        "Latencies are predicted from the cost profile; what a real engine does is measured after deployment.",
+    )
+
+
+def entrants_of(plan: Plan, inputs: Inputs) -> list[Entrant]:
+    """Return the plan, then its alternatives."""
+    own = runnable_policies(inputs.request)[0]
+    itself = Alternative(plan.groups, plan.predicted, 0.0, plan.layout, plan.policy)
+    return [
+        Entrant(
+            name=layout_name(row.groups, row.layout),
+            contestant=_contestant(row.layout, row.groups, row.policy, own),
+            predicted=row.predicted,
+            policy=row.policy,
+            runnable=row.runnable,
+        )
+        for row in (itself, *plan.alternatives)
+    ]
+
+
+def with_other_objective(entrants: Sequence[Entrant], inputs: Inputs) -> list[Entrant]:
+    """Return the entrants with those that the other objective would rank: cheaper ones, or faster ones."""
+    request = inputs.request
+    other = request.model_copy(update={"objective": "cost" if request.objective == "latency" else "latency"})
+    result = answer(other)
+    if result["status"] != "ok":
+        return [*entrants]
+    found = entrants_of(plan_from_json(cast(Mapping[str, object], result["plan"])), inputs)
+    known = {(_shape(e), e.contestant.policy.route, e.contestant.policy.mode) for e in entrants}
+    return [
+        *entrants,
+        *(e for e in found if (_shape(e), e.contestant.policy.route, e.contestant.policy.mode) not in known),
+    ]
+
+
+def _shape(entrant: Entrant) -> tuple[LayoutKind, tuple[PlannedGroup, ...]]:
+    return entrant.contestant.kind, entrant.contestant.groups
+
+
+def distinct(entrants: Sequence[Entrant]) -> list[Entrant]:
+    """Return the first entrant of each layout that can run, the plan's own first."""
+    seen = set()
+    kept = []
+    for place, entrant in enumerate(entrants):
+        if (place == 0 or entrant.runnable) and _shape(entrant) not in seen:
+            seen.add(_shape(entrant))
+            kept.append(entrant)
+    return kept
+
+
+def _contestant(
+    kind: LayoutKind, groups: tuple[PlannedGroup, ...], policy: PlannedPolicy | None, own: PolicyChoice
+) -> Contestant:
+    rules = own
+    if policy is not None:
+        params = own.params if policy.route == own.route else {}
+        rules = replace(
+            own, route=policy.route, mode=policy.mode, order=policy.order, binding=policy.binding, params=params
+        )
+    decoding = sum(group.replicas for group in groups if group.role == "decode")
+    return Contestant(kind, groups, rules, colocated=decoding // 2 if kind == "hybrid" else 0)
+
+
+def gathered(facts: Facts, inputs: Inputs, progress: Progress) -> Iterator[Facts]:
+    """Yield the facts with one part more each time, so that an interrupted report shows what is done."""
+    entrants = entrants_of(facts.plan, inputs)
+    sessions = Sessions(inputs, ROUNDS)
+    own = Scenario(sessions, entrants[0].contestant)
+    yield (facts := replace(facts, layouts=_scores(entrants)))
+    load: list[LoadPoint] = []
+    for point in _load(own, facts, progress):
+        load.append(point)
+        yield (facts := replace(facts, load=tuple(load)))
+    yield (facts := replace(facts, timeline=_timeline(own)))
+    progress("cheaper or faster layouts", 0, 1)
+    entrants = with_other_objective(entrants, inputs)
+    progress("cheaper or faster layouts", 1, 1)
+    yield (facts := replace(facts, layouts=_scores(entrants)))
+    yield replace(facts, sensitivity=_sensitivity(distinct(entrants)[:MOST_RIVALS], inputs, progress))
+
+
+def _scores(entrants: Sequence[Entrant]) -> list[LayoutScore]:
+    drawn = {id(entrant) for entrant in distinct(entrants)}
+    return [
+        LayoutScore(
+            name=entrant.name,
+            policy=policy_name(entrant.policy),
+            chosen=place == 0,
+            runnable=entrant.runnable or place == 0,
+            drawn=id(entrant) in drawn,
+            gpus=entrant.predicted.gpus,
+            cost_per_hour=entrant.predicted.cost_per_hour,
+            goodput=entrant.predicted.goodput,
+            ttft_s=entrant.predicted.ttft_p95_s,
+            itl_s=entrant.predicted.itl_p95_s,
+            held=entrant.predicted.slo_met,
+        )
+        for place, entrant in enumerate(entrants)
+    ]
+
+
+def _load(own: Scenario, facts: Facts, progress: Progress) -> Iterator[LoadPoint]:
+    planned = facts.request.workload.arrival_rate
+    carried = facts.plan.predicted.goodput
+    top = max(1.5 * planned, 1.25 * carried.value if carried is not None else 0.0)
+    rates = [planned * share for share in (0.25, 0.5, 0.75, 1.0)]
+    rates += [planned + (top - planned) * k / (LOADS - 4) for k in range(1, LOADS - 3)]
+    for row in load_rows(own, rates, seeds=SEEDS, progress=progress, what="load"):
+        found = row.summary
+        yield LoadPoint(
+            rate=row.rate,
+            ttft_first=found.ttft_first.p95,
+            ttft_later=found.ttft_later.p95,
+            itl=found.itl.p95,
+            attainment=found.attained,
+        )
+
+
+def _timeline(own: Scenario) -> Timeline | None:
+    rate = own.sessions.inputs.request.workload.arrival_rate
+    window = own.sessions.at(rate, 0).window
+    outcome: Outcome = own.run(rate, 0, timeline_s=window / MOMENTS)
+    found = outcome.timeline
+    if found is None:
+        return None
+    start = WARM_UP * window
+    kept = (found.at >= start) & (found.at <= window)
+    share = found.kv / np.maximum(outcome.kv_capacity, 1.0)
+    return Timeline(
+        at=(found.at[kept] - start).tolist(),
+        queued=found.queued.sum(axis=1)[kept].tolist(),
+        batch=found.batch.sum(axis=1)[kept].tolist(),
+        kv=share.max(axis=1)[kept].tolist(),
+    )
+
+
+def _sensitivity(entrants: Sequence[Entrant], inputs: Inputs, progress: Progress) -> Sensitivity:
+    sessions = Sessions(inputs, FEWER_ROUNDS)
+    planned, slo = inputs.request.workload.arrival_rate, inputs.request.slo
+    total = len(SPEEDS) * len(RATES)
+    rows: list[list[Cell]] = []
+    for speed in SPEEDS:
+        cells: list[Cell] = []
+        for factor in RATES:
+            progress("sensitivity", len(rows) * len(RATES) + len(cells), total)
+            shares = [
+                attainment(scenario.run(planned * factor, 0), scenario.reading)
+                for scenario in (Scenario(sessions, entrant.contestant, speed) for entrant in entrants)
+            ]
+            best = choice(entrants, shares, goal=slo.attainment, objective=inputs.request.objective)
+            cells.append(Cell(entrants[best].name, shares[best], shares[0]))
+        rows.append(cells)
+    progress("sensitivity", total, total)
+    return Sensitivity(rates=RATES, speeds=SPEEDS, cells=rows)
+
+
+def choice(entrants: Sequence[Entrant], shares: Sequence[float], *, goal: float, objective: str) -> int:
+    """Return the place of the best layout; the plan's own, the first, unless another is clearly better.
+
+    For ``cost`` the fewest GPUs among those that hold the goal; else the highest attainment.
+    """
+    holding = [k for k, share in enumerate(shares) if share >= goal]
+    if objective == "cost" and holding:
+        cheapest = min(holding, key=lambda k: (entrants[k].contestant.gpus, k))
+        same = 0 in holding and entrants[0].contestant.gpus == entrants[cheapest].contestant.gpus
+        return 0 if same else cheapest
+    best = max(range(len(shares)), key=lambda k: (shares[k], -entrants[k].contestant.gpus, -k))
+    return best if shares[best] > shares[0] + CLEARLY else 0
