@@ -30,8 +30,8 @@ H100 = GPUS["nvidia-h100"]
 DENSE = [model for model in MODELS.values() if model.latent is None]
 
 
-def step(batch: int, each: int, **more: int) -> Cell:
-    return Cell("step", more.pop("degree", 1), batch=batch, context=batch * each, **more)
+def step(batch: int, each: int, *, degree: int = 1, chunk: int = 0, history: int = 0) -> Cell:
+    return Cell("step", degree, history=history, batch=batch, context=batch * each, chunk=chunk)
 
 
 def weights(model: ModelDimensions, cell: Cell) -> float:
