@@ -66,6 +66,21 @@ def test_csv_rows_of_a_known_model_need_no_more_than_its_name(
     assert "my/model on nvidia-h100, mine" in capsys.readouterr().out
 
 
+def test_sizes_that_nobody_knows_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    write(TABLE, tmp_path / "m.csv")
+    given = ["--model", "my", "--gpu", "cpu", "--engine", "e", "--config", str(tmp_path / "config.json")]
+    target = tmp_path / "p.yaml"
+    assert weft("fit", str(tmp_path / "m.csv"), *given) == 2
+    assert "KV capacity of degree 2 are not known" in capsys.readouterr().err
+    assert weft("fit", str(tmp_path / "m.csv"), *given, "--kv-capacity", "2=5000", "-o", str(target)) == 0
+    spec = yaml.safe_load(target.read_text())["spec"]
+    assert spec["degrees"][0]["kvCapacityTokens"] == 5000
+    assert spec["kvBytesPerToken"] == 2 * 2 * 2 * 16 * 2
+    assert weft("fit", str(tmp_path / "m.csv"), *given, "--kv-capacity", "lots") == 2
+    assert "--kv-capacity lots: write tokens, or DEGREE=TOKENS" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "named"),
     [

@@ -2,79 +2,22 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft_planner.cli.errors import BadInputError, NotInstalledError
+from weft_planner.cli.profile_result import DURATION, LENGTHS, finish, result_options
 from weft_planner.cli.progress import shown
 from weft_planner.cli.running import INTERRUPTED
 
 if TYPE_CHECKING:
-    from weft_planner.profiling.engine import Run
     from weft_planner.profiling.engine_run import Target
     from weft_planner.profiling.knowledge import Known
     from weft_planner.profiling.measurements import Measurements
     from weft_planner.profiling.operators import OperatorTimer
-
-Verb = TypeVar("Verb", bound=Callable[..., object])
-
-
-class _Lengths(click.ParamType):
-    """Whole numbers with commas between them."""
-
-    name = "N,N,…"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(int(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers; write 0,1024,4096", param, ctx)
-        if any(number < 0 for number in numbers):
-            self.fail(f"{value!r}: lengths are 0 or more", param, ctx)
-        return numbers
-
-
-class _Duration(click.ParamType):
-    """A duration such as 30m."""
-
-    name = "DURATION"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from weft_core.durations import parse_duration
-
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-LENGTHS, DURATION = _Lengths(), _Duration()
-
-
-def _result_options(verb: Verb) -> Verb:
-    """Add the options that say what was measured and where the profile goes."""
-    options = [
-        click.option("-o", "--output", "target", metavar="FILE", help="Write the CostProfile (YAML) here."),
-        click.option("--name", default="", help="Name of the CostProfile; default: of model and GPU."),
-        click.option("--config", type=click.Path(path_type=Path), help="The model's config.json, if not well known."),
-        click.option("--gpu", default="", help="GPU type, such as nvidia-h100."),
-        click.option(
-            "--link-rate", type=float, default=0.0, help="Bytes/s of one GPU's link, if transfers are unknown."
-        ),
-        click.option(
-            "--noise", type=float, default=0.3, show_default=True, help="Contradiction of two rows to accept."
-        ),
-        click.option("--allow-missing", is_flag=True, help="Fit although shapes of the grid are missing."),
-    ]
-    for option in reversed(options):
-        verb = option(verb)
-    return verb
 
 
 @click.group()
@@ -107,7 +50,7 @@ def profile() -> None:
     "--most-batch", type=click.IntRange(0), default=0, help="Largest batch the engine runs (vLLM: max-num-seqs)."
 )
 @click.option("--api-key-variable", default="", metavar="NAME", help="Environment variable with the engine's API key.")
-@_result_options
+@result_options
 def engine(**given: Any) -> int:
     """Time a live OpenAI-compatible engine over a grid, and fit a profile to it.
 
@@ -159,7 +102,7 @@ def engine(**given: Any) -> int:
         raise click.ClickException(f"{error}{_kept(kept, place)}") from error
     except (MeasurementError, OSError) as error:
         raise BadInputError(given["resume"] or "measurements", *str(error).splitlines()) from error
-    return _finish(run.measurements, given, notes=_notes(run))
+    return finish(run.measurements, given, notes=run.notes)
 
 
 def _target(given: dict[str, Any]) -> "Target":
@@ -198,10 +141,6 @@ def _kept(kept: Sequence["Measurements"], place: str | None) -> str:
     return f"\n{len(kept[0].rows)} timings are in {place}; go on with --resume {place}"
 
 
-def _notes(run: "Run") -> tuple[str, ...]:
-    return run.notes
-
-
 @profile.command()
 @click.option("--model", required=True, help="A well-known model's name, or any name with --config.")
 @click.option("--degree", "degrees", type=click.IntRange(1, 1024), multiple=True, default=(1,), show_default=True)
@@ -218,7 +157,7 @@ def _notes(run: "Run") -> tuple[str, ...]:
 @click.option("--batches", type=LENGTHS, default=(1, 2, 4, 8, 16, 32, 64, 128, 256))
 @click.option("--contexts", type=LENGTHS, default=(256, 1024, 4096, 16384), help="Tokens each sequence holds.")
 @click.option("--chunks", type=LENGTHS, default=(128, 512, 2048), help="Prefill tokens beside a batch.")
-@_result_options
+@result_options
 def operators(**given: Any) -> int:
     """Time every operator of a model on this machine's GPU, and compose a profile of them.
 
@@ -258,7 +197,7 @@ def operators(**given: Any) -> int:
         raise BadInputError(
             str(given["config"] or given["vidur"] or given["aiconfigurator"] or "operators"), *str(error).splitlines()
         ) from error
-    return _finish(result, {**given, "allow_missing": True}, notes=composed.left_out)
+    return finish(result, {**given, "allow_missing": True}, notes=composed.left_out)
 
 
 def _timer(given: dict[str, Any], facts: "Known", degrees: Sequence[int]) -> tuple["OperatorTimer", dict[str, str]]:
@@ -310,7 +249,7 @@ def _timer(given: dict[str, Any], facts: "Known", degrees: Sequence[int]) -> tup
     help="Read CSV files with other columns: increment=isl, seconds=ttft:ms, or degree=@4 for a value. Repeat.",
 )
 @click.option("--passes", is_flag=True, help="The files are aiconfigurator's tables of whole passes (isl, ttft, tpot).")
-@_result_options
+@result_options
 def fit(**given: Any) -> int:
     """Check measured tables and fit a profile to them.
 
@@ -334,38 +273,6 @@ def fit(**given: Any) -> int:
         except (MeasurementError, OSError, UnicodeDecodeError) as error:
             raise BadInputError(str(path), *str(error).splitlines()) from error
     try:
-        return _finish(merged(runs), given)
+        return finish(merged(runs), given)
     except MeasurementError as error:
         raise BadInputError(str(given["files"][0]), *error.problems) from error
-
-
-def _finish(measurements: "Measurements", given: dict[str, Any], *, notes: Sequence[str] = ()) -> int:
-    """Fit, print how well, and write the manifest."""
-    from weft_planner.profiling.knowledge import Judgement, judged, known, manifest
-    from weft_planner.profiling.measurements import MeasurementError
-    from weft_planner.tables.profile import profile_table
-
-    about = measurements.about
-    about = replace(
-        about,
-        model=given["model"] or about.model,
-        gpu=given["gpu"] or about.gpu,
-        engine=given["engine"] or about.engine,
-    )
-    judgement = Judgement(given["noise"], given["allow_missing"], given["link_rate"])
-    try:
-        facts = known(model=about.model, gpu=about.gpu, config=given["config"])
-        fitted = judged(replace(measurements, about=about), facts, judgement)
-    except (MeasurementError, OSError) as error:
-        raise BadInputError("measurements", *str(error).splitlines()) from error
-    click.echo(profile_table(fitted, notes=notes))
-    if given["target"]:
-        import yaml
-
-        text = yaml.safe_dump(manifest(fitted, given["name"]), sort_keys=False, allow_unicode=True)
-        try:
-            Path(given["target"]).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise BadInputError(given["target"], f"cannot be written: {error.strerror}") from error
-        click.echo(f"wrote {given['target']}")
-    return 0

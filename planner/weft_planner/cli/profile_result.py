@@ -1,0 +1,127 @@
+"""What the sources of ``weft profile`` have in common: lengths and durations, facts, and the fitted result."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from weft_planner.cli.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft_planner.profiling.measurements import Measurements, Memory
+
+Verb = TypeVar("Verb", bound=Callable[..., object])
+
+
+class _Lengths(click.ParamType[tuple[int, ...]]):
+    """Whole numbers with commas between them."""
+
+    name = "N,N,…"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers; write 0,1024,4096", param, ctx)
+        if any(number < 0 for number in numbers):
+            self.fail(f"{value!r}: lengths are 0 or more", param, ctx)
+        return numbers
+
+
+class _Duration(click.ParamType[float]):
+    """A duration such as 30m."""
+
+    name = "DURATION"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from weft_core.durations import parse_duration
+
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+LENGTHS, DURATION = _Lengths(), _Duration()
+
+
+def result_options(verb: Verb) -> Verb:
+    """Add the options that say what was measured and where the profile goes."""
+    options = [
+        click.option("-o", "--output", "target", metavar="FILE", help="Write the CostProfile (YAML) here."),
+        click.option("--name", default="", help="Name of the CostProfile; default: of model and GPU."),
+        click.option("--config", type=click.Path(path_type=Path), help="The model's config.json, if not well known."),
+        click.option("--gpu", default="", help="GPU type, such as nvidia-h100."),
+        click.option(
+            "--kv-capacity",
+            "capacities",
+            multiple=True,
+            metavar="[DEGREE=]TOKENS",
+            help="KV cache of a worker, if neither engine nor catalogue tells.",
+        ),
+        click.option(
+            "--link-rate", type=float, default=0.0, help="Bytes/s of one GPU's link, if transfers are unknown."
+        ),
+        click.option(
+            "--noise", type=float, default=0.3, show_default=True, help="Contradiction of two rows to accept."
+        ),
+        click.option("--allow-missing", is_flag=True, help="Fit although shapes of the grid are missing."),
+    ]
+    for option in reversed(options):
+        verb = option(verb)
+    return verb
+
+
+def _with_capacities(
+    memory: "Mapping[int, Memory]", texts: Sequence[str], degrees: Sequence[int]
+) -> "Mapping[int, Memory]":
+    """Return the memory of workers with the KV capacities of the command line, for one degree or all of them."""
+    from weft_planner.profiling.measurements import Memory
+
+    found = dict(memory)
+    for text in texts:
+        degree, _, tokens = text.rpartition("=")
+        if not tokens.isdigit() or int(tokens) < 1 or not (degree == "" or degree.isdigit()):
+            raise click.UsageError(f"--kv-capacity {text}: write tokens, or DEGREE=TOKENS")
+        for one in [int(degree)] if degree else degrees:
+            weights = found[one].weight_bytes_per_gpu if one in found else 0
+            found[one] = Memory(weights, int(tokens))
+    return found
+
+
+def finish(measurements: "Measurements", given: dict[str, Any], *, notes: Sequence[str] = ()) -> int:
+    """Fit, print how well, and write the manifest."""
+    from weft_planner.profiling.knowledge import Judgement, judged, known, manifest
+    from weft_planner.profiling.measurements import MeasurementError
+    from weft_planner.tables.profile import profile_table
+
+    about = measurements.about
+    about = replace(
+        about,
+        model=given["model"] or about.model,
+        gpu=given["gpu"] or about.gpu,
+        engine=given["engine"] or about.engine,
+    )
+    degrees = sorted({row.cell.degree for row in measurements.rows})
+    about = replace(about, memory=_with_capacities(about.memory, given["capacities"], degrees))
+    judgement = Judgement(given["noise"], given["allow_missing"], given["link_rate"])
+    try:
+        facts = known(model=about.model, gpu=about.gpu, config=given["config"])
+        fitted = judged(replace(measurements, about=about), facts, judgement)
+    except (MeasurementError, OSError) as error:
+        raise BadInputError("measurements", *str(error).splitlines()) from error
+    click.echo(profile_table(fitted, notes=notes))
+    if given["target"]:
+        import yaml
+
+        text = yaml.safe_dump(manifest(fitted, given["name"]), sort_keys=False, allow_unicode=True)
+        try:
+            Path(given["target"]).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise BadInputError(given["target"], f"cannot be written: {error.strerror}") from error
+        click.echo(f"wrote {given['target']}")
+    return 0
