@@ -61,6 +61,10 @@ class Chart:
     spots: Sequence[Spot] = ()
     thresholds: Sequence[Threshold] = ()
     log_y: bool = False
+    y_most: float = math.inf
+    """Values above it are drawn at the upper edge."""
+    y_least: float = 0.0
+    """On a logarithmic axis, ends of intervals below it are drawn at the lower edge."""
     x_zero: bool = False
     height: float = 290.0
     width: float = marks.HALF
@@ -90,10 +94,11 @@ def _scales(chart: Chart, top: float) -> tuple[Scale, Scale]:
     ys += [high for item in chart.lines for _, _, high in item.band]
     xs += [t.value for t in chart.thresholds if t.axis == "x"]
     ys += [t.value for t in chart.thresholds if t.axis == "y"]
+    ys = [min(value, chart.y_most) for value in ys]
     x = linear_scale(xs, LEFT, chart.width - RIGHT, zero=chart.x_zero, room=0.14 if chart.spots else 0.03)
     bottom = chart.height - BOTTOM
     if chart.log_y:
-        ys += [low for item in chart.lines for _, low, _ in item.band]
+        ys += [low for item in chart.lines for _, low, _ in item.band if low > chart.y_least]
         return x, log_scale(ys, bottom, top)
     return x, linear_scale(ys, bottom, top, room=0.12)
 

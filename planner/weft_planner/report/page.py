@@ -93,7 +93,7 @@ def _load(facts: Facts) -> str:
         + html.figure(
             plots.ttft_by_load(facts),
             title="Time to first token",
-            caption="P95 of TTFT: a first round brings a whole prompt, a later one what is new.",
+            caption="P95 of TTFT. Far above the SLO the queue grows without end; such points lie at the edge.",
         )
         + html.figure(
             plots.itl_by_load(facts),

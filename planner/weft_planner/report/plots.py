@@ -11,6 +11,8 @@ from weft_planner.report.scales import plain
 from weft_planner.tables.figures import rate
 
 FIRST, LATER, THIRD, MUTED = 1, 2, 3, 4
+OVERLOADED = 10
+"""TTFT beyond this many times its SLO is drawn at the edge: a queue without end has no height."""
 
 
 def ttft_by_load(facts: Facts) -> str:
@@ -32,6 +34,9 @@ def ttft_by_load(facts: Facts) -> str:
                 chart.Threshold("x", facts.request.workload.arrival_rate, "planned load", "plan"),
             ],
             log_y=True,
+            y_most=OVERLOADED * slo.ttft,
+            y_least=min((value for p in facts.load for value in (p.ttft_first.value, p.ttft_later.value)), default=1)
+            / 2,
             x_zero=True,
         )
     )
@@ -70,6 +75,7 @@ def attainment_by_load(facts: Facts) -> str:
             x_label="sessions per second",
             y_label="sessions within the SLO, %",
             lines=[_line("sessions within the SLO", facts.load, lambda p: p.attainment, LATER, scale=100)],
+            y_most=100,
             thresholds=[
                 chart.Threshold("y", 100 * goal, f"goal {100 * goal:g} %", below=True),
                 chart.Threshold("x", facts.request.workload.arrival_rate, "planned load", "plan"),

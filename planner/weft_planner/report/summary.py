@@ -104,7 +104,7 @@ def ranking(facts: Facts) -> str:
     percentile = f"P{slo.percentile:g}"
     priced = any(row.cost_per_hour is not None for row in facts.layouts)
     header = ["layout", "policy", "GPUs", f"TTFT {percentile}", f"ITL {percentile}", "goodput, sessions/s"]
-    header += [*(["cost per hour"] if priced else []), "holds the SLO"]
+    header += [*(["cost per hour"] if priced else []), "holds the SLO", "can run now"]
     rows = []
     for row in facts.layouts:
         cells = [
@@ -115,7 +115,14 @@ def ranking(facts: Facts) -> str:
             figures.latency(row.itl_s),
             escape(figures.rate_interval(row.goodput)),
         ]
-        rows.append([*cells, *([figures.money(row.cost_per_hour)] if priced else []), html.yes_no(row.held)])
+        rows.append(
+            [
+                *cells,
+                *([figures.money(row.cost_per_hour)] if priced else []),
+                html.yes_no(row.held),
+                html.yes_no(row.runnable),
+            ]
+        )
     caption = "P4x2 D8x1 reads: two prefill workers of 4 GPUs and one decode worker of 8 GPUs"
     marked = [k for k, row in enumerate(facts.layouts) if row.chosen]
     return html.table(header, rows, caption=caption, words=(0, 1), marked=marked, raw=True)

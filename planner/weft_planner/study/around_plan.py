@@ -8,7 +8,7 @@ import numpy as np
 
 from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.plan import Alternative, Plan, plan_from_json
-from weft_core.prediction import Prediction
+from weft_core.prediction import Estimate, Prediction
 from weft_planner.contestants import Contestant, runnable_policies
 from weft_planner.inputs import Inputs
 from weft_planner.report.facts import Cell, Facts, LayoutScore, LoadPoint, Sensitivity, Timeline
@@ -102,15 +102,15 @@ def _shape(entrant: Entrant) -> tuple[LayoutKind, tuple[PlannedGroup, ...]]:
     return entrant.contestant.kind, entrant.contestant.groups
 
 
-def distinct(entrants: Sequence[Entrant]) -> list[Entrant]:
-    """Return the first entrant of each layout that can run, the plan's own first."""
-    seen = set()
-    kept = []
+def distinct(entrants: Sequence[Entrant], *, runnable: bool) -> list[Entrant]:
+    """Return one entrant of each layout, the plan's own first: the first that can run, else (if asked) the first."""
+    kept: dict[object, Entrant] = {}
     for place, entrant in enumerate(entrants):
-        if (place == 0 or entrant.runnable) and _shape(entrant) not in seen:
-            seen.add(_shape(entrant))
-            kept.append(entrant)
-    return kept
+        known = kept.get(_shape(entrant))
+        better = known is None or (entrant.runnable and not known.runnable and known is not entrants[0])
+        if better and (place == 0 or entrant.runnable or not runnable):
+            kept[_shape(entrant)] = entrant
+    return [*kept.values()]
 
 
 def _contestant(
@@ -141,11 +141,11 @@ def gathered(facts: Facts, inputs: Inputs, progress: Progress) -> Iterator[Facts
     entrants = with_other_objective(entrants, inputs)
     progress("cheaper or faster layouts", 1, 1)
     yield (facts := replace(facts, layouts=_scores(entrants)))
-    yield replace(facts, sensitivity=_sensitivity(distinct(entrants)[:MOST_RIVALS], inputs, progress))
+    yield replace(facts, sensitivity=_sensitivity(distinct(entrants, runnable=True)[:MOST_RIVALS], inputs, progress))
 
 
 def _scores(entrants: Sequence[Entrant]) -> list[LayoutScore]:
-    drawn = {id(entrant) for entrant in distinct(entrants)}
+    drawn = {id(entrant) for entrant in distinct(entrants, runnable=False)}
     return [
         LayoutScore(
             name=entrant.name,
@@ -177,8 +177,13 @@ def _load(own: Scenario, facts: Facts, progress: Progress) -> Iterator[LoadPoint
             ttft_first=found.ttft_first.p95,
             ttft_later=found.ttft_later.p95,
             itl=found.itl.p95,
-            attainment=found.attained,
+            attainment=_share(found.attained),
         )
+
+
+def _share(found: Estimate) -> Estimate:
+    """Return a share whose interval does not leave 0 to 1."""
+    return Estimate(found.value, max(0.0, found.low), min(1.0, found.high))
 
 
 def _timeline(own: Scenario) -> Timeline | None:
