@@ -14,7 +14,7 @@ Json = Mapping[str, object]
 @click.command()
 @service_options
 @click.option("--objective", type=click.Choice(["latency", "cost"]), help="Instead of spec.planning.objective.")
-@click.option("--top", type=click.IntRange(1, 50), metavar="N", help="Rank this many layouts (default: all found).")
+@click.option("--top", type=click.IntRange(1, 50), metavar="N", help="Rank this many layouts (default: 7).")
 @click.option(
     "--diff", metavar="OLD", help="Say what changes from this plan (JSON or YAML, of weft plan or of a service)."
 )
@@ -52,7 +52,7 @@ def plan(
         from weft_planner.cli.stored import stored_plan
 
         before = stored_plan(diff, name=service.name)
-    result = _solved(service)
+    result = _solved(service, top=top)
     if result["status"] != "ok":
         emit(output, result, lambda: _refusal(result, service))
         return 1
@@ -61,26 +61,19 @@ def plan(
 
         show_difference(before, result, service=service, output=output)
     else:
-        emit(output, _cut(result, top), lambda: _text(result, service, top=top))
+        emit(output, result, lambda: _text(result, service, top=top))
     return 0 if report is None else write_report(report, service, cast(Json, result["plan"]))
 
 
-def _solved(service: Service) -> Json:
+def _solved(service: Service, *, top: int | None) -> Json:
+    """Return the answer; ``top`` layouts are the chosen one and the alternatives."""
     from weft_planner.cli.progress import shown
     from weft_planner.solve import answer
 
     with shown() as tell:
-        tell("planning", 0, 1)
-        return answer(service.request)
-
-
-def _cut(result: Json, top: int | None) -> Json:
-    """Return the answer with the chosen layout and ``top`` - 1 alternatives."""
-    if top is None:
-        return result
-    body = cast(Json, result["plan"])
-    alternatives = cast(list[object], body.get("alternatives", []))
-    return {**result, "plan": {**body, "alternatives": alternatives[: top - 1]}}
+        if top is None:
+            return answer(service.request, progress=tell)
+        return answer(service.request, top=top - 1, progress=tell)
 
 
 def _text(result: Json, service: Service, *, top: int | None) -> str:

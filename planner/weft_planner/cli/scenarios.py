@@ -93,8 +93,7 @@ def _planned(service: Service) -> Chosen:
     from weft_planner.solve import answer
 
     with shown() as tell:
-        tell("planning", 0, 1)
-        result = answer(service.request)
+        result = answer(service.request, top=0, progress=tell)
     if result["status"] != "ok":
         raise click.ClickException(f"no plan, so no layout: {result['reason']}: {result['message']}; give --layout")
     plan = plan_from_json(cast(Json, result["plan"]))

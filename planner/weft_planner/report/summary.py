@@ -84,7 +84,7 @@ def workers(facts: Facts) -> str:
     """Return the table of groups, with how busy they will be."""
     plan = facts.plan
     use = {(u.role, u.degree, u.pool): u for u in plan.predicted.use}
-    header = ["role", "GPUs each", "workers", "GPUs", "pool", *(["time in use", "fullest KV cache"] if use else [])]
+    header = ["role", "GPUs each", "workers", "GPUs", "pool", *(["busy", "fullest KV cache"] if use else [])]
     rows = []
     for group in plan.groups:
         row = [group.role, str(group.degree), str(group.replicas), str(group.gpus), group.pool]
@@ -93,8 +93,6 @@ def workers(facts: Facts) -> str:
             row += [figures.share(found.utilisation), figures.share(found.kv_peak)] if found else ["-", "-"]
         rows.append(row)
     caption = f"{BY_LAYOUT[plan.layout].capitalize()}; routing {policy_name(plan.policy)}"
-    if use:
-        caption += ". A decode worker is in use while it serves any session: how full it is shows in its KV cache"
     return html.table(header, rows, caption=caption)
 
 

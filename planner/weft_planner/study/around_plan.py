@@ -87,7 +87,7 @@ def with_other_objective(entrants: Sequence[Entrant], inputs: Inputs) -> list[En
     """Return the entrants with those that the other objective would rank: cheaper ones, or faster ones."""
     request = inputs.request
     other = request.model_copy(update={"objective": "cost" if request.objective == "latency" else "latency"})
-    result = answer(other)
+    result = answer(other, top=MOST_RIVALS)
     if result["status"] != "ok":
         return [*entrants]
     found = entrants_of(plan_from_json(cast(Mapping[str, object], result["plan"])), inputs)

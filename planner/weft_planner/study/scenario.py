@@ -13,7 +13,7 @@ from weft_planner.simulation.goodput import Goodput, goodput
 from weft_planner.simulation.layout import SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import Outcome
-from weft_planner.trials import options_of, slo_classes
+from weft_planner.trials import options_of, reading_of, slo_classes
 
 Progress = Callable[[str, int, int], None]
 ROUNDS = 4000
@@ -64,8 +64,7 @@ class Scenario:
     @property
     def reading(self) -> Reading:
         """Return how attainment is counted."""
-        slo = self.sessions.inputs.request.slo
-        return Reading(slo.unit, slo.itl_statistic)
+        return reading_of(self.sessions.inputs.request)
 
     @property
     def slo(self) -> tuple[SloClass, ...]:
