@@ -147,7 +147,7 @@ def test_images_hold_python_and_weft_and_no_way_to_get_more(name: str) -> None:
     assert {"python3.11", "weft"} <= programs
     assert not programs & {"sh", "bash", "dash", "apt", "apt-get", "dpkg", "pip", "pip3", "gcc", "curl", "wget"}
     assert not any("/site-packages/pip/" in line or "_tests/" in line for line in listed)
-    assert helped.startswith(f"usage: weft {VERBS[name]}")
+    assert helped.startswith(f"Usage: weft {VERBS[name]}")
 
 
 VERBS = {"weft-operator": "operator", "weft-router": "router", "weft-mock-engine": "mock-engine"}
