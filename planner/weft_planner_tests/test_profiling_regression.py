@@ -27,7 +27,7 @@ memory = st.tuples(
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(compute, memory, seeds)
 def test_a_known_model_is_found_under_noise_and_strays(
     first: tuple[float, ...], second: tuple[float, ...], seed: int
