@@ -56,8 +56,9 @@ def book_of(
     vector = max(sample.sessions, workers + 1, TASK_SIZE, ORDER_MAX)
     totals = np.zeros(1, records.TOTALS)
     totals["random"] = 1 + seed % 2147483645
-    totals["net_at"] = -1.0
+    totals["net_at"] = math.inf
     totals["tick_s"] = options.timeline_s
+    totals["rate_from"] = sample.arrival[0]
     ticks = math.floor(sample.window / options.timeline_s) + 1 if options.timeline_s > 0 else 0
     changes = np.zeros(len(options.changes), records.CHANGES)
     for at, change in enumerate(options.changes):
@@ -90,6 +91,30 @@ def book_of(
         floats=np.zeros((FLOAT_VECTORS, vector)),
         ints=np.zeros((INT_VECTORS, vector), np.int64),
     )
+
+
+def check_sample(sample: Sample) -> None:
+    """Refuse sessions that no engine could serve.
+
+    Raises:
+        SimulationError: there is none, they are not in order of arrival, or a length or time is out of range.
+    """
+    if sample.sessions == 0:
+        raise SimulationError("sample: it holds no session; draw a longer window")
+    for name, values, least in (
+        ("arrival", sample.arrival, -math.inf),
+        ("history", sample.history, 0.0),
+        ("increment", sample.increment, 1.0),
+        ("tokens", sample.tokens, 1.0),
+        ("gap", sample.gap, 0.0),
+        ("prefix", sample.prefix, 0.0),
+    ):
+        if not (np.isfinite(values).all() and (values >= least).all()):
+            at = int(np.flatnonzero(~(np.isfinite(values) & (values >= least)))[0])
+            raise SimulationError(f"sample.{name}[{at}]: {values[at]!r} is not a finite figure of at least {least:g}")
+    if (np.diff(sample.arrival) < 0).any():
+        at = int(np.flatnonzero(np.diff(sample.arrival) < 0)[0]) + 1
+        raise SimulationError(f"sample.arrival[{at}]: earlier than the session before it; sort sessions by arrival")
 
 
 def params_of(policy: PolicyChoice) -> tuple[float, ...]:

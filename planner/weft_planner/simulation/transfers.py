@@ -1,5 +1,7 @@
 """Move KV between workers: every worker has one way out and one way in, which transfers may have to share."""
 
+import math
+
 from weft_core.timing import transfer_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import push
@@ -64,7 +66,7 @@ def expect_end(book: Book, now: float) -> None:
         if soonest < 0 or seconds < soonest:
             soonest = seconds
     at = now + soonest
-    if totals.net_at < 0 or at < totals.net_at:
+    if at < totals.net_at:
         totals.net_at = at
         push(book, at, NET, 0)
 
@@ -75,12 +77,12 @@ def end_shared(book: Book, now: float) -> None:
     totals = book.totals[0]
     if totals.net_at != now:
         return  # an earlier event had been set after this one
-    totals.net_at = -1.0
+    totals.net_at = math.inf
     share_links(book, now)
     kept = 0
     for i in range(totals.net):
         t = book.transfers[i]
-        if t.left <= 1e-12 + 1e-12 * now:  # what rounding leaves over
+        if t.left <= 1e-12 + 1e-12 * abs(now):  # what rounding leaves over; time may be before 0
             book.workers[t.source].sending -= 1
             book.workers[t.destination].receiving -= 1
             push(book, now, t.kind, t.row)
