@@ -8,7 +8,7 @@ import logging
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
 from weft_core.cost import CostProfile
@@ -21,6 +21,10 @@ from weft_router.state import WorkerRecord
 log = logging.getLogger(__name__)
 
 
+OVER_S = 3.0
+"""A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
+
+
 class Dispatched:
     """Prefills this process has sent to others and not heard back of."""
 
@@ -28,17 +32,20 @@ class Dispatched:
         self._profile = profile
         self._clock = clock
         self._live: dict[str, dict[str, PrefillTask]] = defaultdict(dict)
+        self._over: dict[str, dict[str, float]] = defaultdict(dict)
         self._used_at: dict[str, float] = {}
         self._views: dict[str, tuple[WorkerRecord, PrefillWorkerView]] = {}
 
     def add(self, worker: str, task_id: str, task: PrefillTask) -> None:
         """Note a prefill on its way to a worker."""
         self._live[worker][task_id] = task
+        self._over[worker].pop(task_id, None)
         self._used_at[worker] = self._clock()
         self._views.pop(worker, None)
 
     def remove(self, worker: str, task_id: str) -> None:
-        """Note that a worker answered, or will not."""
+        """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
+        self._over[worker][task_id] = self._clock()
         self._live[worker].pop(task_id, None)
         if not self._live[worker]:
             del self._live[worker]
@@ -54,7 +61,8 @@ class Dispatched:
             return kept[1]
         mine = self._live.get(record.worker, {})
         published = {entry.id for entry in record.queue}
-        queue = [PrefillTask(entry.history, entry.increment) for entry in record.queue]
+        over = self._recently_over(record.worker)
+        queue = [PrefillTask(entry.history, entry.increment) for entry in record.queue if entry.id not in over]
         queue += [task for task_id, task in mine.items() if task_id not in published]
         view = PrefillWorkerView(
             worker=record.worker,
@@ -68,12 +76,21 @@ class Dispatched:
         self._views[record.worker] = (record, view)
         return view
 
+    def _recently_over(self, worker: str) -> Collection[str]:
+        over = self._over[worker]
+        oldest = self._clock() - OVER_S
+        for task_id in [task_id for task_id, at in over.items() if at < oldest]:
+            del over[task_id]
+        return over
+
     def forget(self, workers: Sequence[str]) -> None:
         """Drop what is kept of workers that are no longer known, given those that are."""
         for gone in self._used_at.keys() - set(workers):
             del self._used_at[gone]
         for gone in self._views.keys() - set(workers):
             del self._views[gone]
+        for gone in self._over.keys() - set(workers):
+            del self._over[gone]
 
 
 class Policy:

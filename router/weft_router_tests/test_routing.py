@@ -134,6 +134,22 @@ def test_what_was_sent_since_the_heartbeat_counts_once() -> None:
     assert sent.view(record).used_at == -math.inf
 
 
+def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None:
+    record = WorkerRecord("p0", "prefill", "http://x", 1, 0, queue=(QueueEntry(1, 2, "a"), QueueEntry(3, 4, "theirs")))
+    now = 7.0
+    sent = Dispatched(COSTS, clock=lambda: now)
+    sent.add("p0", "a", PrefillTask(1, 2))
+    assert sent.view(record).queued == 2
+    sent.remove("p0", "a")
+    assert sent.view(record).queued == 1
+    assert sent.view(replace(record, seq=1)).queued == 1, "written before the answer, read after it"
+    sent.add("p0", "a", PrefillTask(1, 2))
+    assert sent.view(record).queued == 2, "sent again"
+    sent.remove("p0", "a")
+    now += 3.1
+    assert sent.view(replace(record, seq=2)).queued == 2, "a heartbeat that new knows better"
+
+
 def test_the_window_forgets_after_its_time() -> None:
     window = Window(10.0)
     assert window.mean(0.0) is None
