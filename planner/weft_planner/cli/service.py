@@ -52,14 +52,16 @@ def service_options(verb: Verb) -> Verb:
         click.option(
             "--trace", metavar="FILE", help="Take the workload from this trace or workload file, not spec.workload."
         ),
-        click.option("--gpus", type=int, help="Use this many GPUs instead of spec.capacity.gpus."),
+        click.option("--gpus", type=click.IntRange(1, 4096), help="Use this many GPUs instead of spec.capacity.gpus."),
         click.option(
             "--arrival-rate",
             type=click.FloatRange(min=0, min_open=True),
             metavar="PER_S",
             help="Sessions per second instead of spec.workload.arrivalRate.",
         ),
-        click.option("--seed", type=int, help="Seed of the simulated sessions, instead of spec.planning.seed."),
+        click.option(
+            "--seed", type=click.IntRange(min=0), help="Seed of the simulated sessions, instead of spec.planning.seed."
+        ),
     )
     for option in reversed(options):
         verb = option(verb)
@@ -91,21 +93,24 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
         _check(flags.file, service, verb=verb)
         profiles = [document for path in flags.profiles for document in _profiles(path, service, verb=verb)]
         request = request_from_service(service, [*documents, *profiles])
-        body = request.model_dump(by_alias=True)
-        if flags.trace is not None:
-            body["workload"] = _workload_of(flags.trace, body["workload"])
-        if flags.gpus is not None:
-            body["capacity"]["gpus"] = flags.gpus
-        if flags.arrival_rate is not None:
-            body["workload"]["arrivalRate"] = flags.arrival_rate
-        if flags.seed is not None:
-            body["seed"] = flags.seed
-        given = {**body, **(changes or {})}
-        return Service(
-            name_of(service), service, request_of(given) if given != request.model_dump(by_alias=True) else request
-        )
+        plain = request.model_dump(by_alias=True)
     except RequestError as error:
         raise BadInputError(flags.file, *str(error).split("; ")) from error
+    body = {**plain, "capacity": {**plain["capacity"]}, **(changes or {})}
+    if flags.trace is not None:
+        body["workload"] = _workload_of(flags.trace, plain["workload"])
+    if flags.arrival_rate is not None:
+        body["workload"] = {**body["workload"], "arrivalRate": flags.arrival_rate}
+    if flags.gpus is not None:
+        body["capacity"]["gpus"] = flags.gpus
+    if flags.seed is not None:
+        body["seed"] = flags.seed
+    try:
+        return Service(name_of(service), service, request if body == plain else request_of(body))
+    except RequestError as error:
+        raise BadInputError(
+            flags.trace or flags.file, *(f"spec.{fault}" for fault in str(error).split("; "))
+        ) from error
 
 
 def documents_of(path: str) -> Sequence[Json]:

@@ -1,0 +1,157 @@
+"""Rate matching: curves against closed forms, ratios against TensorRT-LLM's own formula, and the verb."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_planner import cli
+from weft_planner.rate_match import (
+    ContextPoint,
+    GenerationPoint,
+    NoMatch,
+    RateMatching,
+    Rounds,
+    context_curve,
+    generation_curve,
+    match_rates,
+)
+from weft_planner.rate_match.matching import LARGEST_SIDE, Match
+from weft_planner_tests.test_cli import SERVICE
+
+COUNT = 4000
+
+
+def profile(*, kv_capacity: int = 100_000) -> CostProfile:
+    """0.1 s for a prompt of 1,000 tokens at degree 1, half of that at 2; a step is 10 ms and 1 ms a sequence."""
+    return CostProfile(
+        model="m",
+        gpu="g",
+        engine="e",
+        kv_bytes_per_token=1,
+        degrees={
+            n: DegreeCosts((PrefillPiece(0.0, 1e-4 / n),), (DecodePiece(0.010, 0.001 / n),), 1, kv_capacity)
+            for n in (1, 2)
+        },
+        transfers={(a, b, "inter-node"): TransferCost(0.02, 0.0) for a in (1, 2) for b in (1, 2)},
+    )
+
+
+def rounds(*, history: float = 0.0, gap: float = 0.0) -> Rounds:
+    constant = np.full(COUNT, 1.0)
+    return Rounds(
+        history=history * constant,
+        increment=1000 * constant,
+        tokens=100 * constant,
+        gap=gap * constant,
+        arrivals=np.random.default_rng(7).exponential(size=COUNT),
+    )
+
+
+def test_a_context_server_waits_as_an_m_d_1_queue_does() -> None:
+    points = context_curve(profile(), rounds(), degree=1, percentile=50, bidirectional=True)
+    at = {point.utilisation: point for point in points}
+    assert at[0.5].rounds_per_s == pytest.approx(5.0)
+    # Below half load most find the server idle: 0.1 s of prefill and 0.02 s of transfer, or a part of one more prefill.
+    assert 0.12 <= at[0.5].ttft_s <= 0.22
+    means = context_curve(profile(), rounds(), degree=1, percentile=99.9, bidirectional=True)
+    assert [p.ttft_s for p in means] == sorted(p.ttft_s for p in means)
+
+
+def test_without_reading_back_a_context_server_computes_the_history_too() -> None:
+    reads = context_curve(profile(), rounds(history=1000), degree=1, percentile=50, bidirectional=True)
+    computes = context_curve(profile(), rounds(history=1000), degree=1, percentile=50, bidirectional=False)
+    assert computes[0].rounds_per_s == pytest.approx(reads[0].rounds_per_s / 2)
+
+
+def test_a_generation_server_ends_where_its_kv_cache_is_full() -> None:
+    # A sequence holds 1,000 tokens and on average half of 100: 100,000 tokens hold 95, the grid's last is 64 or 96.
+    points = generation_curve(profile(), rounds(), degree=1, waiting_s=0.0)
+    assert [p.concurrency for p in points][-1] == 64
+    assert points[0].itl_s == pytest.approx(0.011)
+    assert points[-1].tokens_per_s == pytest.approx(64 / 0.074)
+    assert points[-1].kv_share == pytest.approx(64 * 1050 / 100_000)
+    # Sessions that are idle as long as they decode hold as much again.
+    idle = generation_curve(profile(), rounds(gap=1.1), degree=1, waiting_s=0.0)
+    assert idle[0].kv_share == pytest.approx((1050 + 1100) / 100_000)
+
+
+def matched(**changes: object) -> RateMatching:
+    given_args = {"ttft_s": 1.0, "itl_s": 0.05, "percentile": 95.0, "bidirectional": True, **changes}
+    return match_rates(profile(), rounds(), context_degrees=[1, 2], generation_degrees=[1, 2], **given_args)  # type: ignore[arg-type]
+
+
+def test_throughput_per_gpu_is_tensorrt_llms_formula() -> None:
+    for match in matched().front:
+        context, generation = match.context, match.generation
+        gpus = context.degree * generation.rounds_per_s / context.rounds_per_s + generation.degree
+        assert match.tokens_per_s_gpu == pytest.approx(generation.tokens_per_s / gpus)
+
+
+def test_the_front_rises_and_the_best_holds_the_slo() -> None:
+    found = matched()
+    assert [m.tokens_per_s_gpu for m in found.front] == sorted(m.tokens_per_s_gpu for m in found.front)
+    speeds = [m.generation.tokens_per_s_user for m in found.front]
+    assert speeds == sorted(speeds, reverse=True)
+    assert found.best.holds
+    assert found.best.generation.itl_s <= 0.05
+    assert all(m.tokens_per_s_gpu <= found.best.tokens_per_s_gpu for m in found.held)
+
+
+def test_the_smallest_carries_the_load_and_nothing_smaller_does() -> None:
+    found = matched()
+    smallest = found.smallest(20.0)
+    context, generation = smallest.workers_for(20.0)
+    assert context * smallest.context.rounds_per_s >= 20.0 - 1e-6
+    assert generation * smallest.generation.rounds_per_s >= 20.0 - 1e-6
+    assert all(m.gpus_for(20.0) >= smallest.gpus_for(20.0) for m in found.held)
+
+
+@pytest.mark.parametrize(("field", "value"), [("ttft_s", 0.01), ("itl_s", 0.001)])
+def test_an_slo_that_nothing_holds_is_named_with_the_nearest(field: str, value: float) -> None:
+    with pytest.raises(NoMatch, match=rf"slo\.{field.removesuffix('_s')}: no .* server .*the (least|fastest)"):
+        matched(**{field: value})
+
+
+@given(st.floats(0.02, 50.0))
+def test_small_whole_numbers_come_near_the_ratio(ratio: float) -> None:
+    match = Match(
+        context=ContextPoint(1, 0.5, 1.0, 0.1),
+        generation=GenerationPoint(1, 1, 0.01, 100.0, ratio, 0.1),
+        holds=True,
+    )
+    context, generation = match.whole_ratio
+    assert 1 <= context <= LARGEST_SIDE
+    assert 1 <= generation <= LARGEST_SIDE
+    if 0.5 <= ratio <= 2:
+        assert context / generation == pytest.approx(ratio, rel=0.1)
+
+
+def test_the_verb_prints_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE)
+    assert cli.main(["plan", "-f", str(manifest), "--rate-match"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("Rate matching for demo", "CTX:GEN", "TOKENS/S/GPU", "For this workload:"):
+        assert word in shown
+    assert cli.main(["plan", "-f", str(manifest), "--rate-match", "-o", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)["rateMatching"]
+    assert body["roundsPerSecond"] == pytest.approx(2.4)
+    assert body["best"]["sloHeld"] is True
+    assert set(body["contextCurves"]) <= {"2", "4", "8"}
+
+
+def test_the_verb_says_why_there_is_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE.replace("ttft: 5s", "ttft: 60ms"))
+    assert cli.main(["plan", "-f", str(manifest), "--rate-match"]) == 1
+    assert "No plan for demo: SLOInfeasible" in capsys.readouterr().out
+
+
+def test_a_plans_options_do_not_go_with_rate_matching(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "-f", "x.yaml", "--rate-match", "--top", "2"]) == 2
+    assert "--rate-match makes no plan: leave --diff, --report and --top out" in capsys.readouterr().err
