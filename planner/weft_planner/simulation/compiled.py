@@ -18,16 +18,23 @@ from typing import TypeVar, cast
 
 import weft_core.policies
 import weft_core.timing
-from weft_core.policies import compilable
+from weft_core.policies import codes, compilable, features, reasons
 
 _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
+COMPILED = (
+    "compiled", "engine", "gaps", "kernel", "lists", "memory", "queues", "records", "rounds", "routing", "transfers",
+)  # fmt: skip
+"""Modules of this package whose text is compiled; the others may change without a new compilation."""
+
+
 def _sources() -> Iterator[Path]:
     yield Path(weft_core.timing.__file__)
-    yield from sorted(Path(weft_core.policies.__file__).parent.glob("*.py"))
-    yield from sorted(Path(__file__).parent.glob("*.py"))
+    yield from sorted({Path(str(inspect.getsourcefile(function))) for function in compilable.FUNCTIONS})
+    yield from (Path(str(module.__file__)) for module in (codes, features, reasons))
+    yield from (Path(__file__).parent / f"{name}.py" for name in COMPILED)
 
 
 def sources_hash() -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from weft_core.cost import CostProfile
 from weft_planner.sessions import Sample
 from weft_planner.simulation import records
-from weft_planner.simulation.inputs import book_of
+from weft_planner.simulation.inputs import book_of, check_sample
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass, checked_slo
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import DROPPED_UNPLACED, NEVER_ARRIVED, SERVED, Outcome, Timeline
@@ -33,17 +33,25 @@ def simulate(
         SimulationError: something named does not exist, or contradicts the layout.
         CostProfileError: a profile lacks a degree or a transfer that the layout needs.
     """
-    if sample.sessions == 0:
-        raise SimulationError("sample: it holds no session; draw a longer window")
+    check_sample(sample)
     classes = checked_slo(slo, int(sample.session_class.max(initial=0)) + 1)
     book = book_of(sample, layout, costs, policy, classes, options=options, seed=seed)
-    _first_events(book, options)
-    from weft_planner.simulation.kernel import run
+    play(book, options)
+    return _outcome(book, sample, layout, policy, classes, options, seed)
 
+
+def play(book: records.Book, options: Options) -> None:
+    """Run a book's events to the last one; the records then hold what happened.
+
+    Raises:
+        SimulationError: the heap of events overflowed, which no input should be able to cause.
+    """
+    from weft_planner.simulation.kernel import run  # numba is loaded by the first run, not by an import
+
+    _first_events(book, options)
     run(*book)
     if book.totals["error"][0] == records.FULL_HEAP:
         raise SimulationError("events: more were pending at once than sessions explain; please report the inputs")
-    return _outcome(book, sample, layout, policy, classes, options, seed)
 
 
 def _first_events(book: records.Book, options: Options) -> None:

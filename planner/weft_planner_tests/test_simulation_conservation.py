@@ -1,0 +1,143 @@
+"""What holds in every run: each round is served once or accounted for, tokens and memory balance, runs repeat."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_planner.sessions import Sample
+from weft_planner.simulation import Change, Layout, Options, PolicyChoice, simulate
+from weft_planner.simulation.inputs import book_of
+from weft_planner.simulation.outcome import DROPPED_TOO_LONG, DROPPED_UNPLACED, NEVER_ARRIVED, SERVED
+from weft_planner.simulation.run import play
+from weft_planner_tests.simulated import ONE_CLASS, profile
+from weft_planner_tests.test_simulation_reference import layouts, options, policies, samples
+
+
+@st.composite
+def changes(draw: st.DrawFn, workers: int) -> tuple[Change, ...]:
+    one = st.builds(
+        Change,
+        at=st.floats(0, 8),
+        worker=st.integers(0, workers - 1),
+        to=st.sampled_from(("off", "prefill", "decode")),
+        sessions=st.sampled_from(("send", "recompute")),
+        delay_s=st.sampled_from((0.0, 0.5)),
+    )
+    return tuple(draw(st.lists(one, max_size=4)))
+
+
+def with_(base: Options, **more: object) -> Options:
+    fields = {name: getattr(base, name) for name in base.__dataclass_fields__}
+    return Options(**{**fields, **more})  # type: ignore[arg-type]
+
+
+@given(
+    st.data(),
+    layouts(),
+    policies,
+    options,
+    st.sampled_from(("none", "fifo", "fair")),
+    st.sampled_from((1500, 5000, 10**5)),
+)
+def test_every_round_is_served_once_or_accounted_for(
+    data: st.DataObject, layout: Layout, policy: PolicyChoice, base: Options, links: str, kv: int
+) -> None:
+    sample: Sample = data.draw(samples(1))
+    option = with_(base, links=links, changes=data.draw(changes(len(layout.workers))), timeline_s=0.5)
+    costs = {"gpu": profile(kv=kv)}
+    outcome = simulate(sample, layout, costs, policy, ONE_CLASS, options=option, seed=1)
+    state = outcome.state
+    first = np.zeros(sample.rows, bool)
+    first[sample.first_row] = True
+    assert (state[first] != NEVER_ARRIVED).all()
+    for row in np.flatnonzero(~first):
+        # A round arrives if, and only if, the one before was served; it begins after the gap.
+        assert (state[row] != NEVER_ARRIVED) == (state[row - 1] == SERVED)
+        if state[row] != NEVER_ARRIVED:
+            assert outcome.arrival[row] >= outcome.finished[row - 1] + sample.gap[row - 1] - 1e-9
+    served = state == SERVED
+    assert (outcome.gaps[served] == sample.tokens[served] - 1).all()
+    assert np.isfinite(outcome.ttft[served]).all()
+    assert (outcome.ttft[served] >= 0).all()
+    assert np.isinf(outcome.ttft[~served]).all()
+    assert (outcome.itl_mean <= outcome.itl_max + 1e-9).all()
+    assert (outcome.kv_peak <= outcome.kv_capacity + 1e-6).all()
+    assert ((outcome.busy >= 0) & (outcome.busy <= 1 + 1e-9)).all()
+    if kv == 10**5:
+        assert not (state == DROPPED_TOO_LONG).any()
+        if not option.changes:
+            assert served.all()
+    assert outcome.timeline is not None
+    assert (outcome.timeline.kv >= -1e-6).all()
+
+
+@given(st.data(), layouts(), policies, options, st.sampled_from(("none", "fifo", "fair")))
+def test_when_all_is_done_nothing_is_left(
+    data: st.DataObject, layout: Layout, policy: PolicyChoice, base: Options, links: str
+) -> None:
+    sample: Sample = data.draw(samples(1))
+    option = with_(base, links=links)
+    book = book_of(sample, layout, {"gpu": profile(kv=6000)}, policy, ONE_CLASS, options=option, seed=3)
+    play(book, option)
+    workers = book.workers
+    assert (book.rows["state"] == SERVED).all()
+    for name in (
+        "kv_used",
+        "idle_held",
+        "queue_s",
+        "queue_tokens",
+        "queue_work",
+        "batch",
+        "context",
+        "sessions",
+        "mode",
+    ):
+        assert (workers[name] == 0).all(), name
+    assert (book.ends[:, 2] == 0).all()
+    assert (book.ends[:, 0] == -1).all()
+    assert (book.per_class["active"] == 0).all()
+    assert book.totals["net"][0] == book.totals["heap"][0] == 0
+    assert not (book.rows["state"] == DROPPED_UNPLACED).any()
+
+
+REPEAT = """
+from weft_planner.simulation import Options, PolicyChoice, layout_of, simulate
+from weft_planner_tests.simulated import ONE_CLASS, profile
+from weft_planner_tests.test_simulation_conservation import many
+for policy in (PolicyChoice(), PolicyChoice(route="ampd", order="ampd-window")):
+    option = Options(prefill_noise_sigma=0.3, retransmit_probability=0.1, links="fair")
+    layout = layout_of("disaggregated", prefill={1: 2}, decode={2: 1})
+    print(simulate(many(), layout, {"gpu": profile()}, policy, ONE_CLASS, options=option, seed=5).digest())
+"""
+
+
+def many() -> Sample:
+    from weft_planner_tests.simulated import sample_of
+
+    rng = np.random.default_rng(9)
+    sessions = [
+        (
+            float(at),
+            [(float(rng.integers(1, 900)), float(rng.integers(1, 40)), float(rng.uniform(0, 1))) for _ in range(3)],
+        )
+        for at in np.sort(rng.uniform(0, 60, 200))
+    ]
+    return sample_of(sessions)
+
+
+def test_a_seed_gives_the_same_bytes_in_another_process() -> None:
+    roots = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "core")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", REPEAT], capture_output=True, text=True, check=True, env=environment
+        ).stdout
+        for _ in range(2)
+    ]
+    assert printed[0] == printed[1]
+    assert len(set(printed[0].split())) == 2

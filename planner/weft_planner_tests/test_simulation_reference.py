@@ -1,0 +1,120 @@
+"""The compiled simulator against the slow and obvious one, event for event."""
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES
+from weft_planner.sessions import Sample
+from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
+from weft_planner_tests.reference_simulation import Reference
+from weft_planner_tests.simulated import ONE_CLASS, TWO_CLASSES, profile, sample_of
+
+
+@st.composite
+def samples(draw: st.DrawFn, classes: int) -> Sample:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    count = draw(st.integers(1, 14))
+    spread = draw(st.sampled_from((0.05, 1.0, 6.0)))
+    arrivals = np.sort(rng.uniform(0, spread, count))
+    sessions = [
+        (
+            float(at),
+            [
+                (float(rng.integers(1, 1500)), float(rng.integers(1, 30)), float(rng.uniform(0, 0.6)))
+                for _ in range(rng.integers(1, 5))
+            ],
+        )
+        for at in arrivals
+    ]
+    kinds = rng.integers(0, classes, count).tolist()
+    prefix = draw(st.sampled_from((0.0, 400.0)))
+    return sample_of(sessions, kinds=kinds, prefixes=[min(prefix, r[0][0]) for _, r in sessions])
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    kind = draw(st.sampled_from(("disaggregated", "colocated", "symmetric", "hybrid")))
+    nodes = st.integers(-1, 1)
+    few = st.integers(1, 3)
+    prefill = [Worker(draw(st.sampled_from((1, 2))), node=draw(nodes)) for _ in range(draw(few))]
+    decode = [Worker(draw(st.sampled_from((1, 2))), node=draw(nodes)) for _ in range(draw(few))]
+    if kind == "hybrid":
+        decode.append(Worker(1, colocated=True))
+    return Layout(tuple(prefill) if kind in ("disaggregated", "hybrid") else (), tuple(decode), kind)
+
+
+policies = st.builds(
+    PolicyChoice,
+    route=st.sampled_from((*POLICIES, "weft", "weft", "ampd")),
+    mode=st.sampled_from(("imd", "whole-or-chunked", "ia", "remote-jsq")),
+    binding=st.sampled_from(tuple(BINDINGS)),
+    order=st.sampled_from(tuple(ORDERS)),
+    window=st.integers(1, 4),
+    cap=st.sampled_from((None, 1, 3)),
+)
+options = st.builds(
+    Options,
+    chunked=st.sampled_from((None, True, False)),
+    chunk_limit=st.sampled_from((64, 4096)),
+    chunk_fraction=st.sampled_from((0.5, 0.9)),
+    links=st.sampled_from(("none", "fifo")),
+    history=st.sampled_from(("read", "recompute")),
+    admission=st.sampled_from(("oracle", "reserve")),
+    window_s=st.sampled_from((0.3, 10.0)),
+    prefill_noise_sigma=st.sampled_from((0.0, 0.3)),
+    chunk_noise_sigma=st.sampled_from((0.0, 0.3)),
+    retransmit_probability=st.sampled_from((0.0, 0.3)),
+    warm_up=st.just(0.0),
+)
+
+
+@settings(max_examples=120)
+@given(
+    st.data(), layouts(), policies, options, st.sampled_from((3000, 7000, 100_000)), st.booleans(), st.integers(0, 99)
+)
+def test_the_compiled_simulator_does_what_the_obvious_one_does(
+    data: st.DataObject,
+    layout: Layout,
+    policy: PolicyChoice,
+    option: Options,
+    kv: int,
+    statistics: bool,
+    seed: int,
+) -> None:
+    slo = data.draw(st.sampled_from((ONE_CLASS, TWO_CLASSES)))
+    sample = data.draw(samples(len(slo)))
+    if policy.route == "weft" and statistics:
+        policy = PolicyChoice(
+            route="weft", mode=policy.mode, binding=policy.binding, order=policy.order, params={"itl_statistic": 1.0}
+        )
+    costs = profile(kv=kv)
+    outcome = simulate(sample, layout, {"gpu": costs}, policy, slo, options=option, seed=seed)
+    reference = Reference(sample, layout, costs, policy, slo, option, seed)
+    reference.run()
+    rows = reference.rows
+    near = {"rtol": 1e-9, "atol": 1e-9}
+    np.testing.assert_array_equal(outcome.route, [r.route for r in rows])
+    np.testing.assert_array_equal(outcome.reason, [r.reason for r in rows])
+    np.testing.assert_allclose(outcome.arrival, [r.arrival for r in rows], **near)
+    served = outcome.state == 1
+    np.testing.assert_array_equal(served, [r.state == 1 for r in rows])
+    np.testing.assert_allclose(outcome.ttft[served], [r.ttft for r in rows if r.state == 1], **near)
+    np.testing.assert_allclose(outcome.finished[served], [r.finished for r in rows if r.state == 1], **near)
+    for i, row in enumerate(rows):
+        if row.state != 1:
+            continue
+        gaps = reference.gaps_of(row)
+        limit = slo[row.session.kind].itl_s
+        assert outcome.gaps[i] == len(gaps) == row.tokens - 1
+        if gaps:
+            assert math.isclose(outcome.itl_max[i], max(gaps), rel_tol=1e-9, abs_tol=1e-9)
+            assert round(outcome.itl_over[i] * len(gaps)) == sum(g > limit for g in gaps)
+            assert math.isclose(outcome.itl_mean[i], sum(gaps) / len(gaps), rel_tol=1e-9, abs_tol=1e-9)
+    assert outcome.events == reference.taken
+    assert outcome.preemptions == reference.preemptions
+    assert outcome.evictions == reference.evictions
+    assert outcome.read_tokens == reference.read_tokens
+    assert outcome.back_tokens == reference.back_tokens
