@@ -236,6 +236,7 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
     fleet["target"] = fleet["role"]
     fleet["current"] = -1
     fleet["last_chosen"] = -1e9
+    fleet["out_free"] = fleet["in_free"] = -math.inf  # samples begin before time 0
     return fleet
 
 
