@@ -181,5 +181,6 @@ def values_at(distribution: Distribution, shares: Floats) -> Floats:
     if isinstance(distribution, Lognormal):
         variance = math.log1p(distribution.variation**2)
         normal = NormalDist(math.log(distribution.mean) - variance / 2, math.sqrt(variance))
-        return np.exp(np.array([normal.inv_cdf(share) for share in shares]))
+        values: Floats = np.exp(np.array([normal.inv_cdf(share) for share in shares]))
+        return values
     return distribution.quantile(shares)
