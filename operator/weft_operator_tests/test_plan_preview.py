@@ -28,11 +28,20 @@ spec:
   profile: {analytic: {compute: 0.5}}
   planning: {objective: cost, prefill: {max: 2}, seed: 3}
 """
+ROUTINGS = (
+    "{}",
+    "{policy: ampd, alpha: 0.7, window: 5, statsWindow: 30s}",
+    "{policy: ampd, beta: 0.5, ageingCap: 6}",
+    "{policy: weft}",
+    "{policy: weft, mode: remote-jsq, order: edf, binding: least-requests, params: {width: 0.1}}",
+    "{policy: remote-jsq, ageingCap: 9}",
+)
 
 
 def manifests() -> list[str]:
     services = (path.read_text() for path in sorted(EXAMPLES.glob("*.yaml")))
-    return [MINIMAL, *(text for text in services if "kind: DisaggInferenceService" in text)]
+    routed = [f"{MINIMAL}  routing: {routing}\n" for routing in ROUTINGS]
+    return [MINIMAL, *routed, *(text for text in services if "kind: DisaggInferenceService" in text)]
 
 
 @pytest.mark.parametrize("text", manifests())

@@ -6,6 +6,8 @@ from typing import cast
 import yaml
 
 from weft_core.durations import parse_duration
+from weft_core.policies.catalogue import DEFAULT_CAP
+from weft_core.policies.live import LIVE_MODE
 from weft_planner.workload import Request, RequestError, request_of
 from weft_planner.workload_file import WorkloadFileError, request_form
 
@@ -16,6 +18,8 @@ CONFIG_MAP_KIND = "ConfigMap"
 GAP = "5s"
 MEMORY_FRACTION = 0.9
 DTYPE = "bfloat16"
+POLICY = "ampd"
+AMPD_SLACK = {"alpha": 0.9, "beta": 0.85}
 """What the API server fills in where a manifest is silent and the planner's own default differs or is told."""
 
 Json = Mapping[str, object]
@@ -94,6 +98,7 @@ def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Reque
         "objective": planning.get("objective", "latency"),
         "bounds": _some(planning, "prefill", "decode"),
         "seed": planning.get("seed", 0),
+        "routing": _routing(_object(spec, "routing", "spec", optional=True)),
         "profile": _referenced(profile, documents),
     }
     if body["profile"] is None:
@@ -103,6 +108,21 @@ def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Reque
         return request_of(body)
     except RequestError as error:
         raise RequestError("; ".join(f"spec.{fault}" for fault in str(error).split("; "))) from error
+
+
+def _routing(routing: Json) -> dict[str, object]:
+    """Return the rules that will run: a plan is simulated with them."""
+    policy = routing.get("policy", POLICY)
+    form: dict[str, object] = {"policy": policy, **_some(routing, "binding", "order", "window", "mode")}
+    if "mode" not in form:
+        form["modes"] = [LIVE_MODE]  # what the router takes where none is named
+    params = _object(routing, "params", "spec.routing", optional=True)
+    form["params"] = {**AMPD_SLACK, **_some(routing, "alpha", "beta")} if policy == "ampd" else dict(params)
+    if routing.get("ageingCap", DEFAULT_CAP) != DEFAULT_CAP:
+        form["ageingCap"] = routing["ageingCap"]
+    if "statsWindow" in routing:
+        form["statsWindow"] = _seconds(routing, "statsWindow", "spec.routing")
+    return form
 
 
 def _model(model: Json) -> dict[str, object]:

@@ -12,6 +12,8 @@ import yaml
 from weft_planner import checks, cli
 from weft_planner_tests.requests import body
 
+pytestmark = pytest.mark.timeout(300)  # the first plan of a fresh checkout compiles the simulator
+
 SERVICE = """
 apiVersion: weft.dev/v1alpha1
 kind: DisaggInferenceService
@@ -45,7 +47,7 @@ def run_solver(text: str, *, hash_seed: str = "0") -> subprocess.CompletedProces
         input=text,
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=280,
         check=False,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
     )
@@ -81,7 +83,8 @@ def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pyte
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest), "-o", "json"]) == 0
     by_manifest = json.loads(capsys.readouterr().out)
-    request = body(**{"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}})
+    routing = {"policy": "ampd", "params": {"alpha": 0.9, "beta": 0.85}, "modes": ["ia"]}
+    request = body(**{"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}, "routing": routing})
     assert by_manifest == json.loads(run_solver(json.dumps(request)).stdout)
     assert cli.main(["plan", "-f", str(manifest), "-o", "yaml", "--gpus", "8", "--objective", "cost"]) == 0
     smaller = yaml.safe_load(capsys.readouterr().out)

@@ -5,9 +5,11 @@ from typing import Any
 
 from weft_core.durations import parse_duration
 from weft_core.plan import content_hash
+from weft_core.policies.catalogue import DEFAULT_CAP
+from weft_core.policies.live import LIVE_MODE
 from weft_operator.api.capacity import Pool
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.api.serving import Bounds
+from weft_operator.api.serving import Bounds, Routing
 from weft_operator.api.workload import SloClass, Workload
 from weft_planner.workload_file import request_form
 
@@ -50,6 +52,7 @@ def planner_request(
         "bounds": {"prefill": _bounds(spec.planning.prefill), "decode": _bounds(spec.planning.decode)},
         "objective": spec.planning.objective,
         "seed": spec.planning.seed,
+        "routing": _routing(spec.routing),
     }
 
 
@@ -85,6 +88,28 @@ def _pool(pool: Pool) -> Request:
     if pool.gpus is not None:
         row["gpus"] = pool.gpus
     return row
+
+
+def _routing(routing: Routing) -> Request:
+    """Return the rules that will run: a plan is simulated with them."""
+    form: Request = {
+        "policy": routing.policy,
+        "binding": routing.binding,
+        "window": routing.window,
+        "statsWindow": parse_duration(routing.stats_window),
+        "params": dict(routing.params),
+    }
+    if routing.mode is None:
+        form["modes"] = [LIVE_MODE]  # what the router takes where none is named
+    else:
+        form["mode"] = routing.mode
+    if routing.order is not None:
+        form["order"] = routing.order
+    if routing.policy == "ampd":
+        form["params"] = {"alpha": routing.alpha, "beta": routing.beta}
+    if routing.ageing_cap != DEFAULT_CAP:
+        form["ageingCap"] = routing.ageing_cap
+    return form
 
 
 def _bounds(bounds: Bounds) -> Request:
