@@ -1,4 +1,4 @@
-"""Simulate the decode pool alone: continuous batching on k workers, prefills idealised, KV reserved per session.
+"""Simulate the decode pool alone: continuous batching on k workers, prefills idealised, KV held by running rounds.
 
 The batch of a worker changes only when a sequence joins or ends, so all steps between two changes are taken at
 once; a sequence that comes in mid-step joins at the next step, as in an engine.
@@ -11,13 +11,14 @@ from collections import deque
 import numpy as np
 
 from weft_core.cost import DegreeCosts
-from weft_planner.sessions import WARM_UP, Floats, Sample
+from weft_planner.distributions import Floats
+from weft_planner.sessions import WARM_UP, Sample
 
 
 class _Worker:
     """One decode worker: its clock, the step it is at, the running batch and the KV that is not reserved."""
 
-    __slots__ = ("batch", "context", "ends", "free", "index", "now", "steps", "version", "waiting")
+    __slots__ = ("batch", "context", "ends", "free", "index", "line", "now", "steps", "version", "waiting")
 
     def __init__(self, index: int, free: float) -> None:
         self.index = index
@@ -29,6 +30,7 @@ class _Worker:
         self.version = 0
         self.ends: list[tuple[int, int, int, float]] = []  # (step at which it ends, row, tokens, when it was ready)
         self.waiting: list[tuple[int, int, float]] = []  # (row, tokens, ready), for the step in progress to end
+        self.line: deque[tuple[int, int, float]] = deque()  # the same, for KV of this worker to get free
 
 
 def simulate_decode(
@@ -42,9 +44,9 @@ def simulate_decode(
 ) -> Floats:
     """Return the mean inter-token gap of every round that begins to decode in the observed window, in seconds.
 
-    A session is bound, at its first round, to the worker with the most KV left, and holds its final context there
-    until it ends; when none has room it waits, and the wait counts in that round's gaps. ``pace`` places the
-    sessions that are under way at time 0.
+    A session is bound, at its first round, to the worker with the most KV left, and stays there. Each round holds its
+    final context while it decodes, for engines evict what idle sessions hold; without room it waits, and the wait
+    counts in that round's gaps. ``pace`` places the sessions that are under way at time 0.
     """
     return _DecodePool(sample, costs, prefill_s=prefill_s, workers=workers).run(pace, warm_up)
 
@@ -59,7 +61,7 @@ class _DecodePool:
         self._tokens = np.maximum(sample.tokens - 1, 0).astype(np.int64).tolist()
         self._between = (sample.gap + np.append(prefill_s[1:], 0.0)).tolist()  # to the next round's first token
         self._session = sample.session.tolist()
-        self._reserve = sample.reserve.tolist()
+        self._need = (sample.history + sample.increment + sample.tokens).tolist()
         self._prefill_s = prefill_s
         self._bound: dict[int, _Worker] = {}
         self._queue: deque[tuple[int, int, float]] = deque()
@@ -99,28 +101,30 @@ class _DecodePool:
         for session, row in zip(sessions.tolist(), due[where].tolist(), strict=True):
             if session in busy:
                 continue
-            if row > 0 and self._session[row - 1] == session:
-                self._bind(session)  # between two rounds: its KV is there already
+            if row > 0 and self._session[row - 1] == session:  # between two rounds
+                self._bound[session] = self._workers[session % len(self._workers)]
             heapq.heappush(self._events, (float(ready[row]), -1, row))
 
-    def _bind(self, session: int) -> _Worker | None:
-        need = self._reserve[session]
-        worker = max(self._workers, key=lambda w: w.free)
-        if worker.free < need:
-            return None
+    def _take(self, row: int) -> _Worker | None:
+        """Hold a round's KV on its session's worker, or on the one with most room; None when there is none."""
+        need = self._need[row]
+        worker = self._bound.get(self._session[row]) or max(self._workers, key=lambda w: w.free)
+        if worker.free < need and worker.batch + len(worker.waiting) > 0:
+            return None  # a worker that is empty takes it whatever it needs: nothing would get free
         worker.free -= need
-        self._bound[session] = worker
+        self._bound[self._session[row]] = worker
         return worker
 
     def _ready(self, row: int, tokens: int, now: float, *, resumed: bool = False) -> None:
-        session = self._session[row]
-        worker = self._bound.get(session) or self._bind(session)
-        if worker is None:
-            self._queue.append((row, tokens, now))
-        elif tokens == 0:
-            self._advance_session(row, worker, now)
-        else:
+        if tokens == 0:
+            self._follow(row, now)
+            return
+        worker = self._take(row)
+        if worker is not None:
             self._join(worker, row, tokens, ready=-math.inf if resumed else now, now=now)
+            return
+        home = self._bound.get(self._session[row])
+        (self._queue if home is None else home.line).append((row, tokens, now))
 
     def _join(self, worker: _Worker, row: int, tokens: int, *, ready: float, now: float) -> None:
         if worker.batch == 0:
@@ -149,37 +153,41 @@ class _DecodePool:
             worker.context -= self._context[row] + self._tokens[row]
             if ready >= self._begin:
                 self._gaps.append((now - ready) / self._tokens[row])
-            self._advance_session(row, worker, now)
+            worker.free += self._need[row]
+            self._follow(row, now)
         waiting, worker.waiting = worker.waiting, []
         for row, tokens, ready in waiting:
             self._enter(worker, row, tokens, ready)
+        for line in (worker.line, self._queue):
+            while line:
+                row, tokens, ready = line[0]
+                taken = self._take(row)
+                if taken is None:
+                    break
+                line.popleft()
+                self._join(taken, row, tokens, ready=ready, now=now)
         if worker.batch:
             self._schedule(worker)
 
-    def _advance_session(self, row: int, worker: _Worker, now: float) -> None:
-        session = self._session[row]
+    def _follow(self, row: int, now: float) -> None:
+        """Begin the session's next round after its gap, or forget where the session was."""
         following = row + 1
-        if following < len(self._session) and self._session[following] == session:
+        if following < len(self._session) and self._session[following] == self._session[row]:
             heapq.heappush(self._events, (now + self._between[row], -1, following))
-            return
-        worker.free += self._reserve[session]
-        self._bound.pop(session, None)
-        while self._queue:
-            waiting, tokens, ready = self._queue[0]
-            if self._bind(self._session[waiting]) is None:
-                return
-            self._queue.popleft()
-            if tokens == 0:  # nothing to decode: its next round follows from the event loop
-                heapq.heappush(self._events, (now, -1, waiting))
-            else:
-                self._join(self._bound[self._session[waiting]], waiting, tokens, ready=ready, now=now)
+        else:
+            self._bound.pop(self._session[row], None)
 
     def _step(self, batch: int, context: float) -> float:
         lines = self._lines.get(batch)
         if lines is None:  # at a given batch every piece is a line in the context
             lines = [(piece.seconds(batch, 0), piece.per_context_token) for piece in self._pieces]
             self._lines[batch] = lines
-        return max(base + slope * context for base, slope in lines)
+        longest = 0.0
+        for base, slope in lines:
+            seconds = base + slope * context
+            if seconds > longest:
+                longest = seconds
+        return longest
 
     def _steps_seconds(self, worker: _Worker, steps: int) -> float:
         """Return the time of several steps of one batch: the context grows evenly, so the middle step is the mean."""

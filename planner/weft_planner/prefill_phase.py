@@ -4,7 +4,8 @@ import heapq
 
 import numpy as np
 
-from weft_planner.sessions import WARM_UP, Floats, Sample
+from weft_planner.distributions import Floats
+from weft_planner.sessions import WARM_UP, Sample
 
 
 def simulate_prefill(

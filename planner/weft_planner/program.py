@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+Kind = Literal["binary", "integer", "continuous"]
 Coefficients = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A decision variable; a binary is 0 or 1, a continuous one is 0 or more."""
+    """A decision variable; a binary is 0 or 1, an integer and a continuous one are 0 or more."""
 
     name: str
-    kind: Literal["binary", "continuous"]
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Program:
     constraints: list[Constraint] = field(default_factory=list)
     objective: dict[int, float] = field(default_factory=dict)
 
-    def add_variable(self, name: str, kind: Literal["binary", "continuous"]) -> int:
+    def add_variable(self, name: str, kind: Kind) -> int:
         """Add a variable and return its index."""
         self.variables.append(Variable(name, kind))
         return len(self.variables) - 1
@@ -57,3 +58,24 @@ class Solved:
     values: tuple[float, ...]
     objective: float
     optimal: bool
+
+
+def program_to_json(program: Program) -> dict[str, object]:
+    """Return a JSON-ready form of a program."""
+    return {
+        "variables": [[v.name, v.kind] for v in program.variables],
+        "constraints": [[c.name, c.terms, c.lower, c.upper] for c in program.constraints],
+        "objective": list(program.objective.items()),
+    }
+
+
+def program_from_json(body: Mapping[str, Any]) -> Program:
+    """Read what ``program_to_json`` wrote."""
+    return Program(
+        variables=[Variable(name, kind) for name, kind in body["variables"]],
+        constraints=[
+            Constraint(name, tuple((index, weight) for index, weight in terms), lower, upper)
+            for name, terms, lower, upper in body["constraints"]
+        ],
+        objective=dict(body["objective"]),
+    )

@@ -1,6 +1,5 @@
 """The parts of a planning request other than the workload; every refusal names the field and the fix."""
 
-
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 

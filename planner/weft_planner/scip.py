@@ -1,8 +1,13 @@
-"""Solve integer programs with SCIP; the only module that speaks to pyscipopt."""
+"""Solve integer programs with SCIP; the only module that speaks to pyscipopt.
 
-from pyscipopt import Model, quicksum
+As a program of its own (``python -m weft_planner.scip``) it answers one program per line, so that a solver that crashes
+or hangs takes nothing else with it; ``weft_planner.solver`` is its caller.
+"""
 
-from weft_planner.program import Program, Solved
+import json
+import sys
+
+from weft_planner.program import Program, Solved, program_from_json
 
 TOLERANCE = 1e-9
 """Below the smallest tie-break weight (1e-6 for one GPU); SCIP's default of 1e-6 could not tell ties apart."""
@@ -16,14 +21,18 @@ def solve(program: Program, *, time_limit_s: float) -> Solved | None:
     """Return an optimal or, at the time limit, the best known solution; None when the program is infeasible.
 
     Raises:
-        SolverError: the time limit passed without any solution, or SCIP failed.
+        SolverError: SCIP is not installed, failed, or found no solution in time.
     """
+    try:
+        from pyscipopt import Model, quicksum
+    except (ImportError, OSError) as error:
+        raise SolverError(f"SCIP cannot be loaded ({error})") from error
     model = Model("weft")
     model.hideOutput()
     model.setParam("limits/time", time_limit_s)
     model.setParam("numerics/feastol", TOLERANCE)
     model.setParam("parallel/maxnthreads", 1)
-    kinds = {"binary": "B", "continuous": "C"}
+    kinds = {"binary": "B", "integer": "I", "continuous": "C"}
     variables = [model.addVar(name=v.name, vtype=kinds[v.kind], lb=0.0) for v in program.variables]
     for constraint in program.constraints:
         if not constraint.terms:
@@ -52,3 +61,27 @@ def solve(program: Program, *, time_limit_s: float) -> Solved | None:
 
 def _broken_by_zero(lower: float | None, upper: float | None) -> bool:
     return (lower is not None and lower > 0) or (upper is not None and upper < 0)
+
+
+def main() -> int:
+    """Answer programs, one JSON object per line, until the input ends."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer: dict[str, object]
+        try:
+            solved = solve(program_from_json(asked["program"]), time_limit_s=asked["timeLimit"])
+        except SolverError as error:
+            answer = {"error": str(error)}
+        else:
+            answer = {
+                "solved": None
+                if solved is None
+                else {"values": solved.values, "objective": solved.objective, "optimal": solved.optimal}
+            }
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,15 +7,17 @@ simulated: its latency is infinite and its utilisation says by how much it is to
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft_core.cost import CostProfile
+from weft_core.layouts import Role
 from weft_planner.decode_phase import simulate_decode
+from weft_planner.distributions import Floats
 from weft_planner.prefill_phase import simulate_prefill
-from weft_planner.sessions import WARM_UP, Floats, Sample
+from weft_planner.sessions import WARM_UP, Sample
 
 STEADY_LIMIT = 0.98
 """Utilisation from which a queue counts as unbounded: above it a finite window only shows the beginning of the end."""
@@ -60,20 +62,30 @@ def prefill_seconds(profile: CostProfile, *, history: Floats, increment: Floats,
 
 
 def phase_inputs(
-    sample: Sample, profile: CostProfile, *, degrees: Sequence[int], percentile: float, bidirectional: bool
-) -> PhaseInputs:
-    """Prepare the simulations: the other phase is idealised as its fastest degree without any queue."""
+    sample: Sample,
+    pools: Mapping[str, tuple[CostProfile, Sequence[int]]],
+    *,
+    percentile: float,
+    bidirectional: bool,
+) -> dict[str, PhaseInputs]:
+    """Prepare the simulations of every pool, given its profile and degrees.
+
+    The other phase is idealised as the fastest degree of any pool without any queue. Pools of one profile share one
+    object.
+    """
     history, increment = _computed(sample, bidirectional)
-    times = [prefill_seconds(profile, history=history, increment=increment, degree=n) for n in degrees]
     context = float(sample.history.mean() + sample.increment.mean())
-    return PhaseInputs(
-        sample=sample,
-        profile=profile,
-        percentile=percentile,
-        pace=min(profile.t_dec(batch=1, context=context, degree=n) for n in degrees),
-        prefill_s=np.min(np.stack(times), axis=0),
-        bidirectional=bidirectional,
-    )
+    fleet = [(profile, n) for profile, degrees in pools.values() for n in degrees]
+    times = [prefill_seconds(profile, history=history, increment=increment, degree=n) for profile, n in fleet]
+    pace = min(profile.t_dec(batch=1, context=context, degree=n) for profile, n in fleet)
+    best = np.min(np.stack(times), axis=0)
+    by_profile: dict[int, PhaseInputs] = {}
+    for profile, _ in pools.values():
+        by_profile.setdefault(
+            id(profile),
+            PhaseInputs(sample, profile, percentile, pace=pace, prefill_s=best, bidirectional=bidirectional),
+        )
+    return {name: by_profile[id(profile)] for name, (profile, _) in pools.items()}
 
 
 def _computed(sample: Sample, bidirectional: bool) -> tuple[Floats, Floats]:
@@ -166,9 +178,44 @@ def decode_load(inputs: PhaseInputs, *, degree: int, workers: int) -> DecodeLoad
         else:
             high = middle
     pace = step(max(1.0, high))
-    lifetimes = sample.lifetimes(inputs.prefill_s + steps * pace + sample.gap)
-    held = sample.rate / workers * float((sample.reserve * lifetimes).mean())
+    # Engines evict what idle sessions hold, so only running rounds count; for one round is rate x context x time.
+    held = (
+        sample.rate / workers * sample.per_session((sample.history + sample.increment + sample.tokens) * steps * pace)
+    )
     return DecodeLoad(pace=pace, utilisation=max(demand / supply, held / capacity))
+
+
+def at_load(inputs: PhaseInputs, rate: float) -> PhaseInputs:
+    """Return the same sessions arriving at another rate: what one worker of form B sees."""
+    sample = inputs.sample
+    stretch = sample.rate / rate
+    return replace(
+        inputs,
+        sample=replace(
+            sample,
+            rate=rate,
+            window=sample.window * stretch,
+            arrival=sample.arrival * stretch,
+            past=sample.past * stretch,
+        ),
+    )
+
+
+def full_load(inputs: PhaseInputs, role: Role, degree: int) -> float:
+    """Return the sessions per second at which one worker is used all the time."""
+    sample = inputs.sample
+    if role == "prefill":
+        history, increment = _computed(sample, inputs.bidirectional)
+        service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
+        return 1 / sample.per_session(service)
+    low, high = 0.0, sample.rate
+    while high < 1e9 and decode_load(at_load(inputs, high), degree=degree, workers=1).utilisation < 1:
+        low, high = high, 2 * high
+    for _ in range(20):
+        middle = (low + high) / 2
+        over = decode_load(at_load(inputs, middle), degree=degree, workers=1).utilisation >= 1
+        low, high = (low, middle) if over else (middle, high)
+    return low
 
 
 def _tau(values: Floats, percentile: float, utilisation: float) -> Tau:

@@ -7,7 +7,8 @@ import pytest
 
 from weft_core.cost import DecodePiece, DegreeCosts, PrefillPiece
 from weft_planner.decode_phase import simulate_decode
-from weft_planner.sessions import Floats, Sample, draw
+from weft_planner.distributions import Floats
+from weft_planner.sessions import Sample, draw
 from weft_planner_tests.requests import workload
 
 
@@ -111,13 +112,21 @@ def test_more_workers_share_the_load() -> None:
     assert gaps[-1] >= 0.021
 
 
-def test_sessions_wait_for_kv_memory_and_the_wait_counts() -> None:
+def test_rounds_wait_for_kv_memory_and_the_wait_counts() -> None:
     sample = sessions(arrival_rate=1.0)
     roomy = run(sample, costs())
-    held = sample.rate * float((sample.reserve * 13).mean())  # a session lives for about 13 s here
-    tight = run(sample, costs(kv=int(held * 1.05)))
+    running = sample.rate * sample.per_session((sample.history + sample.increment + sample.tokens) * 60 * 0.025)
+    tight = run(sample, costs(kv=int(running * 1.3)))
     assert np.percentile(tight, 99) > 2 * np.percentile(roomy, 99)
     assert np.percentile(tight, 20) < 1.5 * np.percentile(roomy, 20)
+
+
+def test_sessions_between_rounds_hold_nothing() -> None:
+    """With long gaps many sessions are alive and few of them decode: what the idle ones hold may be evicted."""
+    sample = sessions(arrival_rate=0.3, gap=120.0)
+    alive = sample.rate * float((sample.reserve * sample.lifetimes(np.full(sample.rows, 122.0))).mean())
+    tight = run(sample, costs(kv=int(alive / 8)))
+    assert np.percentile(tight, 95) == pytest.approx(np.percentile(run(sample, costs()), 95), rel=0.02)
 
 
 def test_answers_of_one_token_have_no_gap() -> None:

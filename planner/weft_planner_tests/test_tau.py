@@ -1,10 +1,11 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from weft_core.analytic import derive_profile
-from weft_core.cost import CostProfile, CostProfileError
+from weft_core.cost import CostProfile, CostProfileError, DegreeCosts
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_planner.sessions import draw
@@ -16,7 +17,7 @@ PROFILE = derive_profile(MODELS[LLAMA], GPUS["nvidia-h20"], degrees=(2, 4, 8))
 
 def phases(*, profile: CostProfile = PROFILE, bidirectional: bool = True, **means: float) -> PhaseInputs:
     sample = draw(workload(**means), max_model_len=32768, round_seconds=3.0, seed=0)
-    return phase_inputs(sample, profile, degrees=(2, 4, 8), percentile=95, bidirectional=bidirectional)
+    return phase_inputs(sample, {"a": (profile, (2, 4, 8))}, percentile=95, bidirectional=bidirectional)["a"]
 
 
 def test_prefill_times_over_arrays_are_those_of_the_profile() -> None:
@@ -72,16 +73,26 @@ def test_recomputing_history_costs_time() -> None:
 
 
 def test_kv_memory_limits_decode_workers() -> None:
-    """Long pauses hold KV: few tokens per second, and yet the worker is full."""
-    tau = tau_dec(phases(arrival_rate=2.0, gap=120.0, decode=10.0), degree=2, counts=[1, 32])
+    """Long contexts fill a worker before its steps get slow; pauses do not, for idle sessions may be evicted."""
+    small = DegreeCosts(
+        prefill=PROFILE.degrees[2].prefill,
+        decode=PROFILE.degrees[2].decode,
+        weight_bytes_per_gpu=1,
+        kv_capacity_tokens=40_000,
+    )
+    scarce = replace(PROFILE, degrees={**PROFILE.degrees, 2: small})
+    tau = tau_dec(phases(profile=scarce, first_prompt=8000.0, arrival_rate=1.0), degree=2, counts=[1, 32])
     assert tau[1].quantile_s == math.inf
+    assert tau[1].utilisation > 1
     assert tau[32].quantile_s < 0.1
+    idle = tau_dec(phases(arrival_rate=2.0, gap=120.0, decode=10.0), degree=2, counts=[1])
+    assert idle[1].utilisation < 0.5
 
 
 def test_answers_of_one_token_have_no_itl() -> None:
     sample = draw(workload(decode=1.0), max_model_len=32768, round_seconds=3.0, seed=0)
     flat = type(sample)(**{**{f: getattr(sample, f) for f in sample.__slots__}, "tokens": np.ones(sample.rows)})
-    inputs = phase_inputs(flat, PROFILE, degrees=(2,), percentile=95, bidirectional=True)
+    inputs = phase_inputs(flat, {"a": (PROFILE, (2,))}, percentile=95, bidirectional=True)["a"]
     assert tau_dec(inputs, degree=2, counts=[1])[1].quantile_s == 0.0
 
 

@@ -1,0 +1,126 @@
+"""Let contestants carry rising load until few are left, and measure how much those carry: goodput at the SLO.
+
+Goodput is the rate in sessions per second up to which the share that meets the SLO stays at its goal. Rates are
+multiples of the workload's, and every contestant sees the same sessions at each of them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from weft_planner.contestants import Contestant
+from weft_planner.trials import Trials
+
+STEP = 1.25
+"""Rates of the ladder rise by this factor; between two of its steps goodput is interpolated."""
+RUNGS = 16
+"""Steps up or down at most: a factor of 35."""
+CLOSE = 0.02
+"""Goodputs that differ by less are taken as equal: beyond two points the seeds do not tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """Multiples of the workload's rate: the highest known to hold the SLO (0: none), the lowest known not to."""
+
+    holds: float
+    fails: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A finalist: its bracket from short runs and its attainment at the last rate it was tried at."""
+
+    contestant: Contestant
+    bracket: Bracket
+    attained: float
+
+
+def finalists(
+    trials: Trials, contestants: Sequence[Contestant], *, rate: float, goal: float, start: float, count: int
+) -> list[Standing]:
+    """Return the ``count`` contestants that hold the SLO at the highest load, or come nearest to it.
+
+    All run at ``start`` times the rate. While more than ``count`` hold the SLO, those go on at a higher rate; the rest
+    of the places goes to those that failed last, by their attainment.
+    """
+    standing: dict[str, Standing] = {}
+    left = list(contestants)
+    multiple, below = start, 0.0
+    for _ in range(RUNGS):
+        shares = [row[0] for row in trials.attained(left, rate * multiple)]
+        held = [share >= goal for share in shares]
+        if not any(held) and below > 0:
+            for c, share in zip(left, shares, strict=True):
+                standing[c.key] = Standing(c, Bracket(below, multiple), share)
+            break
+        for c, share, ok in zip(left, shares, held, strict=True):
+            bracket = Bracket(multiple, math.inf) if ok else Bracket(below, multiple)
+            standing[c.key] = Standing(c, bracket, share)
+        left = [c for c, ok in zip(left, held, strict=True) if ok]
+        if len(left) <= count:
+            break
+        multiple, below = multiple * STEP, multiple
+    ranked = sorted(standing.values(), key=lambda s: (-s.bracket.holds, -s.attained, s.contestant.key))
+    return ranked[:count]
+
+
+def goodputs(trials: Trials, contestant: Contestant, bracket: Bracket, *, rate: float, goal: float) -> list[float]:
+    """Return each seed's goodput in sessions per second, from full runs at two neighbouring rates.
+
+    The bracket of short runs tells where to begin; attainment is taken as linear between the two rates.
+    """
+    known: dict[int, list[float]] = {}
+
+    def shares(rung: int) -> list[float]:
+        if rung not in known:
+            known[rung] = trials.attained([contestant], rate * STEP**rung, full=True)[0]
+        return known[rung]
+
+    def holds(rung: int) -> bool:
+        return fmean(shares(rung)) >= goal
+
+    low = _neighbour(holds, _rung(bracket.holds if bracket.holds > 0 else bracket.fails / STEP))
+    if low is None:
+        return [0.0] * len(shares(next(iter(known))))
+    lower, upper = rate * STEP**low, rate * STEP ** (low + 1)
+    return [
+        _crossing(lower, upper, below, above, goal) for below, above in zip(shares(low), shares(low + 1), strict=True)
+    ]
+
+
+def _neighbour(holds: Callable[[int], bool], start: int) -> int | None:
+    """Return the highest rung that holds before one that does not, None when none within reach does.
+
+    Steps away from ``start`` double, then the last one is halved: a wrong start costs little.
+    """
+    step = 1
+    if holds(start):
+        low, high = start, start + 1
+        while holds(high) and high < start + RUNGS:
+            step *= 2
+            low, high = high, high + step
+    else:
+        low, high = start - 1, start
+        while not holds(low):
+            if low <= start - RUNGS:
+                return None
+            step *= 2
+            low, high = low - step, low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _rung(multiple: float) -> int:
+    return round(math.log(multiple) / math.log(STEP))
+
+
+def _crossing(lower: float, upper: float, below: float, above: float, goal: float) -> float:
+    """Return the rate at which one seed's attainment falls to the goal, within the rates' neighbourhood."""
+    if below <= above:
+        return lower if below < goal else upper
+    at = lower + (upper - lower) * (below - goal) / (below - above)
+    return min(max(at, lower / STEP), upper * STEP)

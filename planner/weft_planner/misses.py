@@ -1,0 +1,176 @@
+"""Say why the best plan misses the SLO: which threshold, the nearest SLO that holds, the GPUs that would hold it."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft_core.shortfall import Constraint, Remedy, Shortfall
+from weft_planner.contestants import Contestant, runnable_policies
+from weft_planner.distributions import Floats
+from weft_planner.inputs import Inputs, prepare
+from weft_planner.judging import Judged
+from weft_planner.reasons import thresholds
+from weft_planner.relaxing import changed
+from weft_planner.search import Search
+from weft_planner.shortlist import Groups, least_gpus, prune
+from weft_planner.trials import Trials, reading_of
+from weft_planner.verdicts import units_of
+from weft_planner.workload import Request
+
+MOST_GPUS = 1024
+MARGIN = 1.03
+"""A relaxed threshold is this much above what was seen; it is raised in such steps until the simulation holds it."""
+STEPS = 24
+FAR = 100.0
+"""An SLO this many times as lax is none: the queue grows for as long as one looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """The nearest SLO that holds in seconds, and what had to be relaxed."""
+
+    ttft: float
+    itl: float
+    binding: Constraint
+
+
+def shortfall_of(inputs: Inputs, trials: Trials, best: Judged, search: Search) -> Shortfall:
+    """Return what keeps the best plan from holding the SLO, and what would do."""
+    request = inputs.request
+    overloaded = trials.overloaded(best.contestant, request.workload.arrival_rate)
+    nearest = None if overloaded else _nearest(inputs, trials, best)
+    enough = _enough_gpus(inputs, search, best)
+    binding: Constraint = nearest.binding if nearest is not None else "gpus"
+    if request.budget_per_hour is not None and enough is not None and enough <= request.capacity.gpus:
+        binding = "budget"
+    free = all(pool.gpus is None and pool.nodes is None for pool in request.capacity.pools)
+    remedies = []
+    if nearest is not None and nearest.itl == request.slo.itl:
+        remedies.append(Remedy("slo.ttft", nearest.ttft))
+    elif nearest is not None and nearest.ttft == request.slo.ttft:
+        remedies.append(Remedy("slo.itl", nearest.itl))
+    if enough is not None and binding == "budget":
+        remedies.insert(0, Remedy("budgetPerHour", _price(request, enough)))
+    elif enough is not None and free and request.budget_per_hour is None:
+        remedies.append(Remedy("capacity.gpus", enough))
+    return Shortfall(
+        binding=binding,
+        message=_message(request, best, nearest, enough, binding),
+        nearest_ttft_s=None if nearest is None else nearest.ttft,
+        nearest_itl_s=None if nearest is None else nearest.itl,
+        least_gpus=enough,
+        remedies=tuple(remedies),
+    )
+
+
+def _nearest(inputs: Inputs, trials: Trials, best: Judged) -> _Nearest | None:
+    """Return the nearest SLO that this very layout holds: one threshold where that is enough, else both in proportion.
+
+    Rules look at the thresholds, so each try is simulated anew, a step further until it holds.
+    """
+    slo = inputs.request.slo
+    runs = [units_of(outcome, reading_of(inputs.request)) for outcome in trials.outcomes(best.contestant)]
+    ttft = np.concatenate([run.ttft / run.ttft_slo for run in runs])
+    itl = np.concatenate([run.itl / run.itl_slo for run in runs])
+    relaxed = _least_factors(ttft, itl, slo.attainment)
+    if slo.itl_statistic == "p95" and relaxed[1] > 1:
+        relaxed = relaxed[0], 1.0  # a share of gaps, not a time: begin at the threshold and step
+    binding: Constraint = "ttft" if relaxed[0] >= relaxed[1] else "itl"
+    loosen_ttft, loosen_itl = relaxed[0] > 1, itl_misses(itl, slo.attainment)
+    factors = list(relaxed)
+    for _ in range(STEPS):
+        factors = [f * MARGIN if loosen else 1.0 for f, loosen in zip(factors, (loosen_ttft, loosen_itl), strict=True)]
+        if max(factors) > FAR or not all(math.isfinite(f) for f in factors):
+            return None
+        tried = _Nearest(_figure(slo.ttft * factors[0]), _figure(slo.itl * factors[1]), binding)
+        request = changed(changed(inputs.request, "slo.ttft", tried.ttft), "slo.itl", tried.itl)
+        shares = Trials(inputs.asking(request)).attained([best.contestant], request.workload.arrival_rate, full=True)
+        if sum(shares[0]) / len(shares[0]) >= slo.attainment:
+            return tried
+    return None
+
+
+def _least_factors(ttft: Floats, itl: Floats, goal: float) -> tuple[float, float]:
+    """Return by how much (TTFT, ITL) thresholds must grow at least for the goal: one alone where that does."""
+    count = max(1, math.ceil(goal * len(ttft)))
+    for fixed, grown in ((itl, ttft), (ttft, itl)):
+        reach = np.sort(grown[fixed <= 1])
+        if len(reach) >= count and math.isfinite(reach[count - 1]):
+            factor = max(1.0, float(reach[count - 1]))
+            return (factor, 1.0) if fixed is itl else (1.0, factor)
+    both = float(np.sort(np.maximum(ttft, itl))[count - 1])
+    return both, both
+
+
+def itl_misses(itl: Floats, goal: float) -> bool:
+    """Tell whether ITL alone keeps more units out than the goal allows."""
+    return float((itl <= 1).mean()) < goal
+
+
+def _larger(request: Request, best: Judged) -> list[int]:
+    """Return GPU counts on which to look for enough: about what the goodput says is lacking, and twice that.
+
+    Without any goodput it is not the load that keeps the SLO from holding, so one look is enough.
+    """
+    gpus = request.capacity.gpus
+    if best.goodput <= 0:
+        return [min(MOST_GPUS, 2 * gpus)]
+    wanted = request.workload.arrival_rate * (1 + request.headroom if request.objective == "cost" else 1.0)
+    lacking = max(1.25, 1.25 * wanted / best.goodput)
+    return sorted({min(MOST_GPUS, math.ceil(factor * gpus * lacking)) for factor in (1, 2)})
+
+
+def _enough_gpus(inputs: Inputs, search: Search, best: Judged) -> int | None:
+    """Return the fewest GPUs, in pools without end, on which the best layout holds the SLO; None: not found."""
+    request = inputs.request
+    for gpus in _larger(request, best):
+        pools = tuple(pool.model_copy(update={"gpus": None, "nodes": None}) for pool in request.capacity.pools)
+        larger = request.model_copy(
+            update={
+                "capacity": request.capacity.model_copy(update={"gpus": gpus, "pools": pools}),
+                "budget_per_hour": None,
+            }
+        )
+        trials_inputs = prepare(larger)
+        pruned = prune(trials_inputs, search)
+        if pruned is None:
+            continue
+        trials = Trials(trials_inputs)
+
+        def holds(groups: Groups, trials: Trials = trials) -> bool:
+            tries = [Contestant("disaggregated", groups, policy) for policy in runnable_policies(request)]
+            wanted = 1 + request.headroom if request.objective == "cost" else 1.0
+            shares = trials.attained(tries, request.workload.arrival_rate * wanted, full=True)
+            return any(sum(row) / len(row) >= request.slo.attainment for row in shares)
+
+        found = least_gpus(pruned, holds)
+        if found is not None:
+            return found
+    return None
+
+
+def _price(request: Request, gpus: int) -> float:
+    """Return what so many GPUs cost at most."""
+    return gpus * max(pool.price_per_gpu_hour or 0.0 for pool in request.capacity.pools)
+
+
+def _message(request: Request, best: Judged, nearest: _Nearest | None, enough: int | None, binding: Constraint) -> str:
+    slo = request.slo
+    attained = best.predicted.attainment
+    share = f"{attained.value:.1%} of {slo.unit}s meet the SLO, {slo.attainment:.0%} are wanted" if attained else ""
+    parts = [f"{binding}: {share}"]
+    if nearest is not None:
+        parts.append(f"an SLO of {thresholds(nearest.ttft, nearest.itl)} would hold on these GPUs")
+    else:
+        carried = best.goodput / request.workload.arrival_rate
+        parts.append(f"these GPUs carry about {carried:.0%} of the arrival rate")
+    if enough is not None:
+        parts.append(f"{enough} GPUs would hold the SLO")
+    else:
+        parts.append(f"not even {_larger(request, best)[-1]} GPUs would hold it")
+    return "; ".join(parts)
+
+
+def _figure(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,145 @@
+"""Prune: the layouts worth simulating, from both integer programs, on all GPUs and for less money."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from weft_core.plan import PlannedGroup, Role
+from weft_planner import phases
+from weft_planner.candidates import Candidate, Limits, keeps_limits, money
+from weft_planner.inputs import Inputs
+from weft_planner.search import Search
+
+BEST = 6
+"""Layouts of form A on all GPUs that are simulated: beyond, the phases' latencies rank them far behind."""
+NEAR = 2
+"""Layouts at the least budget that holds the SLO, and one step of a GPU to either side of it."""
+MIXED = 2
+MIXED_FROM = 257
+"""GPUs from which form B is asked too: its tables do not grow with the cluster."""
+
+Groups = tuple[PlannedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What the programs choose among, and how to ask them."""
+
+    inputs: Inputs
+    search: Search
+    sides: dict[Role, list[Candidate]]
+    limits: Limits
+
+    @property
+    def utilisation(self) -> float:
+        """Return the least use of the busier phase that any layout could have."""
+        return max(min((c.tau.utilisation for c in side), default=0.0) for side in self.sides.values())
+
+    def best(self, count: int, *, budget: float | None = None, gpus: int | None = None) -> list[Groups]:
+        """Return the layouts of the best latencies, within a budget (money, or GPUs without prices) or fewer GPUs."""
+        limits = self.limits
+        if budget is not None:
+            limits = replace(limits, budget=budget if limits.budget is None else min(budget, limits.budget))
+        if gpus is not None:
+            limits = replace(limits, gpus=min(gpus, limits.gpus))
+        found = self.search.pairs(
+            self.sides["prefill"], self.sides["decode"], limits=limits, objective="latency", count=count
+        )
+        return [layout.groups for layout in found]
+
+    def cheapest(self, count: int) -> list[Groups]:
+        """Return the cheapest layouts that hold the SLO by the phases alone."""
+        found = self.search.pairs(
+            self.sides["prefill"], self.sides["decode"], limits=self.limits, objective="cost", count=count
+        )
+        return [layout.groups for layout in found]
+
+
+def prune(inputs: Inputs, search: Search) -> Pruned | None:
+    """Return what the programs choose among, None when no layout keeps every limit."""
+    sides: dict[Role, list[Candidate]] = {
+        "prefill": phases.candidates(inputs, "prefill"),
+        "decode": phases.candidates(inputs, "decode"),
+    }
+    pruned = Pruned(inputs, search, sides, inputs.limits)
+    if pruned.best(1):
+        return pruned
+    pruned = replace(pruned, limits=replace(inputs.limits, kv_tokens=0.0))
+    if not pruned.best(1):
+        return None
+    search.notes.append("no layout of these GPUs holds the KV of all running rounds at once")
+    return pruned
+
+
+def layouts(pruned: Pruned) -> list[Groups]:
+    """Return the layouts to simulate on all GPUs: the best of form A, of form B where it applies, and what runs now."""
+    found = pruned.best(BEST) + _mixed(pruned) + _current(pruned)
+    return list(dict.fromkeys(found))
+
+
+def thrifty(pruned: Pruned, holds: Callable[[Groups], bool]) -> list[Groups]:
+    """Return layouts around the least budget whose best layout holds the SLO, found by halving; none when none does.
+
+    ``holds`` simulates. A budget step is one of the cheapest GPU.
+    """
+    unit = pruned.limits.unit
+    dearest = max(pruned.limits.price(pool) for pool in pruned.limits.nodes)
+    most = round(pruned.limits.gpus * dearest / unit)
+    least = _least(most, lambda steps: pruned.best(1, budget=steps * unit), holds)
+    if least is None:
+        return []
+    near = [groups for steps in (least, least - 1, least + 1) for groups in pruned.best(NEAR, budget=steps * unit)]
+    near += pruned.cheapest(NEAR)
+    return list(dict.fromkeys(near))
+
+
+def least_gpus(pruned: Pruned, holds: Callable[[Groups], bool]) -> int | None:
+    """Return the fewest GPUs whose best layout holds the SLO, None when none does; ``holds`` simulates."""
+    return _least(pruned.limits.gpus, lambda gpus: pruned.best(1, gpus=gpus), holds)
+
+
+def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool]) -> int | None:
+    """Return the least size at which the best layout holds, by halving; None when even the largest does not."""
+
+    def enough(size: int) -> bool:
+        found = best(size)
+        return bool(found) and holds(found[0])
+
+    if not enough(most):
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _mixed(pruned: Pruned) -> list[Groups]:
+    """Return layouts of form B: where a role may mix degrees or pools, or the cluster is large."""
+    inputs, request = pruned.inputs, pruned.inputs.request
+    if not (request.engine.mixed_degrees or len(request.capacity.pools) > 1 or pruned.limits.gpus >= MIXED_FROM):
+        return []
+    rate = request.workload.arrival_rate
+    found = pruned.search.mixed(
+        phases.kinds(inputs), rate=rate, limits=pruned.limits, objective=request.objective, count=MIXED
+    )
+    return [mixed.groups for mixed in found]
+
+
+def _current(pruned: Pruned) -> list[Groups]:
+    """Return what runs now, when it may go on."""
+    groups = current_groups(pruned.inputs)
+    degrees = pruned.inputs.degrees
+    if not groups or any(g.degree not in degrees.get(g.pool, ()) for g in groups):
+        return []
+    return [groups] if keeps_limits(groups, replace(pruned.limits, kv_tokens=0.0), kv_tokens=0.0) else []
+
+
+def current_groups(inputs: Inputs) -> Groups:
+    """Return the groups that run now, in the order of plans."""
+    groups = (PlannedGroup(g.role, g.degree, g.replicas, g.pool) for g in inputs.request.current)
+    return tuple(sorted(groups, key=lambda g: (g.role == "decode", g.pool, -g.degree)))
+
+
+def price_of(pruned: Pruned, groups: Groups) -> float:
+    """Return what groups cost: money for an hour, or GPUs where no prices are known."""
+    return money(groups, pruned.limits)

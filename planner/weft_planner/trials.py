@@ -1,0 +1,167 @@
+"""Run contestants: draw paired sessions, simulate, remember each result; threads share the work, never the outcome."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from weft_core.slo import Reading
+from weft_planner.carrying import Carrying
+from weft_planner.contestants import Contestant, layout_of
+from weft_planner.inputs import Inputs
+from weft_planner.sessions import Sample, Size, draw
+from weft_planner.simulation import simulate
+from weft_planner.simulation.layout import SloClass
+from weft_planner.simulation.options import Options
+from weft_planner.simulation.outcome import Outcome
+from weft_planner.simulation.statistics import attainment
+from weft_planner.workload import Request
+
+SCREEN_ROUNDS = 1200
+"""Rounds that sort out the hopeless and the weak: differences of a few points in attainment show."""
+FULL_ROUNDS = 2400
+"""Rounds per seed of a prediction."""
+SHORTEST_S = 20.0
+"""Seconds of arrivals at least, so that queues of large clusters, which see many rounds a second, come to rest."""
+MOST_ROUNDS = 20_000
+HOPELESS = 1.3
+"""Beyond the load that ideal sharing carries by this factor nothing is simulated: slices gain less than that."""
+SEEDS = 3
+THREADS = min(4, os.cpu_count() or 1)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: a contestant at a rate (sessions per second), with a seed and a number of rounds.
+
+    Not ``steady``: it begins empty.
+    """
+
+    contestant: Contestant
+    rate: float
+    seed: int
+    rounds: int
+    steady: bool = True
+
+    @property
+    def key(self) -> tuple[str, float, int, int]:
+        """Return what tells it from all other runs."""
+        return self.contestant.key, self.rate, self.seed, self.rounds
+
+
+class Trials:
+    """All runs of one plan."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._request = inputs.request
+        self._slo = slo_classes(inputs.request)
+        self._samples: dict[tuple[float, int, int, bool], Sample] = {}
+        self.carrying = Carrying(inputs)
+        self._attained: dict[tuple[str, float, int, int], float] = {}
+        self.runs = 0
+        self.events = 0
+
+    def attained(self, contestants: Sequence[Contestant], rate: float, *, full: bool = False) -> list[list[float]]:
+        """Return each contestant's attainment at a rate: of one short run, or of every seed at full length.
+
+        A load far beyond what a layout could ever carry is not simulated: nobody meets the SLO there.
+        """
+        rounds = self._rounds(FULL_ROUNDS if full else SCREEN_ROUNDS)
+        cases = [[Case(c, rate, seed, rounds) for seed in range(SEEDS if full else 1)] for c in contestants]
+        for case in (case for row in cases for case in row):
+            if self.overloaded(case.contestant, case.rate / HOPELESS):
+                self._attained[case.key] = 0.0
+        new = {case.key: case for row in cases for case in row if case.key not in self._attained}
+        self._attained.update(zip(new, self._each(list(new.values()), self._attainment), strict=True))
+        return [[self._attained[case.key] for case in row] for row in cases]
+
+    def outcomes(self, contestant: Contestant) -> list[Outcome]:
+        """Return the full runs at the workload's rate, one per seed; an overload is shown from its beginning only."""
+        rate = self._request.workload.arrival_rate
+        calm = not self.overloaded(contestant, rate)
+        rounds = self._rounds(FULL_ROUNDS) if calm else SCREEN_ROUNDS // 2
+        cases = [Case(contestant, rate, seed, rounds, steady=calm) for seed in range(SEEDS)]
+        return self._each(cases, lambda outcome: outcome)
+
+    def overloaded(self, contestant: Contestant, rate: float) -> bool:
+        """Tell whether a rate is more than a layout could carry however the work were shared."""
+        return rate > self.carrying.most(contestant.groups)
+
+    def _attainment(self, outcome: Outcome) -> float:
+        share = attainment(outcome, reading_of(self._request))
+        return 0.0 if math.isnan(share) else share
+
+    def _each(self, cases: Sequence[Case], result: Callable[[Outcome], Result]) -> list[Result]:
+        """Simulate cases, in threads but for the first, which loads or compiles the kernel."""
+        for case in cases:
+            self._sample(case)  # drawn here, so that threads only read
+
+        def one(case: Case) -> tuple[Result, int]:
+            outcome = self._simulate(case)
+            return result(outcome), outcome.events
+
+        found = [one(case) for case in cases[:1]]
+        if len(cases) > 1:
+            with ThreadPoolExecutor(THREADS) as pool:
+                found += pool.map(one, cases[1:])
+        self.runs += len(found)
+        self.events += sum(events for _, events in found)
+        return [value for value, _ in found]
+
+    def _simulate(self, case: Case) -> Outcome:
+        request = self._request
+        return simulate(
+            self._sample(case),
+            layout_of(self._inputs, case.contestant),
+            self._inputs.profiles,
+            case.contestant.policy,
+            self._slo,
+            options=options_of(request, case.contestant),
+            seed=case.seed,
+        )
+
+    def _sample(self, case: Case) -> Sample:
+        key = (case.rate, case.seed, case.rounds, case.steady)
+        if key not in self._samples:
+            request = self._request
+            self._samples[key] = draw(
+                request.workload,
+                max_model_len=request.model.max_model_len,
+                round_seconds=self._inputs.round_seconds,
+                seed=request.seed + case.seed,
+                rate=case.rate,
+                size=Size(rounds=case.rounds),
+                steady=case.steady,
+            )
+        return self._samples[key]
+
+    def _rounds(self, least: int) -> int:
+        """Return how many rounds to observe: of the workload's own rate, so that paired runs have equal sessions."""
+        workload = self._request.workload
+        return int(min(MOST_ROUNDS, max(least, SHORTEST_S * workload.arrival_rate * workload.mean_rounds)))
+
+
+def reading_of(request: Request) -> Reading:
+    """Return how attainment is counted."""
+    return Reading(request.slo.unit, request.slo.itl_statistic)
+
+
+def slo_classes(request: Request) -> tuple[SloClass, ...]:
+    """Return the SLO of every session class: its own thresholds, else the service's."""
+    slo = request.slo
+    return tuple(SloClass(c.ttft or slo.ttft, c.itl or slo.itl, c.name or "all") for c in request.workload.mix)
+
+
+def options_of(request: Request, contestant: Contestant) -> Options:
+    """Return how the engine behaves under a contestant: co-located prompts run in slices where the engine can."""
+    sliced = request.engine.chunked if contestant.policy.route != "weft" else None
+    return Options(
+        chunked=sliced,
+        history="read" if request.engine.bidirectional else "recompute",
+        window_s=request.routing.stats_window,
+    )

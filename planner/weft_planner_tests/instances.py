@@ -1,0 +1,150 @@
+"""Small random instances of both integer programs, and the proof that SCIP finds what trying everything finds.
+
+``python -m weft_planner_tests.instances 1000`` proves it on as many instances of each form and prints the times.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Callable
+
+from weft_core.plan import Objective, Role
+from weft_planner import form_a, form_b, scip
+from weft_planner.candidates import Candidate, Limits, objective_value, score
+from weft_planner.enumeration import best_layouts, best_mixed, feasible
+from weft_planner.form_b import Kind, Level, Mixed
+from weft_planner.program import Program
+from weft_planner.tau import Tau
+
+POOLS = ("a", "b")
+TAU = Tau(1.0, 1.0, 0.5)
+BEST = 3
+
+
+def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> Limits:
+    """Return limits of every kind, each there in some of the instances."""
+
+    def sometimes(share: float) -> bool:
+        return rng.random() < share
+
+    nodes = {pool: [rng.randint(2, 8) for _ in range(rng.randint(1, max(1, largest // 5)))] for pool in POOLS}
+    current: dict[tuple[Role, str, int], int] = {}
+    if sometimes(0.5):
+        current = {("prefill", "a", rng.choice(degrees)): 2, ("decode", rng.choice(POOLS), rng.choice(degrees)): 1}
+    return Limits(
+        gpus=rng.randint(largest // 2, largest),
+        nodes=nodes,
+        workers={
+            "prefill": (1 + sometimes(0.2), 4 if sometimes(0.3) else None),
+            "decode": (1, 5 if sometimes(0.3) else None),
+        },
+        pool_gpus={pool: rng.randint(largest // 3, largest) for pool in POOLS},
+        ratio=(0.5 if sometimes(0.2) else None, 2.0 if sometimes(0.2) else None),
+        kv_tokens=rng.choice([40.0, 90.0]) if sometimes(0.3) else 0.0,
+        barred=frozenset((rng.choice(degrees), rng.choice(degrees)) for _ in range(rng.choice([0, 0, 1, 2]))),
+        prices=rng.choice([{}, {"a": 2.0, "b": 3.5}]),
+        budget=rng.choice([20.0, 60.0]) if sometimes(0.3) else None,
+        current=current,
+        inertia=rng.choice([0.0, 0.01]) if current else 0.0,
+    )
+
+
+def candidates_of(rng: random.Random, role: Role, degrees: tuple[int, ...]) -> list[Candidate]:
+    """Return up to eight groups of one role."""
+    cells = {(rng.choice(POOLS), rng.choice(degrees), rng.randint(1, 6)) for _ in range(rng.randint(1, 8))}
+    return [
+        Candidate(role, pool, degree, k, share=rng.uniform(0.05, 1.6), tau=TAU, kv_tokens=degree * 20)
+        for pool, degree, k in sorted(cells)
+    ]
+
+
+def check_form_a(seed: int) -> int:
+    """Compare the best layouts of one instance of form A; return how many there are."""
+    rng = random.Random(seed)
+    degrees = rng.choice([(1, 2, 4, 8), (1, 2, 3, 4, 8)])
+    objective: Objective = rng.choice(["latency", "cost"])
+    prefill, decode = candidates_of(rng, "prefill", degrees), candidates_of(rng, "decode", degrees)
+    limits = limits_of(rng, largest=32, degrees=degrees)
+    by_hand = best_layouts(prefill, decode, limits=limits, objective=objective, count=BEST)
+    found = []
+    for layout in form_a.best(prefill, decode, limits=limits, objective=objective, solve=optimum):
+        found.append(layout)
+        if len(found) == BEST:
+            break
+    assert all(feasible(layout, limits) for layout in found), seed
+    assert len(set(found)) == len(found), seed
+    _assert_same(
+        [score(x, objective, limits) for x in found], [score(x, objective, limits) for x in by_hand], seed=seed
+    )
+    return len(found)
+
+
+def check_form_b(seed: int) -> int:
+    """Compare the best layouts of one instance of form B; return how many there are."""
+    rng = random.Random(seed)
+    degrees = rng.choice([(1, 2), (2, 3), (2, 4)])
+    objective: Objective = rng.choice(["latency", "cost"])
+    places: list[tuple[Role, str, int]] = [
+        (role, pool, n) for role in form_b.ROLES for pool in POOLS[: rng.choice([1, 1, 2])] for n in degrees
+    ]
+    if len(places) > 6:  # trying everything grows too fast with the kinds
+        places = [place for place in places if place[2] == degrees[-1] or rng.random() < 0.4]
+    kinds = [
+        Kind(
+            role,
+            pool,
+            n,
+            levels=tuple(
+                Level(load=(g + 1) * n * 0.3, share=rng.uniform(0.05, 0.5) * (g + 1)) for g in range(rng.randint(1, 3))
+            ),
+            kv_tokens=n * 20,
+        )
+        for role, pool, n in places
+    ]
+    limits = limits_of(rng, largest=8, degrees=degrees)
+    rate = rng.uniform(0.2, 1.8)
+    by_hand = best_mixed(kinds, rate=rate, limits=limits, objective=objective, count=BEST)
+    found: list[Mixed] = []
+    for mixed in form_b.best(kinds, rate=rate, limits=limits, objective=objective, solve=optimum):
+        found.append(mixed)
+        if len(found) == BEST:
+            break
+    assert len({mixed.groups for mixed in found}) == len(found), seed
+
+    def value(mixed: Mixed) -> float:
+        return objective_value(mixed.groups, mixed.shares, limits=limits, objective=objective)
+
+    _assert_same([value(x) for x in found], [value(x) for x in by_hand], seed=seed)
+    return len(found)
+
+
+def optimum(program: Program) -> tuple[float, ...] | None:
+    """Return SCIP's proved optimum."""
+    solved = scip.solve(program, time_limit_s=10)
+    assert solved is None or solved.optimal
+    return None if solved is None else solved.values
+
+
+def _assert_same(found: list[float], expected: list[float], *, seed: int) -> None:
+    assert len(found) == len(expected), f"seed {seed}: {found} is not {expected}"
+    for one, other in zip(found, expected, strict=True):
+        assert abs(one - other) < 1e-6 * max(1.0, abs(other)), f"seed {seed}: {found} is not {expected}"
+
+
+def main() -> int:
+    """Check as many instances of each form as the command line says."""
+    count = int(sys.argv[1])
+    checks: tuple[tuple[str, Callable[[int], int]], ...] = (("A", check_form_a), ("B", check_form_b))
+    for name, check in checks:
+        begin = time.perf_counter()
+        layouts = [check(seed) for seed in range(count)]
+        took = time.perf_counter() - begin
+        sys.stdout.write(
+            f"form {name}: {count} instances equal, {sum(n > 0 for n in layouts)} feasible, "
+            f"{sum(layouts)} layouts, {took:.1f} s\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
