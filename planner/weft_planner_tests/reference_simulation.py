@@ -64,6 +64,8 @@ class Round:
     postponed: int = 0
     at: "Engine | None" = None
     holds: float = 0.0
+    unread: float = 0.0
+    starts: bool = False
     preempted: bool = False
 
     @property
@@ -86,6 +88,7 @@ class Engine:
     queue: list[Round] = field(default_factory=list)
     waiting: list[Round] = field(default_factory=list)
     joining: list[Round] = field(default_factory=list)
+    fetching: list[Round] = field(default_factory=list)
     batch: list[Round] = field(default_factory=list)
     idle: list[Round] = field(default_factory=list)
     current: Round | None = None
@@ -118,6 +121,7 @@ class Reference:
         self.params = params_of(policy)
         self.oracle = options.admission == "oracle"
         self.read = options.history == "read"
+        self.pull = options.handover == "pull"
         luck = rows_of(sample, options, seed)
         self.sessions = [
             Session(int(k), float(p), float(r), float(a))
@@ -381,7 +385,7 @@ class Reference:
             other = int(self.draw() * (k + 1))
             order[k], order[other] = order[other], order[k]
         sums, counts = [], []
-        for r in home.batch:
+        for r in [one for one in home.batch if not one.starts]:
             gaps = [g for one in r.session.rounds for g in self.gaps_of(one)]
             late = sum(g > self.slo[r.session.kind].itl_s for g in gaps)
             sums.append(float(sum(gaps)) if self.policy.params.get("itl_statistic", 0) == 0 else float(late))
@@ -416,9 +420,13 @@ class Reference:
         row.holds = cached + compute if engine is not home and not engine.prefills else 0.0
         engine.queue.append(row)
         self.mark(engine)
+        row.unread = 0.0
         if read > 0:
-            row.ready = False
             self.read_tokens += read
+            if self.pull and engine.prefills:
+                row.unread = read
+                return
+            row.ready = False
             self.send(row, "end_read", home, engine, read, row.read_sends, now)
 
     def send(
@@ -462,6 +470,10 @@ class Reference:
         return chosen
 
     def begin(self, engine: Engine, now: float) -> None:
+        for fetched in engine.fetching:
+            assert fetched.at is not None
+            self.send(fetched, "end_back", fetched.at, engine, fetched.back, fetched.back_sends, now)
+        engine.fetching = []
         if engine.current is None:
             engine.current = self.choose(engine, now)
         row = engine.current
@@ -472,16 +484,21 @@ class Reference:
                     return
                 row.holds = row.cached + row.compute
             engine.busy = True
-            self.push(now + prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, "end_whole", engine)
+            if row.unread > 0:
+                read, row.unread, home = row.unread, 0.0, row.session.worker
+                assert home is not None
+                self.send(row, "end_read", home, engine, read, row.read_sends, now)
+                return
+            self.compute(row, engine, now)
             return
         engine.batch += engine.joining
         engine.joining = []
         if not self.oracle:
-            while engine.batch and self.used(engine) + len(engine.batch) > engine.capacity:
+            while engine.batch and self.used(engine) + sum(not r.starts for r in engine.batch) > engine.capacity:
                 if not self.evict(engine, None):
                     self.preempt(engine)
         for r in engine.batch:
-            r.session.kept += 1
+            r.session.kept += not r.starts
         if not engine.batch and row is None:
             return
         size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)
@@ -501,9 +518,12 @@ class Reference:
     def preempt(self, engine: Engine) -> None:
         row = engine.batch.pop()
         row.session.kept = 0.0
-        row.preempted = True
+        row.preempted, row.starts = not row.starts, False
         engine.waiting.insert(0, row)
         self.preemptions += 1
+
+    def compute(self, row: Round, engine: Engine, now: float) -> None:
+        self.push(now + prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, "end_whole", engine)
 
     def end_whole(self, engine: Engine, now: float) -> None:
         row, engine.current, engine.busy = engine.current, None, False
@@ -515,22 +535,29 @@ class Reference:
         engine.busy = False
         self.mark(engine)
         for row in engine.batch:
+            if row.starts:
+                row.starts = False
+                self.begin_answer(row, engine, now)
+                continue
             engine.gaps.append((now, now - row.emitted[-1]))
             row.emitted.append(now)
         done = [r for r in engine.batch if len(r.emitted) == r.tokens]
         engine.batch = [r for r in engine.batch if r not in done]
         for row in done:
             self.finish(row, now)
-        row = engine.current
-        if row is not None and engine.chunk:
-            row.done += engine.chunk
-            if row.done >= row.compute:
+        task = engine.current
+        if task is not None and engine.chunk:
+            task.done += engine.chunk
+            if task.done >= task.compute:
                 engine.current = None
-                self.end_prefill(row, engine, now)
+                self.end_prefill(task, engine, now)
 
-    def end_read(self, row: Round, _: float) -> None:
-        row.ready = True
+    def end_read(self, row: Round, now: float) -> None:
         assert row.at is not None
+        if row.ready:
+            self.compute(row, row.at, now)
+            return
+        row.ready = True
         self.mark(row.at)
 
     def end_prefill(self, row: Round, engine: Engine, now: float) -> None:
@@ -545,6 +572,10 @@ class Reference:
             self.first_token(row, now)
         else:
             self.back_tokens += row.back
+            if self.pull:
+                home.fetching.append(row)
+                self.mark(home)
+                return
             self.send(row, "end_back", engine, home, row.back, row.back_sends, now)
 
     def end_back(self, row: Round, now: float) -> None:
@@ -552,22 +583,32 @@ class Reference:
             row.holds = 0.0
             assert row.at is not None
             self.freed(row.at)
-        self.first_token(row, now)
+        home = row.session.worker
+        assert home is not None
+        if not self.pull:
+            self.first_token(row, now)
+            return
+        row.starts = True
+        home.joining.append(row)
+        self.mark(home)
 
     def first_token(self, row: Round, now: float) -> None:
         home = row.session.worker
         assert home is not None
+        self.begin_answer(row, home, now)
+        if row.tokens == 1:
+            self.finish(row, now)
+            return
+        home.joining.append(row)
+        self.mark(home)
+
+    def begin_answer(self, row: Round, home: Engine, now: float) -> None:
         if row.first:
             home.cached.add(row.session.kind)
         if not row.emitted:
             row.emitted.append(now)
             row.ttft = now - row.arrival
             row.session.late = row.session.late or row.ttft > self.slo[row.session.kind].ttft_s
-        if row.tokens == 1:
-            self.finish(row, now)
-            return
-        home.joining.append(row)
-        self.mark(home)
 
     def finish(self, row: Round, now: float) -> None:
         home = row.session.worker

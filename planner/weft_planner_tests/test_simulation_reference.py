@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_core.layouts import LayoutKind
 from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES
 from weft_planner.sessions import Sample
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
@@ -36,7 +37,7 @@ def samples(draw: st.DrawFn, classes: int) -> Sample:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    kind = draw(st.sampled_from(("disaggregated", "colocated", "symmetric", "hybrid")))
+    kind: LayoutKind = draw(st.sampled_from(("disaggregated", "colocated", "symmetric", "hybrid")))
     nodes = st.integers(-1, 1)
     few = st.integers(1, 3)
     prefill = [Worker(draw(st.sampled_from((1, 2))), node=draw(nodes)) for _ in range(draw(few))]
@@ -62,6 +63,7 @@ options = st.builds(
     chunk_fraction=st.sampled_from((0.5, 0.9)),
     links=st.sampled_from(("none", "fifo")),
     history=st.sampled_from(("read", "recompute")),
+    handover=st.sampled_from(("push", "pull")),
     admission=st.sampled_from(("oracle", "reserve")),
     window_s=st.sampled_from((0.3, 10.0)),
     prefill_noise_sigma=st.sampled_from((0.0, 0.3)),
@@ -95,14 +97,15 @@ def test_the_compiled_simulator_does_what_the_obvious_one_does(
     reference = Reference(sample, layout, costs, policy, slo, option, seed)
     reference.run()
     rows = reference.rows
-    near = {"rtol": 1e-9, "atol": 1e-9}
     np.testing.assert_array_equal(outcome.route, [r.route for r in rows])
     np.testing.assert_array_equal(outcome.reason, [r.reason for r in rows])
-    np.testing.assert_allclose(outcome.arrival, [r.arrival for r in rows], **near)
+    np.testing.assert_allclose(outcome.arrival, [r.arrival for r in rows], rtol=1e-9, atol=1e-9)
     served = outcome.state == 1
     np.testing.assert_array_equal(served, [r.state == 1 for r in rows])
-    np.testing.assert_allclose(outcome.ttft[served], [r.ttft for r in rows if r.state == 1], **near)
-    np.testing.assert_allclose(outcome.finished[served], [r.finished for r in rows if r.state == 1], **near)
+    np.testing.assert_allclose(outcome.ttft[served], [r.ttft for r in rows if r.state == 1], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        outcome.finished[served], [r.finished for r in rows if r.state == 1], rtol=1e-9, atol=1e-9
+    )
     for i, row in enumerate(rows):
         if row.state != 1:
             continue

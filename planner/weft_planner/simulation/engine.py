@@ -5,27 +5,33 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_RINGS, forget_gaps, note_gap, note_window
 from weft_planner.simulation.lists import append, list_of, push, remove, slot_of
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
-from weft_planner.simulation.queues import advance, chunk_seconds_limit, mark
+from weft_planner.simulation.queues import advance, chunk_seconds_limit, mark, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
     ACTIVE,
+    BACK_END,
     FRESH,
     IDLE,
     JOINING,
     PREFILL,
     PREFILL_END,
+    PULL,
+    READ_END,
     SLOT,
     STEP_END,
     STEPPING,
     WHOLE,
     Book,
 )
-from weft_planner.simulation.rounds import end_prefill, leave
+from weft_planner.simulation.rounds import begin_answer, end_prefill, leave
+from weft_planner.simulation.transfers import send
 
 
 @jitable
 def begin(book: Book, worker: int, now: float) -> None:
     """Let an idle worker go on: a whole prefill before anything else, else a step of its batch with a slice."""
     w = book.workers[worker]
+    if book.rules[0].pull == 1:
+        fetch(book, worker, now)
     if w.current >= 0 and book.rows[w.current].whole == 1:
         begin_whole(book, worker, now)
         return
@@ -40,15 +46,27 @@ def begin(book: Book, worker: int, now: float) -> None:
         r = book.rows[w.current]
         history = r.task_history + r.done
         w.chunk = slice_of(book, worker, history, r.task_tokens - r.done)
-    seconds = step_seconds(book.step[worker], float(w.batch), w.context, float(w.chunk), history)
+    seconds = step_seconds(step_pieces(book, worker), float(w.batch), w.context, float(w.chunk), history)
     if w.chunk > 0:
         noise = book.rows[w.current].chunk_noise
         if noise != 1.0:
-            alone = step_seconds(book.step[worker], float(w.batch), w.context) if w.batch > 0 else 0.0
+            alone = step_seconds(step_pieces(book, worker), float(w.batch), w.context) if w.batch > 0 else 0.0
             seconds = alone + (seconds - alone) * noise
     w.mode = STEPPING
     w.began = now
     push(book, now + seconds, STEP_END, worker)
+
+
+@jitable
+def fetch(book: Book, worker: int, now: float) -> None:
+    """Begin to fetch the KV of the prefills that ended elsewhere since the last step."""
+    which = list_of(book, PULL, worker)
+    row = book.ends[which, 0]
+    while row >= 0:
+        remove(book, PULL, which, row)
+        r = book.rows[row]
+        send(book, row, BACK_END, r.where, worker, r.back, r.back_sends, now)
+        row = book.ends[which, 0]
 
 
 @jitable
@@ -58,7 +76,7 @@ def slice_of(book: Book, worker: int, history: float, rest: float) -> int:
     w = book.workers[worker]
     most = int(min(float(rules.chunk_limit), rest))
     limit = chunk_seconds_limit(book, worker)
-    tokens = largest_chunk(book.step[worker], float(w.batch), w.context, history, limit, most)
+    tokens = largest_chunk(step_pieces(book, worker), float(w.batch), w.context, history, limit, most)
     return max(tokens, min(rules.chunk_floor, most))
 
 
@@ -75,10 +93,36 @@ def begin_whole(book: Book, worker: int, now: float) -> None:
         r.scratch = tokens
         use_kv(book, worker, tokens)
     w.mode = WHOLE
+    if r.read > 0:
+        send(book, w.current, READ_END, book.sessions[r.session].bound, worker, r.read, r.read_sends, now)
+        r.read = 0.0
+        return
+    compute_whole(book, worker, now)
+
+
+@jitable
+def compute_whole(book: Book, worker: int, now: float) -> None:
+    """Compute a prefill in one piece; all that it needs is there."""
+    w = book.workers[worker]
+    r = book.rows[w.current]
     w.began = now
     push(
-        book, now + prefill_seconds(book.prefill[worker], r.task_history, r.task_tokens) * r.noise, PREFILL_END, worker
+        book,
+        now + prefill_seconds(prefill_pieces(book, worker), r.task_history, r.task_tokens) * r.noise,
+        PREFILL_END,
+        worker,
     )
+
+
+@jitable
+def end_read(book: Book, row: int, now: float) -> None:
+    """Let a prefill go on whose history was read: it has its turn already, or may have it from now on."""
+    r = book.rows[row]
+    if r.ready == 1:
+        compute_whole(book, r.where, now)
+        return
+    r.ready = 1
+    mark(book, r.where)
 
 
 @jitable
@@ -91,12 +135,13 @@ def join(book: Book, worker: int) -> None:
     while row >= 0:
         remove(book, JOINING, joining, row)
         r = book.rows[row]
-        r.join_step = w.steps
+        r.join_step = w.steps + r.starts
+        w.starting += r.starts
         append(book, FRESH, fresh, row)
         append(book, ACTIVE, list_of(book, ACTIVE, worker), row)
-        append(book, SLOT, slot_of(book, worker, w.steps + r.left), row)
+        append(book, SLOT, slot_of(book, worker, r.join_step + r.left), row)
         w.batch += 1
-        w.context += r.history + r.increment + 1 + r.generated
+        w.context += r.history + r.increment + 1 + r.generated - r.starts
         book.per_class[worker, book.sessions[r.session].kind].active += 1
         row = book.ends[joining, 0]
 
@@ -152,6 +197,7 @@ def count_tokens(book: Book, worker: int, now: float) -> None:
     w.context += w.batch
     fresh = list_of(book, FRESH, worker)
     joined = book.ends[fresh, 2]
+    seen = w.batch - w.starting
     gap = now - w.last_end
     total = 0.0
     if w.batch > joined:
@@ -162,8 +208,17 @@ def count_tokens(book: Book, worker: int, now: float) -> None:
     w.last_end = now
     row = book.ends[fresh, 0]
     while row >= 0:
-        remove(book, FRESH, fresh, row)
+        following = book.after[FRESH, row]
         r = book.rows[row]
+        if r.starts == 1:  # its first token: the gap after it will be the first one
+            r.starts = 0
+            w.starting -= 1
+            begin_answer(book, row, now)
+            if r.left == 0:
+                remove(book, FRESH, fresh, row)
+            row = following
+            continue
+        remove(book, FRESH, fresh, row)
         kind = book.sessions[r.session].kind
         first_gap = now - r.since
         r.max_gap = max(r.max_gap, first_gap)
@@ -171,9 +226,9 @@ def count_tokens(book: Book, worker: int, now: float) -> None:
         if first_gap > book.classes[kind].itl_slo:
             r.over_base -= 1
         total += first_gap
-        row = book.ends[fresh, 0]
-    if rules.want_windows == 1:
-        note_window(book, worker, ITL_RINGS, now, total, float(w.batch))
+        row = following
+    if rules.want_windows == 1 and seen > 0:
+        note_window(book, worker, ITL_RINGS, now, total, float(seen))
     done = slot_of(book, worker, w.steps)
     row = book.ends[done, 0]
     while row >= 0:

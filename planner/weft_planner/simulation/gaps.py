@@ -16,7 +16,7 @@ ITL_RINGS = 0
 def over_now(book: Book, row: int, worker: int) -> int:
     """Return how many gaps of a decoding round were over its class's ITL SLO so far."""
     r = book.rows[row]
-    if book.workers[worker].steps == r.join_step:
+    if book.workers[worker].steps <= r.join_step:
         return r.over_so_far
     return r.over_so_far + book.per_class[worker, book.sessions[r.session].kind].over - r.over_base
 
@@ -67,7 +67,7 @@ def note_window(book: Book, worker: int, kind: int, now: float, total: float, co
     """Add a sample to the statistics window of a worker's TTFT or ITL."""
     rules = book.rules[0]
     w = book.workers[worker]
-    ring = book.rings[2 * worker + kind]
+    which = 2 * worker + kind
     if kind == TTFT_RINGS:
         at = w.ttft_to
         w.ttft_to = at + 1
@@ -78,7 +78,7 @@ def note_window(book: Book, worker: int, kind: int, now: float, total: float, co
         w.ring_to = at + 1
         if w.ring_to - w.ring_from > rules.ring:
             w.ring_from += 1
-    sample = ring[at % rules.ring]
+    sample = book.rings[which, at % rules.ring]
     sample.time = now
     sample.total = total
     sample.count = count
@@ -89,10 +89,10 @@ def window_mean(book: Book, worker: int, kind: int, now: float) -> float:
     """Return the mean of a worker's statistics window, NaN without a sample."""
     rules = book.rules[0]
     w = book.workers[worker]
-    ring = book.rings[2 * worker + kind]
+    which = 2 * worker + kind
     start = w.ttft_from if kind == TTFT_RINGS else w.ring_from
     end = w.ttft_to if kind == TTFT_RINGS else w.ring_to
-    while start < end and ring[start % rules.ring].time < now - rules.window_s:
+    while start < end and book.rings[which, start % rules.ring].time < now - rules.window_s:
         start += 1
     if kind == TTFT_RINGS:
         w.ttft_from = start
@@ -101,6 +101,6 @@ def window_mean(book: Book, worker: int, kind: int, now: float) -> float:
     total = 0.0
     count = 0.0
     for at in range(start, end):
-        total += ring[at % rules.ring].total
-        count += ring[at % rules.ring].count
+        total += book.rings[which, at % rules.ring].total
+        count += book.rings[which, at % rules.ring].count
     return total / count if count > 0 else float("nan")

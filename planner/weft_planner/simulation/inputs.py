@@ -23,8 +23,6 @@ from weft_planner.simulation.outcome import NOT_ROUTED
 LARGEST_RING = 1 << 20
 PEAKS = 128
 """Largest gaps remembered per worker: they fall with time, so more than a hundred are never seen."""
-FLOAT_VECTORS = 8
-INT_VECTORS = 6
 ROLES = {"off": records.OFF, "prefill": records.PREFILL, "decode": records.DECODE}
 
 
@@ -53,6 +51,7 @@ def book_of(
     rules["itl_statistic"] = int(params[ITL_STATISTIC]) if policy.route == "weft" else 0
     rules["ring"] = _ring(prefill, step, options.window_s) if rules["want_windows"][0] else 1
     slots = int(rules["slots"][0])
+    most_events = 4 * sample.sessions + 4 * workers + len(options.changes) + 1024
     vector = max(sample.sessions, workers + 1, TASK_SIZE, ORDER_MAX)
     totals = np.zeros(1, records.TOTALS)
     totals["random"] = 1 + seed % 2147483645
@@ -60,6 +59,15 @@ def book_of(
     totals["tick_s"] = options.timeline_s
     totals["rate_from"] = sample.arrival[0]
     ticks = math.floor(sample.window / options.timeline_s) + 1 if options.timeline_s > 0 else 0
+    for name, length in (
+        ("sessions", sample.sessions),
+        ("events", most_events),
+        ("ticks", ticks),
+        ("params", len(params)),
+        ("prefill_figures", prefill.shape[1]),
+        ("step_figures", step.shape[1]),
+    ):
+        rules[name] = length
     changes = np.zeros(len(options.changes), records.CHANGES)
     for at, change in enumerate(options.changes):
         changes[at] = (change.at, change.delay_s, change.worker, ROLES[change.to], change.sessions == "send")
@@ -73,7 +81,7 @@ def book_of(
         sessions=sessions_of(sample),
         workers=fleet,
         per_class=np.zeros((workers, len(slo)), records.PER_CLASS),
-        events=np.zeros(4 * sample.sessions + 4 * workers + len(changes) + 1024, records.EVENTS),
+        events=np.zeros(most_events, records.EVENTS),
         links=links_of(layout, costs, options),
         rings=np.zeros((2 * workers, int(rules["ring"][0])), records.RING),
         peaks=np.zeros((workers, PEAKS), records.PEAKS),
@@ -88,8 +96,8 @@ def book_of(
         step=step,
         params=np.array(params, np.float64),
         remote=np.zeros(workers * REMOTE_SIZE),
-        floats=np.zeros((FLOAT_VECTORS, vector)),
-        ints=np.zeros((INT_VECTORS, vector), np.int64),
+        floats=np.zeros((records.FLOAT_VECTORS, vector)),
+        ints=np.zeros((records.INT_VECTORS, vector), np.int64),
     )
 
 
@@ -165,6 +173,7 @@ def rules_of(
     rules["chunk_floor"] = options.chunk_floor
     rules["links"] = LINK_MODES.index(options.links)
     rules["history_read"] = options.history == "read"
+    rules["pull"] = options.handover == "pull"
     rules["oracle"] = options.admission == "oracle"
     rules["symmetric"] = layout.kind == "symmetric"
     rules["want_windows"] = policy.route == "ampd"
@@ -208,7 +217,7 @@ def rows_of(sample: Sample, options: Options, seed: int) -> records.Records:
 
 def sessions_of(sample: Sample) -> records.Records:
     """Return the sessions."""
-    sessions = np.zeros(sample.sessions, records.SESSIONS)
+    sessions = np.zeros(sample.sessions, records.SESSION)
     sessions["arrival"] = sample.arrival
     sessions["prefix"] = sample.prefix
     sessions["reserve"] = sample.reserve

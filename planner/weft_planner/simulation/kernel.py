@@ -1,7 +1,7 @@
 """Run the event loop of one simulation: the compiled function that Python calls."""
 
-from weft_planner.simulation.compiled import entry, jitable, new, state_of
-from weft_planner.simulation.engine import begin, end_step, end_whole
+from weft_planner.simulation.compiled import entry, jitable
+from weft_planner.simulation.engine import begin, end_read, end_step, end_whole
 from weft_planner.simulation.lists import list_of, pop, push, remove
 from weft_planner.simulation.memory import admit
 from weft_planner.simulation.queues import choose, mark
@@ -24,99 +24,11 @@ from weft_planner.simulation.records import (
     WAITING,
     Book,
     Numbers,
-    Records,
-    smallest,
 )
 from weft_planner.simulation.rounds import arrive, bind_waiting, end_back, end_move, move
 from weft_planner.simulation.routing import route
+from weft_planner.simulation.tables import book_at
 from weft_planner.simulation.transfers import end_shared
-
-STATE = state_of({name: getattr(smallest(), name) for name in Book._fields})
-"""The compiled form of ``Book``: its arrays' types are the same at every size."""
-
-
-@entry
-def run(
-    rules: Records,
-    totals: Records,
-    classes: Records,
-    rows: Records,
-    sessions: Records,
-    workers: Records,
-    per_class: Records,
-    events: Records,
-    links: Records,
-    rings: Records,
-    peaks: Records,
-    transfers: Records,
-    changes: Records,
-    ticks: Records,
-    after: Numbers,
-    before: Numbers,
-    ends: Numbers,
-    dirty: Numbers,
-    prefill: Numbers,
-    step: Numbers,
-    params: Numbers,
-    remote: Numbers,
-    floats: Numbers,
-    ints: Numbers,
-) -> None:
-    """Take events in order of time until none is left; the arguments are the arrays of a ``Book``.
-
-    After each event everything goes on that it made possible: unbound sessions, waiting rounds, idle workers.
-    """
-    book = new(STATE)
-    book.rules = rules
-    book.totals = totals
-    book.classes = classes
-    book.rows = rows
-    book.sessions = sessions
-    book.workers = workers
-    book.per_class = per_class
-    book.events = events
-    book.links = links
-    book.rings = rings
-    book.peaks = peaks
-    book.transfers = transfers
-    book.changes = changes
-    book.ticks = ticks
-    book.after = after
-    book.before = before
-    book.ends = ends
-    book.dirty = dirty
-    book.prefill = prefill
-    book.step = step
-    book.params = params
-    book.remote = remote
-    book.floats = floats
-    book.ints = ints
-    state = book.totals[0]
-    while state.heap > 0 and state.error == 0:
-        now, what = pop(book)
-        state.now = now
-        state.events += 1
-        take(book, what % KINDS, what // KINDS, now)
-        while state.room == 1 or state.dirty > 0:
-            if state.room == 1:
-                state.room = 0
-                bind_waiting(book)
-                continue
-            state.dirty -= 1
-            worker = book.dirty[state.dirty]
-            w = book.workers[worker]
-            w.dirty = 0
-            row = book.ends[list_of(book, WAITING, worker), 0]
-            while row >= 0 and admit(book, row, worker):
-                remove(book, WAITING, list_of(book, WAITING, worker), row)
-                route(book, row, worker, now)
-                row = book.ends[list_of(book, WAITING, worker), 0]
-            if w.mode == IDLE:
-                if w.current < 0:
-                    w.current = choose(book, worker, now)
-                begin(book, worker, now)
-            if w.draining == 1:
-                end_drain(book, worker, now)
 
 
 @jitable
@@ -131,8 +43,7 @@ def take(book: Book, kind: int, subject: int, now: float) -> None:
     elif kind == BACK_END:
         end_back(book, subject, now)
     elif kind == READ_END:
-        book.rows[subject].ready = 1
-        mark(book, book.rows[subject].where)
+        end_read(book, subject, now)
     elif kind == NET:
         end_shared(book, now)
     elif kind == MOVED:
@@ -195,5 +106,40 @@ def record_tick(book: Book, now: float) -> None:
         tick.batch = book.workers[i].batch
         tick.kv = book.workers[i].kv_used
     totals.ticks += 1
-    if totals.ticks < len(book.ticks):
+    if totals.ticks < book.rules[0].ticks:
         push(book, now + totals.tick_s, TICK, 0)
+
+
+@entry
+def run(addresses: Numbers) -> None:
+    """Take events in order of time until none is left; the argument says where the tables of a ``Book`` are.
+
+    After each event everything goes on that it made possible: unbound sessions, waiting rounds, idle workers.
+    """
+    book = book_at(addresses)
+    state = book.totals[0]
+    while state.heap > 0 and state.error == 0:
+        now, what = pop(book)
+        state.now = now
+        state.events += 1
+        take(book, what % KINDS, what // KINDS, now)
+        while state.room == 1 or state.dirty > 0:
+            if state.room == 1:
+                state.room = 0
+                bind_waiting(book)
+                continue
+            state.dirty -= 1
+            worker = book.dirty[state.dirty]
+            w = book.workers[worker]
+            w.dirty = 0
+            row = book.ends[list_of(book, WAITING, worker), 0]
+            while row >= 0 and admit(book, row, worker):
+                remove(book, WAITING, list_of(book, WAITING, worker), row)
+                route(book, row, worker, now)
+                row = book.ends[list_of(book, WAITING, worker), 0]
+            if w.mode == IDLE:
+                if w.current < 0:
+                    w.current = choose(book, worker)
+                begin(book, worker, now)
+            if w.draining == 1:
+                end_drain(book, worker, now)

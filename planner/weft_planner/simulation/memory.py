@@ -1,19 +1,27 @@
 """Give and take KV memory: binding of sessions, admission of rounds, eviction of idle sessions, preemption."""
 
-from weft_core.policies.decide_binding import bind
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import largest_gap, over_now
 from weft_planner.simulation.lists import UNBOUND, append, list_of, prepend, remove, slot_of
 from weft_planner.simulation.queues import mark
-from weft_planner.simulation.records import ACTIVE, DECODE, FRESH, KEPT, QUEUE, SLOT, WAITING, Book
+from weft_planner.simulation.records import (
+    ACTIVE,
+    CAPACITY,
+    DECODE,
+    FREE,
+    FRESH,
+    HITS,
+    KEPT,
+    LOAD,
+    PLACES,
+    QUEUE,
+    SESSIONS,
+    SLOT,
+    WAITING,
+    Book,
+)
+from weft_planner.simulation.tables import ask
 
-# Places of ``Book.floats`` and ``Book.ints`` while a binding is asked.
-FREE = 2
-CAPACITY = 3
-SESSIONS = 4
-HITS = 5
-LOAD = 6
-PLACES = 5
 NO_ROOM = -1e300
 """Free tokens of a worker that cannot take a session: no prefix hit makes up for it."""
 
@@ -116,16 +124,9 @@ def bind_session(book: Book, row: int) -> int:
             if attempt == 1:
                 free += w.idle_held
             book.floats[FREE, k] = free if free >= need else NO_ROOM
-        chosen = bind(
-            rules.binding,
-            need,
-            book.floats[FREE, :count],
-            book.floats[CAPACITY, :count],
-            book.floats[SESSIONS, :count],
-            book.floats[HITS, :count],
-            book.floats[LOAD, :count],
-            book.totals[0].cursor % count,
-        )
+        book.totals[0].asked = count
+        book.totals[0].need = need
+        chosen = ask(rules.place, book)
         if chosen >= 0:
             break
     if chosen < 0:
@@ -208,27 +209,33 @@ def preempt_one(book: Book, worker: int) -> None:
     w = book.workers[worker]
     session = book.sessions[r.session]
     done = w.steps - r.join_step
-    if done == 0:  # it only joins now
+    if done <= 0:  # no gap was counted yet
         remove(book, FRESH, list_of(book, FRESH, worker), row)
     else:
         r.over_so_far = over_now(book, row, worker)
         r.max_gap = max(r.max_gap, largest_gap(book, worker, r.join_step + 2))
         r.since = w.last_end
     leave_batch(book, row, worker)
+    done = max(done, 0)
     w.kv_used -= r.history + r.increment + 1 + r.generated + done
     session.held = 0.0
     r.generated += done
     r.left -= done
-    r.resumed = 1
+    w.starting -= r.starts
+    r.resumed = 1 - r.starts
+    r.starts = 0
     prepend(book, WAITING, list_of(book, WAITING, worker), row)
     book.totals[0].preemptions += 1
 
 
 @jitable
 def make_room_to_grow(book: Book, worker: int) -> None:
-    """Take the memory of one more token of every running sequence; the last to join make way when there is none."""
+    """Take the memory of one more token of every running sequence; the last to join make way when there is none.
+
+    The first token's memory was taken with the prompt's.
+    """
     w = book.workers[worker]
-    while w.batch > 0 and w.kv_used + w.batch > w.kv_capacity:
+    while w.batch > 0 and w.kv_used + w.batch - w.starting > w.kv_capacity:
         if not evict_one(book, worker, -1):
             preempt_one(book, worker)
-    use_kv(book, worker, float(w.batch))
+    use_kv(book, worker, float(w.batch - w.starting))

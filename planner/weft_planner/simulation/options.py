@@ -14,6 +14,8 @@ Admission = Literal["oracle", "reserve"]
 ADMISSIONS: tuple[Admission, ...] = ("oracle", "reserve")
 ChangeTo = Literal["off", "prefill", "decode"]
 CHANGES: tuple[ChangeTo, ...] = ("off", "prefill", "decode")
+Handover = Literal["push", "pull"]
+HANDOVERS: tuple[Handover, ...] = ("push", "pull")
 Sessions = Literal["send", "recompute"]
 SESSIONS: tuple[Sessions, ...] = ("send", "recompute")
 
@@ -45,6 +47,10 @@ class Options:
     * ``links``: KV transfers do not meet (``none``), queue at the network cards of both ends (``fifo``), or share them
       (``fair``). ``retransmit_probability`` of each transfer to be sent again.
     * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it.
+    * ``handover``: how a remote prefill's KV gets to the decode worker. ``push``: it is sent when the prefill ends,
+      which yields the first token, and the history is read while the task queues (the papers' picture). ``pull``, as
+      vLLM with NIXL: the decode engine fetches it from its next step on and yields the first token by a step of its
+      own; the history is read when the prefill's turn has come.
     * ``admission``: ``oracle`` holds a session's final KV from its first round on, never preempts and knows the future;
       ``reserve`` holds what is there, evicts idle sessions and preempts running ones when it is full.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
@@ -60,6 +66,7 @@ class Options:
     chunk_floor: int = 32
     links: Links = "fifo"
     history: History = "read"
+    handover: Handover = "push"
     admission: Admission = "reserve"
     window_s: float = 10.0
     prefill_noise_sigma: float = 0.0
@@ -94,6 +101,7 @@ class Options:
         for name, value, known in (
             ("links", self.links, LINKS),
             ("history", self.history, HISTORIES),
+            ("handover", self.handover, HANDOVERS),
             ("admission", self.admission, ADMISSIONS),
         ):
             if value not in known:

@@ -25,32 +25,38 @@ def _record(**groups: str) -> np.dtype[np.void]:
 RULES = _record(
     f8="chunk_fraction window_s itl_least begin finish",
     # policy codes, options as numbers; counters behind them
-    i8="route binding order window cap slices mode_slices chunk_limit chunk_floor links history_read oracle symmetric "
-    "want_windows want_gaps itl_statistic ring peaks slots workers classes",
+    i8="route binding order window cap slices chunk_limit chunk_floor links history_read pull oracle symmetric "
+    "want_windows want_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
+    "prefill_figures step_figures decide choose place",
 )
-"""One record: what the run is told. ``slots`` is the length of the ring of finishing steps, a power of 2."""
+"""One record: what the run is told. ``slots`` is the length of the ring of finishing steps, a power of 2;
+``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``, ``choose``,
+``place``: addresses of the rules' machine code."""
 
 TOTALS = _record(
-    f8="now read back moved recomputed net_at net_time tick_s rate_from",
+    f8="now read back moved recomputed net_at net_time tick_s rate_from need",
     i8="sequence events heap room dirty random cursor preemptions evictions resent net arrivals "
-    "arrivals_before ticks error",
+    "arrivals_before ticks error asked decoding",
 )
-"""One record: counters and the clock."""
+"""One record: counters, the clock, and what a rule is asked: how many workers or tasks, with how many sessions decoding
+or how many tokens of ``need``."""
 
 CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 
 ROWS = _record(
     f8="history increment gap noise chunk_noise "
-    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch",
+    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch read",
     i8="session read_sends back_sends state where route reason over gaps left join_step over_base over_so_far "
-    "whole ready postponed resumed generated idle",
+    "whole ready postponed resumed generated idle starts",
 )
 """Per round. Inputs, then: times; the prefill task as its worker sees it (``task_history`` cached, ``task_tokens`` to
-compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker); the
+compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker,
+``read`` history still to be read there when its turn comes); the
 answer (``left`` steps to go, joined at worker step ``join_step``, ``over_base`` the worker's count of late steps then;
-``over_so_far``: late gaps from before a preemption)."""
+``over_so_far``: late gaps from before a preemption; ``starts`` 1 until the first token of an answer that begins with a
+step of its own)."""
 
-SESSIONS = _record(
+SESSION = _record(
     f8="arrival prefix reserve held gap_s",
     i8="first rounds kind bound moving parked missed gaps over",
 )
@@ -61,11 +67,12 @@ WORKERS = _record(
     f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
     "last_chosen busy queue_area queue_since switch_s",
     i8="role draining target keep colocated mode batch steps current chunk dirty sessions peak_from peak_to ring_from "
-    "ring_to ttft_from ttft_to "
-    "sending receiving waits",
+    "ring_to ttft_from ttft_to starting "
+    "sending receiving",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
-tokens still to compute there, and the same weighted by what their sequences will hold on average."""
+tokens still to compute there, and the same weighted by what their sequences will hold on average; ``starting``: of
+its batch, those whose first token is yet to come."""
 
 PER_CLASS = _record(i8="over active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
@@ -77,6 +84,32 @@ PEAKS = _record(f8="gap", i8="step")
 TRANSFERS = _record(f8="left share", i8="source destination kind row")
 CHANGES = _record(f8="at delay", i8="worker target keep")
 TICKS = _record(f8="kv", i8="queued batch")
+
+# Places of ``Book.floats`` and ``Book.ints`` while a routing rule, a queue order or a binding is asked.
+TASK = 0
+LOCAL_WORKER = 1
+COSTS = 2
+SUMS = 3
+COUNTS = 4
+SECONDS = 0
+ENQUEUED = 1
+DEADLINES = 2
+FREE = 0
+CAPACITY = 1
+SESSIONS = 2
+HITS = 3
+LOAD = 4
+FLOAT_VECTORS = 5
+ORDER = 0
+CANDIDATES = 1
+POSTPONED = 0
+LOST = 1
+QUEUED = 2
+HEAD = 3
+PLACES = 0
+INT_VECTORS = 4
+REASON_BITS = 8
+"""A routing rule's answer is its choice shifted by these, plus the reason's number."""
 
 # Roles and what a worker is doing.
 OFF = 0
@@ -107,8 +140,9 @@ FRESH = 2  # in their first step
 WAITING = 3  # rounds that wait for room in the KV cache
 ACTIVE = 4  # decoding, in order of joining
 KEPT = 5  # sessions between rounds whose KV is kept, the longest idle first, by their next row
-SLOT = 6  # decoding, by the step at which they finish
-LISTS = 7
+PULL = 6  # prefilled elsewhere; the engine fetches their KV from its next step on
+SLOT = 7  # decoding, by the step at which they finish
+LISTS = 8
 
 NONE_LINKS = 0
 FIFO_LINKS = 1
@@ -155,7 +189,7 @@ def smallest() -> Book:
     flat = {
         name: np.zeros(0, record)
         for name, record in (
-            ("rules", RULES), ("totals", TOTALS), ("classes", CLASSES), ("rows", ROWS), ("sessions", SESSIONS),
+            ("rules", RULES), ("totals", TOTALS), ("classes", CLASSES), ("rows", ROWS), ("sessions", SESSION),
             ("workers", WORKERS), ("events", EVENTS), ("transfers", TRANSFERS), ("changes", CHANGES),
         )
     }  # fmt: skip

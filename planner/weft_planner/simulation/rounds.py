@@ -17,7 +17,7 @@ from weft_planner.simulation.memory import (
     wait_unbound,
 )
 from weft_planner.simulation.queues import dequeue, mark
-from weft_planner.simulation.records import ARRIVE, BACK_END, DECODE, JOINING, MOVED, WAITING, Book
+from weft_planner.simulation.records import ARRIVE, BACK_END, DECODE, JOINING, MOVED, PULL, WAITING, Book
 from weft_planner.simulation.transfers import send
 
 SERVED = 1
@@ -30,7 +30,7 @@ def arrive(book: Book, row: int, now: float) -> None:
     totals = book.totals[0]
     r = book.rows[row]
     session = book.sessions[r.session]
-    if row == session.first and r.session + 1 < len(book.sessions):
+    if row == session.first and r.session + 1 < book.rules[0].sessions:
         following = book.sessions[r.session + 1]
         push(book, following.arrival, ARRIVE, following.first)
     if now - totals.rate_from > book.rules[0].window_s:
@@ -47,7 +47,7 @@ def arrive(book: Book, row: int, now: float) -> None:
         w = book.workers[i]
         if (w.role == DECODE or w.target == DECODE) and (session.bound < 0 or session.bound == i):
             largest = max(largest, w.kv_capacity)
-    if context > largest:
+    if 0 < largest < context:  # without any decode worker it waits for one
         r.state = TOO_LONG
         if session.bound >= 0 and session.moving == 0:
             detach(book, row)
@@ -90,6 +90,10 @@ def end_prefill(book: Book, row: int, worker: int, now: float) -> None:
         first_token(book, row, now)
     else:
         book.totals[0].back += r.back
+        if book.rules[0].pull == 1:
+            append(book, PULL, list_of(book, PULL, session.bound), row)
+            mark(book, session.bound)
+            return
         send(book, row, BACK_END, worker, session.bound, r.back, r.back_sends, now)
 
 
@@ -100,12 +104,31 @@ def end_back(book: Book, row: int, now: float) -> None:
     if r.scratch > 0:
         free_kv(book, r.where, r.scratch)
         r.scratch = 0.0
-    first_token(book, row, now)
+    if book.rules[0].pull == 0:
+        first_token(book, row, now)
+        return
+    session = book.sessions[r.session]
+    r.starts = 1
+    append(book, JOINING, list_of(book, JOINING, session.bound), row)
+    mark(book, session.bound)
 
 
 @jitable
 def first_token(book: Book, row: int, now: float) -> None:
     """Hand out a round's first token, or go on with a preempted one, and let it decode from the next step on."""
+    r = book.rows[row]
+    session = book.sessions[r.session]
+    begin_answer(book, row, now)
+    if r.left == 0:
+        finish(book, row, now)
+        return
+    append(book, JOINING, list_of(book, JOINING, session.bound), row)
+    mark(book, session.bound)
+
+
+@jitable
+def begin_answer(book: Book, row: int, now: float) -> None:
+    """Write the figures of a round's first token, unless it was handed out before a preemption."""
     r = book.rows[row]
     session = book.sessions[r.session]
     if row == session.first:
@@ -116,11 +139,6 @@ def first_token(book: Book, row: int, now: float) -> None:
         r.ttft = now - r.arrival
         if r.ttft > book.classes[session.kind].ttft_slo:
             session.missed = 1
-    if r.left == 0:
-        finish(book, row, now)
-        return
-    append(book, JOINING, list_of(book, JOINING, session.bound), row)
-    mark(book, session.bound)
 
 
 @jitable

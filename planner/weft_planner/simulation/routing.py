@@ -1,6 +1,5 @@
 """Ask the routing rule where a round's prefill runs, with every figure that the live router would have."""
 
-from weft_core.policies.decide import decide
 from weft_core.policies.features import (
     LOCAL,
     LOCAL_BATCH,
@@ -11,7 +10,6 @@ from weft_core.policies.features import (
     LOCAL_PREFILL_S,
     LOCAL_QUEUE_S,
     LOCAL_QUEUED,
-    LOCAL_SIZE,
     LOCAL_STEP_S,
     LOCAL_WINDOWED_ITL,
     REMOTE_BACK_S,
@@ -32,7 +30,6 @@ from weft_core.policies.features import (
     TASK_PRIORITY,
     TASK_RATE,
     TASK_ROUND,
-    TASK_SIZE,
     TASK_TTFT_SLO,
     TASK_UNIFORM,
     TASK_WAITED,
@@ -44,18 +41,24 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_RINGS, TTFT_RINGS, over_now, window_mean
 from weft_planner.simulation.lists import list_of
 from weft_planner.simulation.memory import use_kv
-from weft_planner.simulation.queues import chunked, chunked_queue, enqueue
-from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, Book
+from weft_planner.simulation.queues import chunked, chunked_queue, enqueue, prefill_pieces, step_pieces
+from weft_planner.simulation.records import (
+    ACTIVE,
+    CANDIDATES,
+    COUNTS,
+    DECODE,
+    LOCAL_WORKER,
+    ORDER,
+    PREFILL,
+    QUEUE,
+    READ_END,
+    REASON_BITS,
+    SUMS,
+    TASK,
+    Book,
+)
+from weft_planner.simulation.tables import ask
 from weft_planner.simulation.transfers import send
-
-# Places of ``Book.floats`` and ``Book.ints`` while a rule is asked.
-TASK = 0
-LOCAL_WORKER = 1
-COSTS = 2
-SUMS = 3
-COUNTS = 4
-ORDER = 0
-CANDIDATES = 1
 
 MODULUS = 2147483647
 MULTIPLIER = 48271
@@ -102,17 +105,16 @@ def describe_task(book: Book, row: int, present: float, total: float, now: float
     kind = book.classes[session.kind]
     totals = book.totals[0]
     span = min(book.rules[0].window_s + now - totals.rate_from, max(1.0, now - book.sessions[0].arrival))
-    task = book.floats[TASK]
-    task[TASK_HISTORY] = present
-    task[TASK_INCREMENT] = total - present
-    task[TASK_WAITED] = now - r.arrival
-    task[TASK_TTFT_SLO] = kind.ttft_slo
-    task[TASK_ITL_SLO] = kind.itl_slo
-    task[TASK_ROUND] = row - session.first
-    task[TASK_DECODE] = kind.decode
-    task[TASK_RATE] = (totals.arrivals + totals.arrivals_before) / span
-    task[TASK_UNIFORM] = draw(book)
-    task[TASK_PRIORITY] = kind.priority
+    book.floats[TASK, TASK_HISTORY] = present
+    book.floats[TASK, TASK_INCREMENT] = total - present
+    book.floats[TASK, TASK_WAITED] = now - r.arrival
+    book.floats[TASK, TASK_TTFT_SLO] = kind.ttft_slo
+    book.floats[TASK, TASK_ITL_SLO] = kind.itl_slo
+    book.floats[TASK, TASK_ROUND] = row - session.first
+    book.floats[TASK, TASK_DECODE] = kind.decode
+    book.floats[TASK, TASK_RATE] = (totals.arrivals + totals.arrivals_before) / span
+    book.floats[TASK, TASK_UNIFORM] = draw(book)
+    book.floats[TASK, TASK_PRIORITY] = kind.priority
 
 
 @jitable
@@ -120,21 +122,24 @@ def describe_local(book: Book, worker: int, present: float, tokens: float, now: 
     """Write the decode worker's figures for a task of ``tokens`` to compute after ``present`` cached ones."""
     rules = book.rules[0]
     w = book.workers[worker]
-    local = book.floats[LOCAL_WORKER]
-    local[LOCAL_QUEUE_S] = w.queue_s
-    local[LOCAL_PREFILL_S] = prefill_seconds(book.prefill[worker], present, tokens)
+    book.floats[LOCAL_WORKER, LOCAL_QUEUE_S] = w.queue_s
+    book.floats[LOCAL_WORKER, LOCAL_PREFILL_S] = prefill_seconds(prefill_pieces(book, worker), present, tokens)
     if rules.slices == 1:
-        local[LOCAL_CHUNKED_QUEUE_S] = chunked_queue(book, worker)
-        local[LOCAL_CHUNKED_S] = chunked(book, worker, present, tokens)
+        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_QUEUE_S] = chunked_queue(book, worker)
+        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_S] = chunked(book, worker, present, tokens)
     else:
-        local[LOCAL_CHUNKED_QUEUE_S] = float("inf")
-        local[LOCAL_CHUNKED_S] = float("inf")
-    local[LOCAL_WINDOWED_ITL] = window_mean(book, worker, ITL_RINGS, now) if rules.want_windows == 1 else float("nan")
-    local[LOCAL_BATCH] = w.batch
-    local[LOCAL_CONTEXT] = w.context
-    local[LOCAL_STEP_S] = step_seconds(book.step[worker], max(1.0, float(w.batch)), w.context)
-    local[LOCAL_KV_FREE] = w.kv_capacity - w.kv_used
-    local[LOCAL_QUEUED] = book.ends[list_of(book, QUEUE, worker), 2]
+        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_QUEUE_S] = float("inf")
+        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_S] = float("inf")
+    book.floats[LOCAL_WORKER, LOCAL_WINDOWED_ITL] = (
+        window_mean(book, worker, ITL_RINGS, now) if rules.want_windows == 1 else float("nan")
+    )
+    book.floats[LOCAL_WORKER, LOCAL_BATCH] = w.batch
+    book.floats[LOCAL_WORKER, LOCAL_CONTEXT] = w.context
+    book.floats[LOCAL_WORKER, LOCAL_STEP_S] = step_seconds(
+        step_pieces(book, worker), max(1.0, float(w.batch)), w.context
+    )
+    book.floats[LOCAL_WORKER, LOCAL_KV_FREE] = w.kv_capacity - w.kv_used
+    book.floats[LOCAL_WORKER, LOCAL_QUEUED] = book.ends[list_of(book, QUEUE, worker), 2]
 
 
 @jitable
@@ -147,23 +152,23 @@ def describe_remote(
     cached, tokens, read = prefill_figures(book, row, worker, present, total)
     link = book.links[home, worker]
     back = book.links[worker, home]
-    figures = book.remote[at * REMOTE_SIZE : (at + 1) * REMOTE_SIZE]
+    start = at * REMOTE_SIZE
     if w.role == DECODE and rules.slices == 1:
-        figures[REMOTE_QUEUE_S] = chunked_queue(book, worker)
-        figures[REMOTE_PREFILL_S] = chunked(book, worker, cached, tokens)
+        book.remote[start + REMOTE_QUEUE_S] = chunked_queue(book, worker)
+        book.remote[start + REMOTE_PREFILL_S] = chunked(book, worker, cached, tokens)
     else:
-        figures[REMOTE_QUEUE_S] = w.queue_s
-        figures[REMOTE_PREFILL_S] = prefill_seconds(book.prefill[worker], cached, tokens)
-    figures[REMOTE_READ_S] = transfer_seconds(link.alpha, link.per_token, read)
-    figures[REMOTE_BACK_S] = transfer_seconds(back.alpha, back.per_token, back_tokens(book, present, total))
-    figures[REMOTE_WINDOWED_TTFT] = (
+        book.remote[start + REMOTE_QUEUE_S] = w.queue_s
+        book.remote[start + REMOTE_PREFILL_S] = prefill_seconds(prefill_pieces(book, worker), cached, tokens)
+    book.remote[start + REMOTE_READ_S] = transfer_seconds(link.alpha, link.per_token, read)
+    book.remote[start + REMOTE_BACK_S] = transfer_seconds(back.alpha, back.per_token, back_tokens(book, present, total))
+    book.remote[start + REMOTE_WINDOWED_TTFT] = (
         window_mean(book, worker, TTFT_RINGS, now) if rules.want_windows == 1 else float("nan")
     )
-    figures[REMOTE_QUEUED] = book.ends[list_of(book, QUEUE, worker), 2]
-    figures[REMOTE_CACHED] = cached_prefix(book, row, worker)
-    figures[REMOTE_KV_USE] = w.kv_used / w.kv_capacity
-    figures[REMOTE_IDLE_S] = now - w.last_chosen
-    figures[REMOTE_RATE] = back.rate
+    book.remote[start + REMOTE_QUEUED] = book.ends[list_of(book, QUEUE, worker), 2]
+    book.remote[start + REMOTE_CACHED] = cached_prefix(book, row, worker)
+    book.remote[start + REMOTE_KV_USE] = w.kv_used / w.kv_capacity
+    book.remote[start + REMOTE_IDLE_S] = now - w.last_chosen
+    book.remote[start + REMOTE_RATE] = back.rate
 
 
 @jitable
@@ -181,6 +186,9 @@ def describe_batch(book: Book, worker: int) -> int:
     row = book.ends[list_of(book, ACTIVE, worker), 0]
     while row >= 0:
         r = book.rows[row]
+        if r.starts == 1:  # it has no gap yet that could grow
+            row = book.after[ACTIVE, row]
+            continue
         session = book.sessions[r.session]
         done = w.steps - r.join_step
         book.floats[COUNTS, count] = session.gaps + r.generated + done
@@ -245,18 +253,11 @@ def route(book: Book, row: int, home: int, now: float) -> None:
         book.ints[ORDER, k] = book.ints[ORDER, other]
         book.ints[ORDER, other] = kept
     batch = describe_batch(book, home) if rules.want_gaps == 1 else 0
-    choice, reason = decide(
-        rules.route,
-        book.floats[TASK, :TASK_SIZE],
-        book.floats[LOCAL_WORKER, :LOCAL_SIZE],
-        book.remote[: workers * REMOTE_SIZE],
-        workers,
-        book.ints[ORDER, :workers],
-        book.params,
-        book.floats[SUMS, :batch],
-        book.floats[COUNTS, :batch],
-        book.floats[COSTS],
-    )
+    book.totals[0].asked = workers
+    book.totals[0].decoding = batch
+    answer = ask(rules.decide, book)
+    choice = answer >> REASON_BITS
+    reason = answer & ((1 << REASON_BITS) - 1)
     r.reason = reason
     r.route = LOCAL
     if choice == LOCAL:
@@ -294,7 +295,7 @@ def start_prefill(
     r.done = 0.0
     r.back = back
     r.whole = 1 if whole or w.role == PREFILL else 0
-    r.seconds = prefill_seconds(book.prefill[worker], cached, tokens)
+    r.seconds = prefill_seconds(prefill_pieces(book, worker), cached, tokens)
     r.ready = 1
     r.scratch = 0.0
     w.last_chosen = now
@@ -302,7 +303,11 @@ def start_prefill(
         r.scratch = cached + tokens
         use_kv(book, worker, r.scratch)
     enqueue(book, row, worker, now)
+    r.read = 0.0
     if read > 0:
-        r.ready = 0
         book.totals[0].read += read
+        if book.rules[0].pull == 1 and w.role == PREFILL:
+            r.read = read
+            return
+        r.ready = 0
         send(book, row, READ_END, home, worker, read, r.read_sends, now)
