@@ -74,7 +74,19 @@ def test_plan_prints_layout_predictions_and_reasons(tmp_path: Path, capsys: pyte
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest)]) == 0
     shown = capsys.readouterr().out
-    for word in ("Plan ", "demo", "LAYOUT", "this plan", "ROLE", "prefill", "decode", "P95", "50 ms", "Why: ", "Predicted: "):
+    for word in (
+        "Plan ",
+        "demo",
+        "LAYOUT",
+        "this plan",
+        "ROLE",
+        "prefill",
+        "decode",
+        "P95",
+        "50 ms",
+        "Why: ",
+        "Predicted: ",
+    ):
         assert word in shown
 
 
