@@ -33,7 +33,7 @@ def changes(draw: st.DrawFn, workers: int) -> tuple[Change, ...]:
 
 def with_(base: Options, **more: object) -> Options:
     fields = {name: getattr(base, name) for name in base.__dataclass_fields__}
-    return Options(**{**fields, **more})  # type: ignore[arg-type]
+    return Options(**{**fields, **more})
 
 
 @given(

@@ -5,6 +5,7 @@ hash over every source that is compiled: core costs, policies and this package. 
 it is imported, hence this module is imported by nothing but the kernel.
 """
 
+import gc
 import hashlib
 import importlib
 import inspect
@@ -25,7 +26,8 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 COMPILED = (
-    "compiled", "engine", "gaps", "kernel", "lists", "memory", "queues", "records", "rounds", "routing", "transfers",
+    "compiled", "engine", "gaps", "kernel", "lists", "memory", "queues", "records", "rounds", "routing",
+    "rules", "tables", "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
 
@@ -44,6 +46,11 @@ def sources_hash() -> str:
         running.update(path.name.encode())
         running.update(path.read_bytes())
     return running.hexdigest()[:16]
+
+
+def compiled_before() -> bool:
+    """Tell whether the cache holds this version's kernel, so that the first simulation begins within a second."""
+    return any(cache_folder().rglob("kernel.run-*.nbi"))
 
 
 def _writable(folder: Path) -> bool:
@@ -77,26 +84,11 @@ def cache_folder() -> Path:
 
 
 os.environ["NUMBA_CACHE_DIR"] = str(cache_folder())
+os.environ.setdefault("NUMBA_OPT", "1")  # a sixth less to compile, and no slower a kernel than at 3
 if "numba" in sys.modules:  # imported by somebody else: make it read the folder's name again
     sys.modules["numba"].config.reload_config()
 numba = importlib.import_module("numba")
 _register = importlib.import_module("numba.extending").register_jitable
-
-
-_structref = importlib.import_module("numba.experimental.structref")
-
-
-@_structref.register
-class _State(numba.types.StructRef):  # type: ignore[misc, name-defined]
-    """A reference to arrays: calls hand on one pointer, where a tuple of arrays would be copied at every call."""
-
-
-new = _structref.new
-
-
-def state_of(arrays: dict[str, object]) -> object:
-    """Return the compiled type of a state that refers to arrays like these."""
-    return _State([(name, numba.typeof(array)) for name, array in arrays.items()])
 
 
 def jitable(function: _Function) -> _Function:
@@ -105,8 +97,27 @@ def jitable(function: _Function) -> _Function:
 
 
 def entry(function: _Function) -> _Function:
-    """Compile a function that Python calls; its machine code is kept on disk."""
-    return cast(_Function, numba.njit(cache=True, error_model="numpy", nogil=True)(function))
+    """Compile a function of an array of integers that Python calls; its machine code is kept on disk."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        words = numba.types.Array(numba.types.int64, 1, "C")
+        compiled = numba.njit(numba.types.void(words), cache=True, error_model="numpy", nogil=True)(function)
+    finally:
+        if collecting:
+            gc.enable()
+    return cast(_Function, compiled)
+
+
+def callback(function: Callable[[int], int]) -> object:
+    """Compile a function of an address for compiled callers; its machine code, kept on disk, stands at ``.address``."""
+    collecting = gc.isenabled()
+    gc.disable()  # a compilation makes millions of objects that live to its end: looking for garbage is a seventh of it
+    try:
+        return numba.cfunc(numba.types.int64(numba.types.int64), cache=True, error_model="numpy")(function)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _register_core() -> None:

@@ -70,7 +70,7 @@ def push(book: Book, time: float, kind: int, subject: int) -> None:
     totals = book.totals[0]
     events = book.events
     at = totals.heap
-    if at >= len(events):
+    if at >= book.rules[0].events:
         totals.error = FULL_HEAP
         return
     totals.heap = at + 1

@@ -1,20 +1,22 @@
 """Keep each worker's queue of prefill tasks, and choose the task that runs next by the service's queue order."""
 
 from weft_core.policies.codes import AMPD_WINDOW
-from weft_core.policies.decide_order import next_task
 from weft_core.timing import chunked_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, list_of, prepend, remove
-from weft_planner.simulation.records import QUEUE, Book
-
-# Places of ``Book.floats`` and ``Book.ints`` while a queue order is asked.
-SECONDS = 5
-ENQUEUED = 6
-DEADLINES = 7
-POSTPONED = 1
-LOST = 2
-QUEUED = 3
-HEAD = 4
+from weft_planner.simulation.records import (
+    DEADLINES,
+    ENQUEUED,
+    HEAD,
+    LOST,
+    POSTPONED,
+    QUEUE,
+    QUEUED,
+    SECONDS,
+    Book,
+    Numbers,
+)
+from weft_planner.simulation.tables import ask, vector
 
 
 @jitable
@@ -104,12 +106,26 @@ def chunk_seconds_limit(book: Book, worker: int) -> float:
 
 
 @jitable
+def prefill_pieces(book: Book, worker: int) -> Numbers:
+    """Return a worker's flat figures of T_pre."""
+    return vector(book.prefill, worker, book.rules[0].prefill_figures)
+
+
+@jitable
+def step_pieces(book: Book, worker: int) -> Numbers:
+    """Return a worker's flat figures of an engine step."""
+    return vector(book.step, worker, book.rules[0].step_figures)
+
+
+@jitable
 def chunked(book: Book, worker: int, history: float, tokens: float) -> float:
     """Return the seconds of computing tokens on a worker in slices beside what it decodes now."""
     rules = book.rules[0]
     w = book.workers[worker]
     limit = chunk_seconds_limit(book, worker)
-    return chunked_seconds(book.step[worker], float(w.batch), w.context, history, tokens, limit, rules.chunk_limit)
+    return chunked_seconds(
+        step_pieces(book, worker), float(w.batch), w.context, history, tokens, limit, rules.chunk_limit
+    )
 
 
 @jitable
@@ -123,7 +139,7 @@ def chunked_queue(book: Book, worker: int) -> float:
 
 
 @jitable
-def choose(book: Book, worker: int, now: float) -> int:
+def choose(book: Book, worker: int) -> int:
     """Return the task that a worker shall run next, -1 when none is ready: its history may still be on its way.
 
     Algorithm 2 reorders the head of the queue; a task without its history then stands behind those that have it.
@@ -147,18 +163,8 @@ def choose(book: Book, worker: int, now: float) -> int:
         return -1
     if count == 1:
         return book.ints[QUEUED, 0]
-    place = next_task(
-        rules.order,
-        now,
-        book.floats[SECONDS, :count],
-        book.floats[ENQUEUED, :count],
-        book.floats[DEADLINES, :count],
-        book.ints[POSTPONED, :count],
-        book.ints[LOST, :count],
-        rules.window,
-        rules.cap,
-        book.ints[HEAD],
-    )
+    book.totals[0].asked = count
+    place = ask(rules.choose, book)
     for i in range(count):
         book.rows[book.ints[QUEUED, i]].postponed = book.ints[POSTPONED, i]
     if rules.order == AMPD_WINDOW:

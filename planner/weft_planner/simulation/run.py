@@ -47,9 +47,15 @@ def play(book: records.Book, options: Options) -> None:
         SimulationError: the heap of events overflowed, which no input should be able to cause.
     """
     from weft_planner.simulation.kernel import run  # numba is loaded by the first run, not by an import
+    from weft_planner.simulation.rules import binding_address, order_address, route_address
+    from weft_planner.simulation.tables import addresses
 
     _first_events(book, options)
-    run(*book)
+    rules = book.rules[0]
+    rules["decide"] = route_address(int(rules["route"]))
+    rules["choose"] = order_address(int(rules["order"]))
+    rules["place"] = binding_address(int(rules["binding"]))
+    run(addresses(book))
     if book.totals["error"][0] == records.FULL_HEAP:
         raise SimulationError("events: more were pending at once than sessions explain; please report the inputs")
 

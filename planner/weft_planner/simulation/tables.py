@@ -1,0 +1,207 @@
+"""Teach numba one type: a book of tables behind a single pointer, with the syntax of numpy's record arrays.
+
+Numba hands arrays to functions as seven figures each and counts their references; with two dozen arrays in some eighty
+functions that is most of the work of compiling, and none of it is needed: the arrays live as long as the run. Here
+``book.rows[row]`` loads a base address and adds an offset. The addresses stand in one array of integers, two for each
+table: where it begins, and how many columns it has (0: it has one dimension). Bounds are not checked.
+"""
+
+import importlib
+import operator
+from typing import Any
+
+import numpy as np
+
+from weft_planner.simulation.records import Book, Numbers, smallest
+
+numba = importlib.import_module("numba")
+_types = importlib.import_module("numba.core.types")
+_templates = importlib.import_module("numba.core.typing.templates")
+_extending = importlib.import_module("numba.extending")
+_arrays = importlib.import_module("numba.np.arrayobj")
+_ir = importlib.import_module("llvmlite.ir")
+
+_WORD = _ir.IntType(64)
+
+
+class _BookType(_types.Opaque):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__("weft_book")
+
+
+class _TableType(_types.Opaque):  # type: ignore[misc, name-defined]
+    """One table: its place in the book, and what an element is, a record or a number."""
+
+    def __init__(self, place: int, element: Any) -> None:
+        self.place = place
+        self.element = element
+        super().__init__(f"weft_table({place}, {element})")
+
+
+_extending.register_model(_BookType)(_extending.models.OpaqueModel)
+_extending.register_model(_TableType)(_extending.models.OpaqueModel)
+
+_BOOK = _BookType()
+_TABLES = {
+    name: _TableType(place, numba.from_dtype(array.dtype))
+    for place, (name, array) in enumerate(smallest()._asdict().items())
+}
+
+
+def addresses(book: Book) -> Numbers:
+    """Return the addresses of a book's tables, for ``book_at``; the book must outlive their use."""
+    words = [(table.ctypes.data, table.shape[1] if table.ndim == 2 else 0) for table in book]
+    return np.array(words, np.int64).ravel()
+
+
+def vector(table: Numbers, row: int, length: int) -> Numbers:
+    """Return the first figures of a table's row as an array; a table of one dimension is row 0."""
+    return (table[row] if table.ndim == 2 else table)[:length]
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def book_at(typing: Any, words: Any) -> Any:  # noqa: ARG001 - numba's protocol
+    """Return the book whose addresses stand in an array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = _arrays.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.bitcast(array.data, context.get_value_type(_BOOK))
+
+    return _BOOK(words), generate
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def book_from(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's protocol
+    """Return the book whose words stand at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.inttoptr(arguments[0], context.get_value_type(_BOOK))
+
+    return _BOOK(_types.int64), generate
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def ask(typing: Any, rule: Any, book: Any) -> Any:  # noqa: ARG001 - numba's protocol
+    """Call a rule by the address of its machine code; it takes the book's address and returns a number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        kind = _ir.FunctionType(_WORD, [_WORD]).as_pointer()
+        return builder.call(builder.inttoptr(arguments[0], kind), [builder.ptrtoint(arguments[1], _WORD)])
+
+    return _types.int64(_types.int64, _BOOK), generate
+
+
+@_templates.infer_getattr
+class _BookAttributes(_templates.AttributeTemplate):  # type: ignore[misc, name-defined]
+    key = _BookType
+
+    def generic_resolve(self, book: Any, name: str) -> Any:  # noqa: ARG002
+        return _TABLES.get(name)
+
+
+@_extending.lower_getattr_generic(_BookType)  # type: ignore[untyped-decorator]
+def _book_attribute(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:  # noqa: ARG001
+    return value
+
+
+def _index_of(index: Any) -> Any:
+    if isinstance(index, _types.Integer):
+        return _types.intp
+    if isinstance(index, _types.BaseTuple) and len(index) == 2 and all(isinstance(i, _types.Integer) for i in index):
+        return _types.UniTuple(_types.intp, 2)
+    return None
+
+
+@_templates.infer_global(operator.getitem)
+class _TableItem(_templates.AbstractTemplate):  # type: ignore[misc, name-defined]
+    def generic(self, arguments: Any, keywords: Any) -> Any:  # noqa: ARG002
+        table, index = arguments
+        if isinstance(table, _TableType) and _index_of(index) is not None:
+            return _templates.signature(table.element, table, _index_of(index))
+        return None
+
+
+@_templates.infer_global(operator.setitem)
+class _TableSetItem(_templates.AbstractTemplate):  # type: ignore[misc, name-defined]
+    def generic(self, arguments: Any, keywords: Any) -> Any:  # noqa: ARG002
+        table, index, _ = arguments
+        if isinstance(table, _TableType) and _index_of(index) is not None:
+            return _templates.signature(_types.none, table, _index_of(index), table.element)
+        return None
+
+
+def _word(builder: Any, book: Any, at: int) -> Any:
+    """Load a word of the book: it never changes during a run, which lets the compiler load it once."""
+    words = builder.bitcast(book, _WORD.as_pointer())
+    loaded = builder.load(builder.gep(words, [_WORD(at)]))
+    loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return loaded
+
+
+def _address(context: Any, builder: Any, table: Any, book: Any, places: list[Any]) -> Any:
+    """Return the address of an element: base + size x (row x columns + column)."""
+    offset = places[0]
+    if len(places) == 2:
+        offset = builder.add(builder.mul(offset, _word(builder, book, 2 * table.place + 1)), places[1])
+    size = context.get_abi_sizeof(context.get_data_type(table.element))
+    return builder.add(_word(builder, book, 2 * table.place), builder.mul(offset, _WORD(size)))
+
+
+def _places(builder: Any, index: Any, value: Any) -> list[Any]:
+    return (
+        [builder.extract_value(value, 0), builder.extract_value(value, 1)]
+        if isinstance(index, _types.UniTuple)
+        else [value]
+    )
+
+
+@_extending.lower_builtin(operator.getitem, _TableType, _types.Integer)  # type: ignore[untyped-decorator]
+@_extending.lower_builtin(operator.getitem, _TableType, _types.UniTuple)  # type: ignore[untyped-decorator]
+def _get(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    table, index = signature.args
+    address = _address(context, builder, table, arguments[0], _places(builder, index, arguments[1]))
+    if isinstance(table.element, _types.Record):
+        return builder.inttoptr(address, context.get_value_type(table.element))
+    return builder.load(builder.inttoptr(address, context.get_data_type(table.element).as_pointer()))
+
+
+@_extending.lower_builtin(operator.setitem, _TableType, _types.Integer, _types.Number)  # type: ignore[untyped-decorator]
+@_extending.lower_builtin(operator.setitem, _TableType, _types.UniTuple, _types.Number)  # type: ignore[untyped-decorator]
+def _set(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    table, index, _ = signature.args
+    address = _address(context, builder, table, arguments[0], _places(builder, index, arguments[1]))
+    builder.store(arguments[2], builder.inttoptr(address, context.get_data_type(table.element).as_pointer()))
+    return context.get_dummy_value()
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _vector(typing: Any, table: Any, row: Any, length: Any) -> Any:  # noqa: ARG001 - numba's protocol
+    array_type = _types.Array(table.element, 1, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        book, place, count = arguments
+        address = _address(context, builder, table, book, [place, _WORD(0)])
+        array = _arrays.make_array(array_type)(context, builder)
+        size = _WORD(context.get_abi_sizeof(context.get_data_type(table.element)))
+        _arrays.populate_array(
+            array,
+            data=builder.inttoptr(address, array.data.type),
+            shape=[count],
+            strides=[size],
+            itemsize=size,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(table, _types.intp, _types.intp), generate
+
+
+@_extending.overload(vector)  # type: ignore[untyped-decorator]
+def _vector_in_compiled_code(table: Any, row: Any, length: Any) -> Any:  # noqa: ARG001 - numba reads their types
+    if not isinstance(table, _TableType):
+        return None
+
+    def build(table: Any, row: Any, length: Any) -> Any:
+        return _vector(table, row, length)
+
+    return build

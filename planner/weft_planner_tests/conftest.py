@@ -1,0 +1,13 @@
+"""Compile the simulator before the first test that may need it: a test's time limit is for what it tests."""
+
+import pytest
+
+USERS = ("simulation", "solve", "plan", "study", "cli", "request", "goodput", "contest", "links", "verbs", "report")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile, or load, what simulations run, when any of the chosen tests may simulate."""
+    if any(user in item.path.name for item in session.items for user in USERS):
+        from weft_planner.simulation.warm import warm
+
+        warm()
