@@ -277,7 +277,8 @@ class Reference:
     def admit(self, row: Round, engine: Engine) -> bool:
         need = row.history + row.increment + 1 + max(0, len(row.emitted) - 1)
         if not self.oracle:
-            while self.used(engine) + need - row.session.kept > engine.capacity:
+            others = len(engine.batch) + len(engine.queue) + len(engine.joining)
+            while self.used(engine) + need - row.session.kept + others > engine.capacity:
                 if not self.evict(engine, row):
                     return False
         if row in engine.idle:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_planner.sessions import Sample
-from weft_planner.simulation import Change, Layout, Options, PolicyChoice, simulate
+from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, simulate
 from weft_planner.simulation.inputs import book_of
 from weft_planner.simulation.outcome import DROPPED_TOO_LONG, DROPPED_UNPLACED, NEVER_ARRIVED, SERVED
 from weft_planner.simulation.run import play
-from weft_planner_tests.simulated import ONE_CLASS, profile
+from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 from weft_planner_tests.test_simulation_reference import layouts, options, policies, samples
 
 
@@ -107,7 +107,7 @@ def test_when_all_is_done_nothing_is_left(
 
 REPEAT = """
 from weft_planner.simulation import Options, PolicyChoice, layout_of, simulate
-from weft_planner_tests.simulated import ONE_CLASS, profile
+from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 from weft_planner_tests.test_simulation_conservation import many
 for policy in (PolicyChoice(), PolicyChoice(route="ampd", order="ampd-window")):
     option = Options(prefill_noise_sigma=0.3, retransmit_probability=0.1, links="fair")
@@ -117,8 +117,6 @@ for policy in (PolicyChoice(), PolicyChoice(route="ampd", order="ampd-window")):
 
 
 def many() -> Sample:
-    from weft_planner_tests.simulated import sample_of
-
     rng = np.random.default_rng(9)
     sessions = [
         (
@@ -141,3 +139,14 @@ def test_a_seed_gives_the_same_bytes_in_another_process() -> None:
     ]
     assert printed[0] == printed[1]
     assert len(set(printed[0].split())) == 2
+
+
+@given(st.integers(0, 10**6), st.sampled_from((2000, 2500, 3000)), st.booleans())
+def test_sequences_that_preempt_each_other_come_to_an_end(seed: int, kv: int, chunked: bool) -> None:
+    rng = np.random.default_rng(seed)
+    sessions = [(0.0, [(float(rng.integers(1, 1900)), float(rng.integers(1, 30)), 0.0)]) for _ in range(9)]
+    sample = sample_of(sessions)
+    layout = Layout((), (Worker(1),), "symmetric")
+    option = Options(chunked=chunked, admission="reserve", warm_up=0.0)
+    outcome = simulate(sample, layout, {"gpu": profile(kv=kv)}, PolicyChoice(), ONE_CLASS, options=option)
+    assert (outcome.state == SERVED).all()

@@ -11,6 +11,7 @@ from weft_planner.simulation.records import (
     FREE,
     FRESH,
     HITS,
+    JOINING,
     KEPT,
     LOAD,
     PLACES,
@@ -173,13 +174,18 @@ def wait_unbound(book: Book, row: int) -> None:
 
 @jitable
 def admit(book: Book, row: int, worker: int) -> bool:
-    """Take the memory of a round's prompt and first token, evicting idle sessions; False when there is no room."""
+    """Take the memory of a round's prompt and first token, evicting idle sessions; False when there is no room.
+
+    A token of room stays for each other sequence here: without it two could preempt each other for ever, neither of
+    them a token further.
+    """
     r = book.rows[row]
     session = book.sessions[r.session]
     w = book.workers[worker]
     need = r.history + r.increment + 1 + r.generated
     if book.rules[0].oracle == 0:
-        while w.kv_used + need - session.held > w.kv_capacity:
+        others = w.batch + book.ends[list_of(book, QUEUE, worker), 2] + book.ends[list_of(book, JOINING, worker), 2]
+        while w.kv_used + need - session.held + others > w.kv_capacity:
             if not evict_one(book, worker, row):
                 return False
     unkeep(book, row, worker)
