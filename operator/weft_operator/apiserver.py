@@ -83,11 +83,20 @@ class ApiServer:
         return self._request("GET", object_path(key), resource=PLURALS[key.kind])
 
     def list(
-        self, api_version: str, kind: str, *, namespace: str = "", selector: str = "", limit: int | None = None
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        selector: str = "",
+        fields: str = "",
+        limit: int | None = None,
     ) -> list[Manifest]:
-        """Return the objects of one kind in a namespace (all namespaces if empty) that have the labels."""
+        """Return the objects of one kind in a namespace (all namespaces if empty) that have the labels and fields."""
         path = collection_path(api_version, kind, namespace)
         query = {"labelSelector": selector} if selector else {}
+        if fields:
+            query["fieldSelector"] = fields
         if limit is not None:
             query["limit"] = str(limit)
         body = self._request("GET", path, resource=PLURALS[kind], query=query)

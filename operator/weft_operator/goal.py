@@ -1,7 +1,7 @@
 """Decide what a service should look like now: the newest plan, or the last good one while there is no newer."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -145,14 +145,17 @@ def settled(asked: Question, record: PlanRecord | None) -> Goal | None:
     return None
 
 
-def answered(asked: Question, answer: Answer | None, record: PlanRecord | None) -> Goal:
-    """Return the goal for the planner's answer; without a new plan the last good one stays in force."""
+def answered(asked: Question, answer: Answer | None, record: PlanRecord | None, *, notes: Sequence[str] = ()) -> Goal:
+    """Return the goal for the planner's answer; without a new plan the last good one stays in force.
+
+    ``notes`` say what the operator could not tell the planner.
+    """
     if answer is None:
         kept = f"; {plan_summary(record.plan)} stays in force meanwhile" if record is not None else ""
         return Goal(record, Verdict("Unknown", "Planning", f"the planner is at work{kept}"))
     if isinstance(answer, Refused):
         return refused(answer.reason, answer.message, record)
-    return _carried(asked, _record(asked, answer), "")
+    return _carried(asked, _record(asked, answer, notes), "")
 
 
 def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
@@ -163,8 +166,9 @@ def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
     return Goal(record, Verdict("False", known, f"{text}{kept}"))
 
 
-def _record(asked: Question, answer: Planned) -> PlanRecord:
-    return PlanRecord(spec=asked.spec, plan=answer.plan, profile=answer.profile, request_hash=asked.hash)
+def _record(asked: Question, answer: Planned, notes: Sequence[str]) -> PlanRecord:
+    plan = replace(answer.plan, notes=(*answer.plan.notes, *notes))
+    return PlanRecord(spec=asked.spec, plan=plan, profile=answer.profile, request_hash=asked.hash)
 
 
 def _carried(asked: Question, record: PlanRecord, note: str) -> Goal:

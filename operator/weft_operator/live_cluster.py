@@ -1,15 +1,18 @@
 """The seam between passes and the API server, in its real form: blocking calls in threads."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from weft_operator import apply, observe
+from weft_operator.api.capacity import Pool
 from weft_operator.apiserver import ApiServer
 from weft_operator.diff import Action
 from weft_operator.events import Fact
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.observe import Observed
+from weft_operator.planning.nodes import Capacity
 
 
 class LiveCluster:
@@ -22,9 +25,9 @@ class LiveCluster:
         """Return everything about a service, None when it is gone."""
         return await asyncio.to_thread(observe.observe, self._api, key)
 
-    async def count_gpus(self, pools: list[tuple[str, dict[str, str]]]) -> int | None:
+    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
-        return await asyncio.to_thread(observe.count_gpus, self._api, pools)
+        return await asyncio.to_thread(observe.read_capacity, self._api, pools, key)
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
         """Carry out one action; return the object as it is now, None when it is deleted."""

@@ -3,13 +3,16 @@
 import base64
 import binascii
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft_operator.api.capacity import Pool
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.apiserver import ApiServer
 from weft_operator.errors import ForbiddenError, NotFoundError
 from weft_operator.manifest import SERVICE_LABEL, Manifest, ObjectKey, ServiceKey, controller_of, key_of, labels_of
+from weft_operator.planning.nodes import Capacity, capacity_of
 
 OWNED_KINDS: tuple[tuple[str, str], ...] = (
     ("apps/v1", "StatefulSet"),
@@ -98,30 +101,19 @@ def service_object(key: ServiceKey) -> ObjectKey:
     return ObjectKey(f"{GROUP}/{VERSION}", KIND, key.namespace, key.name)
 
 
-def count_gpus(api: ApiServer, pools: list[tuple[str, dict[str, str]]]) -> int | None:
-    """Return how many GPUs the nodes of the pools have, given each pool's resource and node labels.
-
-    A node that belongs to several pools counts once. None when the operator may not list nodes.
-    """
+def read_capacity(api: ApiServer, pools: Sequence[Pool], service: ServiceKey) -> Capacity | None:
+    """Return the GPUs of the pools' nodes and which of them are free; None when the operator may not list nodes."""
     try:
         nodes = api.list("v1", "Node")
     except ForbiddenError:
         log.info("nodes_not_listed")
         return None
-    total = 0
-    for node in nodes:
-        labels = labels_of(node)
-        allocatable = (node.get("status") or {}).get("allocatable") or {}
-        resources = {
-            resource for resource, wanted in pools if all(labels.get(name) == value for name, value in wanted.items())
-        }
-        total += sum(_whole(allocatable.get(resource, "0")) for resource in resources)
-    return total
-
-
-def _whole(amount: object) -> int:
-    text = str(amount)
-    return int(text) if text.isdigit() else 0
+    try:
+        pods = api.list("v1", "Pod", fields="status.phase!=Succeeded,status.phase!=Failed")
+    except ForbiddenError:
+        log.info("pods_not_listed")
+        pods = None
+    return capacity_of(pools, nodes, pods, service=service)
 
 
 def _profile(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:

@@ -63,7 +63,17 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "No layout has as many workers as `spec.planning` asks for.", "Lower a min or raise a max."
         ),
         "NotPlaceable": Reason(
-            "The workers do not fit onto whole nodes.", "Correct gpusPerNode or allow smaller degrees."
+            "No layout fits onto the free GPUs of the nodes, because a worker cannot span nodes; asked again with "
+            "growing pauses where real nodes were seen.",
+            "Free or add what the message says, correct gpusPerNode, or allow smaller degrees.",
+        ),
+        "NoPairOfDegrees": Reason(
+            "The engine cannot exchange KV between any of the pools' prefill and decode degrees.",
+            "Allow the degrees that the message names.",
+        ),
+        "OverBudget": Reason(
+            "`spec.planning.budgetPerHour` does not pay for the smallest layout.",
+            "Raise it to what the message says, or allow smaller degrees or cheaper pools.",
         ),
         "UnknownModel": Reason(
             "An analytic profile needs the dimensions of the model, and this one is not in the catalogue.",

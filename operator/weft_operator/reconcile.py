@@ -5,11 +5,12 @@ times, and be killed at any point.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from weft_operator.api.capacity import Pool
 from weft_operator.desired import Rendering, desired_objects
 from weft_operator.desired.identity import read_token
 from weft_operator.desired.rendering import PlanRecord
@@ -31,6 +32,8 @@ from weft_operator.manifest import (
 )
 from weft_operator.observe import Observed
 from weft_operator.planning.desk import PlannerDesk
+from weft_operator.planning.nodes import Capacity
+from weft_operator.planning.request import in_its_place, notes_on
 from weft_operator.readiness import coordinator_state, stuck_workers, worker_states
 from weft_operator.rollout import stage
 from weft_operator.settings import Settings
@@ -50,8 +53,8 @@ class Cluster(Protocol):
     async def observe(self, key: ServiceKey) -> Observed | None:
         """Return everything about a service, None when it is gone."""
 
-    async def count_gpus(self, pools: list[tuple[str, dict[str, str]]]) -> int | None:
-        """Return the GPUs of the pools' nodes, None when that cannot be told."""
+    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
+        """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
         """Carry out one action; return the object as it is now, None when it is deleted."""
@@ -133,25 +136,32 @@ class Reconciler:
             asked = question(parse_service(observed.service), observed)
             found = settled(asked, record)
             if found is None:
-                await self._insist_on_gpus(asked)
-                found = answered(asked, self._desk.ask(key, asked.request, asked.hash), record)
+                there = await self._capacity(key, asked)
+                request = in_its_place(asked.request, there, record)
+                found = answered(asked, self._desk.ask(key, request, asked.hash), record, notes=notes_on(there))
         except StalledError as error:
             self._desk.forget(key)
             return refused(error.reason, error.message, record)
         return found
 
-    async def _insist_on_gpus(self, asked: Question) -> None:
+    async def _capacity(self, key: ServiceKey, asked: Question) -> Capacity | None:
+        """Return what real nodes have; None where they may not be seen, or an autoscaler adds what is missing.
+
+        Raises:
+            StalledError: the nodes have fewer GPUs than the budget.
+        """
         capacity = asked.spec.capacity
         if capacity.elastic:
-            return
-        pools = [(pool.resource, dict(pool.node_selector)) for pool in capacity.pools]
-        there = await self._cluster.count_gpus(pools)
-        if there is not None and there < capacity.gpus:
+            return None
+        there = await self._cluster.read_capacity(capacity.pools, key)
+        if there is not None and there.total < capacity.gpus:
             raise StalledError(
                 "TooFewGpus",
-                f"spec.capacity.gpus: {capacity.gpus} GPUs are asked for and the nodes of the pools have {there}; "
-                f"lower it to {there} or less, add nodes, or set spec.capacity.elastic where an autoscaler adds them",
+                f"spec.capacity.gpus: {capacity.gpus} GPUs are asked for and the nodes of the pools have "
+                f"{there.total}; lower it to {there.total} or less, add nodes, or set spec.capacity.elastic where an "
+                "autoscaler adds them",
             )
+        return there
 
     async def _carry_out(
         self, key: ServiceKey, observed: Observed, goal: Goal

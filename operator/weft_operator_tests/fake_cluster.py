@@ -1,15 +1,17 @@
 """A cluster in memory: the seam of a pass, with just enough of the controllers that make pods."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from weft_operator.api.capacity import Pool
 from weft_operator.diff import Action, Apply, content_hash
 from weft_operator.errors import OperatorError
 from weft_operator.events import Fact
 from weft_operator.manifest import Manifest, ObjectKey, ServiceKey, is_terminating, key_of, labels_of, name_of
 from weft_operator.observe import Observed
+from weft_operator.planning.nodes import Capacity
 
 UID = "11111111-2222-3333-4444-555555555555"
 
@@ -27,6 +29,7 @@ class FakeCluster:
         self.api_key_found = True
         self.model_token_found = True
         self.gpus: int | None = gpus
+        self.nodes: tuple[int, ...] = ()
         self.actions: list[Action] = []
         self.events: list[Fact] = []
         self.events_error: OperatorError | None = None
@@ -48,8 +51,10 @@ class FakeCluster:
             model_token_found=self.model_token_found,
         )
 
-    async def count_gpus(self, _pools: list[tuple[str, dict[str, str]]]) -> int | None:
-        return self.gpus
+    async def read_capacity(self, pools: Sequence[Pool], _key: ServiceKey) -> Capacity | None:
+        if self.gpus is None:
+            return None
+        return Capacity(total=self.gpus, free={pool.name: self.nodes for pool in pools} if self.nodes else {})
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
         assert owner_uid == UID

@@ -11,6 +11,7 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from weft_operator import apiserver, observe
+from weft_operator.api.capacity import Pool
 from weft_operator.apiserver import ApiServer
 from weft_operator.apply import carry_out, post_event, write_status
 from weft_operator.diff import Apply, Delete
@@ -26,6 +27,7 @@ from weft_operator.errors import (
 )
 from weft_operator.events import Fact
 from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator.planning.nodes import Capacity
 from weft_operator_tests.samples import KEY
 
 pytestmark = pytest.mark.component
@@ -245,16 +247,23 @@ def test_a_secret_counts_only_when_it_holds_something(server: Scripted, data: di
     assert seen({"model": {"source": {"huggingFace": {"tokenSecretRef": ref}}}}) == (True, found)
 
 
-def test_gpus_are_counted_once_per_node(server: Scripted) -> None:
-    def node(labels: dict[str, str], gpus: str) -> Manifest:
-        return {"metadata": {"labels": labels}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+def test_capacity_is_read_from_nodes_and_all_pods(server: Scripted) -> None:
+    def node(name: str, gpus: str) -> Manifest:
+        return {"metadata": {"name": name}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
 
-    items = [node({"pool": "a"}, "8"), node({"pool": "b"}, "4"), node({}, "2")]
-    server.on("GET", "/api/v1/nodes", {"items": items})
-    gpu = "nvidia.com/gpu"
-    assert observe.count_gpus(server.api, [(gpu, {})]) == 14
-    assert observe.count_gpus(server.api, [(gpu, {"pool": "a"}), (gpu, {"pool": "b"})]) == 12
-    assert observe.count_gpus(server.api, [(gpu, {"pool": "a"}), (gpu, {})]) == 14
-    assert observe.count_gpus(server.api, [("amd.com/gpu", {})]) == 0
+    def pod(node: str) -> Manifest:
+        container = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+        return {"metadata": {"namespace": "other"}, "spec": {"nodeName": node, "containers": [container]}}
+
+    pools = [Pool(name="a", gpu_type="nvidia-h20")]
+    server.on("GET", "/api/v1/nodes", {"items": [node("x", "8"), node("y", "4")]})
+    server.on("GET", "/api/v1/pods", {"items": [pod("y")]})
+    assert observe.read_capacity(server.api, pools, KEY) == Capacity(total=12, free={"a": (8, 2)})
+    assert any("fieldSelector=status.phase%21%3DSucceeded" in asked[1] for asked in server.asked)
+    server.on("GET", "/api/v1/pods", {"message": "no"}, status=403)
+    blind = observe.read_capacity(server.api, pools, KEY)
+    assert blind is not None
+    assert blind.free == {"a": (8, 4)}
+    assert "may not be listed" in blind.notes[0]
     server.on("GET", "/api/v1/nodes", {"message": "no"}, status=403)
-    assert observe.count_gpus(server.api, [(gpu, {})]) is None
+    assert observe.read_capacity(server.api, pools, KEY) is None

@@ -7,7 +7,6 @@ import yaml
 
 from weft_core.durations import parse_duration
 from weft_core.policies.catalogue import DEFAULT_CAP
-from weft_core.policies.live import LIVE_MODE
 from weft_planner.workload import Request, RequestError, request_of
 from weft_planner.workload_file import WorkloadFileError, request_form
 
@@ -17,6 +16,7 @@ CONFIG_MAP_KIND = "ConfigMap"
 
 GAP = "5s"
 MEMORY_FRACTION = 0.9
+ENGINE = "vllm"
 DTYPE = "bfloat16"
 POLICY = "ampd"
 AMPD_SLACK = {"alpha": 0.9, "beta": 0.85}
@@ -89,14 +89,15 @@ def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Reque
     transfer = _object(engine, "kvTransfer", "spec.engine", optional=True)
     body: dict[str, object] = {
         "model": _model(model),
-        "engine": _some(transfer, "bidirectional"),
+        "engine": {"type": ENGINE, **_some(engine, "type"), **_some(transfer, "bidirectional")},
         "slo": {key: _seconds(slo, key, "spec.slo") for key in ("ttft", "itl") if key in slo}
         | _some(slo, "percentile", "attainment"),
         "workload": _workload(workload, slo, documents),
         "capacity": _some(capacity, "gpus")
         | {"pools": [_pool(pool, i) for i, pool in enumerate(_list(capacity, "pools", "spec.capacity"))]},
         "objective": planning.get("objective", "latency"),
-        "bounds": _some(planning, "prefill", "decode"),
+        "bounds": _some(planning, "prefill", "decode", "ratio"),
+        **_some(planning, "budgetPerHour", "headroom", "minImprovement"),
         "seed": planning.get("seed", 0),
         "routing": _routing(_object(spec, "routing", "spec", optional=True)),
         "profile": _referenced(profile, documents),
@@ -114,8 +115,6 @@ def _routing(routing: Json) -> dict[str, object]:
     """Return the rules that will run: a plan is simulated with them."""
     policy = routing.get("policy", POLICY)
     form: dict[str, object] = {"policy": policy, **_some(routing, "binding", "order", "window", "mode")}
-    if "mode" not in form:
-        form["modes"] = [LIVE_MODE]  # what the router takes where none is named
     params = _object(routing, "params", "spec.routing", optional=True)
     form["params"] = {**AMPD_SLACK, **_some(routing, "alpha", "beta")} if policy == "ampd" else dict(params)
     if routing.get("ageingCap", DEFAULT_CAP) != DEFAULT_CAP:
@@ -215,7 +214,19 @@ def _trace(reference: object, documents: Sequence[Json]) -> dict[str, object]:
 def _pool(pool: object, index: int) -> dict[str, object]:
     if not isinstance(pool, Mapping):
         raise RequestError(f"spec.capacity.pools[{index}]: must be an object")
-    return _some(cast(Json, pool), "name", "gpuType", "gpusPerNode", "degrees", "roles", "gpus")
+    given = cast(Json, pool)
+    row = _some(given, "name", "gpuType", "gpusPerNode", "degrees", "roles", "gpus", "pricePerGpuHour")
+    where = f"spec.capacity.pools[{index}]"
+    rates = _some(_object(given, "interconnect", where, optional=True), "inNode", "acrossNodes")
+    if rates:
+        row["interconnect"] = {name: _giga(rate, f"{where}.interconnect.{name}") for name, rate in rates.items()}
+    return row
+
+
+def _giga(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"{where}: a number of gigabytes per second is needed, got {value!r}")
+    return value * 1e9
 
 
 def _referenced(profile: Json, profiles: Sequence[Json]) -> object:

@@ -95,8 +95,9 @@ def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pyte
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest), "-o", "json"]) == 0
     by_manifest = json.loads(capsys.readouterr().out)
-    routing = {"policy": "ampd", "params": {"alpha": 0.9, "beta": 0.85}, "modes": ["ia"]}
-    request = body(**{"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}, "routing": routing})
+    routing = {"policy": "ampd", "params": {"alpha": 0.9, "beta": 0.85}}
+    changes = {"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}, "routing": routing}
+    request = body(**changes, **{"engine.type": "mock"})
     assert by_manifest == json.loads(run_solver(json.dumps(request)).stdout)
     assert cli.main(["plan", "-f", str(manifest), "-o", "yaml", "--gpus", "8", "--objective", "cost"]) == 0
     smaller = yaml.safe_load(capsys.readouterr().out)

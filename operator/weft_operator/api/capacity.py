@@ -48,6 +48,18 @@ class Rdma(ApiModel):
     """Devices per worker."""
 
 
+Rate = Annotated[float, Field(gt=0, le=10_000)]
+
+
+class Interconnect(ApiModel):
+    """What one GPU's links carry of KV, in gigabytes per second and one way, in place of the catalogue's figures."""
+
+    in_node: Rate | None = None
+    """Between two workers on one node."""
+    across_nodes: Rate | None = None
+    """Between two workers on different nodes."""
+
+
 class Pool(ApiModel):
     """Nodes of one kind."""
 
@@ -69,6 +81,10 @@ class Pool(ApiModel):
         list[Role], Field(min_length=1, max_length=2, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ["prefill", "decode"]
     """What workers of this pool may do."""
+    price_per_gpu_hour: Annotated[float, Field(ge=0, le=10_000)] | None = None
+    """Price of one GPU for an hour, in any currency: plans then say costs, and objective cost seeks the cheapest."""
+    interconnect: Interconnect | None = None
+    """Bandwidth of KV transfers, where it differs from the GPU's data sheet."""
     rdma: Rdma | None = None
     """Network devices for KV transfers."""
     node_selector: Annotated[dict[str, LabelText], Field(max_length=16)] = {}

@@ -77,6 +77,14 @@ class DisaggInferenceServiceSpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            "!has(self.planning.budgetPerHour) || self.capacity.pools.all(p, has(p.pricePerGpuHour))",
+            "spec.planning.budgetPerHour: needs spec.capacity.pools.pricePerGpuHour of every pool; add it",
+            lambda s: (
+                s.planning.budget_per_hour is None
+                or all(pool.price_per_gpu_hour is not None for pool in s.capacity.pools)
+            ),
+        ),
+        Rule(
             # Written as a search, because the API server estimates the cost of filter().map().min() above its budget.
             "self.capacity.pools.exists(p, 'prefill' in p.roles && self.capacity.pools.exists(q, 'decode' in q.roles"
             " && self.planning.prefill.min * p.degrees.min() + self.planning.decode.min * q.degrees.min()"

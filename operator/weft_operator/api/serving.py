@@ -93,17 +93,45 @@ class Bounds(ApiModel):
     )
 
 
+Ratio = Annotated[float, Field(gt=0, le=1024)]
+
+
+class WorkerRatio(ApiModel):
+    """Prefill workers for each decode worker."""
+
+    min: Ratio | None = None
+    """Fewest."""
+    max: Ratio | None = None
+    """Most."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.min) || !has(self.max) || self.min <= self.max",
+            "spec.planning.ratio: min is above max; lower min or raise max",
+            lambda r: r.min is None or r.max is None or r.min <= r.max,
+        ),
+    )
+
+
 class Planning(ApiModel):
     """How plans are made."""
 
     objective: Literal["latency", "cost"] = "latency"
-    """latency uses the whole budget; cost takes the fewest GPUs that hold the SLO."""
+    """latency holds the SLO at the highest load; cost takes the cheapest plan that holds it with headroom."""
     mode: Literal["Auto", "Off"] = "Auto"
     """Auto plans anew when the spec changes; Off keeps the plan in force, and makes one only where there is none."""
     prefill: Bounds = Bounds()
     """Bounds on prefill workers."""
     decode: Bounds = Bounds()
     """Bounds on decode workers."""
+    ratio: WorkerRatio | None = None
+    """Bounds on prefill workers for each decode worker."""
+    budget_per_hour: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Most that all GPUs may cost for an hour; every pool needs a pricePerGpuHour."""
+    headroom: Annotated[float, Field(ge=0, le=10)] = 0.2
+    """Objective cost: share of load beyond the workload at which the SLO must still hold."""
+    min_improvement: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Share by which another layout must be better than the one in force to replace it."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the planner; the same inputs and seed give the same plan."""
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from weft_core.cost import CostProfileError
 from weft_core.durations import parse_duration
-from weft_core.plan import PlanError, canonical_json, content_hash, plan_from_json, plan_to_json
+from weft_core.plan import Plan, PlanError, canonical_json, content_hash, plan_from_json, plan_to_json
 from weft_core.policies.catalogue import DEFAULT_BINDING, DEFAULT_CAP
 from weft_core.profile_json import profile_from_json
 from weft_operator.api.service import DisaggInferenceServiceSpec
@@ -52,7 +52,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
         "slo": {"ttft": parse_duration(spec.slo.ttft), "itl": parse_duration(spec.slo.itl)},
         "routing": {
             "policy": routing.policy,
-            **_chosen(routing),
+            **_chosen(routing, rendering.record.plan),
             "alpha": routing.alpha,
             "beta": routing.beta,
             "window": routing.window,
@@ -71,10 +71,11 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     }
 
 
-def _chosen(routing: Routing) -> Mapping[str, Any]:
-    """Return what a service chose beyond its policy; absent fields let the router take the policy's own."""
+def _chosen(routing: Routing, plan: Plan) -> Mapping[str, Any]:
+    """Return what a service chose beyond its policy, and the mode that its plan chose; the router knows the rest."""
+    planned = plan.policy.mode if plan.policy is not None and plan.policy.route == routing.policy == "weft" else None
     chosen = {
-        "mode": routing.mode,
+        "mode": routing.mode or planned,
         "params": dict(routing.params) or None,
         "binding": None if routing.binding == DEFAULT_BINDING else routing.binding,
         "order": routing.order,

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ PLANNER = (sys.executable, "-m", "weft_planner", "solve")
 
 BAD_REQUEST = 2
 """Exit status with which the planner refuses a request; stderr says why in one line."""
+
+OF_NODES = ("TooFewGpus", "NotPlaceable")
+"""Refusals for want of GPUs."""
 
 _TAIL = 400
 """Characters of the child's stderr in a message: its last line and what led there."""
@@ -68,7 +71,14 @@ async def solve(request: Request, *, deadline: float, command: Sequence[str] = P
         )
     finally:
         await _end(process)
-    return _read(process.returncode, out, err.decode(errors="replace").strip())
+    answer = _read(process.returncode, out, err.decode(errors="replace").strip())
+    if isinstance(answer, Refused) and answer.reason in OF_NODES and _saw_nodes(request):
+        return replace(answer, passing=True)  # GPUs of real nodes get free again, and nodes are added
+    return answer
+
+
+def _saw_nodes(request: Request) -> bool:
+    return any("nodes" in pool for pool in (request.get("capacity") or {}).get("pools", ()))
 
 
 def _read(status: int | None, out: bytes, err: str) -> Answer:

@@ -6,17 +6,19 @@ from typing import Any
 from weft_core.durations import parse_duration
 from weft_core.plan import content_hash
 from weft_core.policies.catalogue import DEFAULT_CAP
-from weft_core.policies.live import LIVE_MODE
 from weft_operator.api.capacity import Pool
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.serving import Bounds, Routing
 from weft_operator.api.workload import SloClass, Workload
+from weft_operator.desired.rendering import PlanRecord
+from weft_operator.planning.nodes import Capacity
 from weft_planner.workload_file import request_form
 
 Request = dict[str, Any]
 
 HASH_DIGITS = 16
 DEFAULT_GAP = "5s"
+GIGA = 1e9
 
 
 def planner_request(
@@ -26,6 +28,7 @@ def planner_request(
 
     ``profile`` is the referenced one, None for an analytic one; ``trace`` holds the data of the workload's ConfigMap.
     """
+    ratio = spec.planning.ratio
     analytic = None
     if profile is None and spec.profile.analytic is not None:
         given = spec.profile.analytic.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -38,7 +41,7 @@ def planner_request(
             "kvCacheDtype": "fp8" if spec.model.kv_cache_dtype.startswith("fp8") else spec.model.kv_cache_dtype,
             "config": spec.model.config,
         },
-        "engine": {"bidirectional": spec.engine.kv_transfer.bidirectional},
+        "engine": {"type": spec.engine.type, "bidirectional": spec.engine.kv_transfer.bidirectional},
         "slo": {
             "ttft": parse_duration(spec.slo.ttft),
             "itl": parse_duration(spec.slo.itl),
@@ -49,11 +52,40 @@ def planner_request(
         "capacity": {"gpus": spec.capacity.gpus, "pools": [_pool(pool) for pool in spec.capacity.pools]},
         "profile": profile,
         "analytic": analytic,
-        "bounds": {"prefill": _bounds(spec.planning.prefill), "decode": _bounds(spec.planning.decode)},
+        "bounds": {
+            "prefill": _bounds(spec.planning.prefill),
+            "decode": _bounds(spec.planning.decode),
+            "ratio": {} if ratio is None else ratio.model_dump(by_alias=True, exclude_none=True),
+        },
         "objective": spec.planning.objective,
+        "budgetPerHour": spec.planning.budget_per_hour,
+        "headroom": spec.planning.headroom,
+        "minImprovement": spec.planning.min_improvement,
         "seed": spec.planning.seed,
         "routing": _routing(spec.routing),
     }
+
+
+def in_its_place(request: Request, there: Capacity | None, record: PlanRecord | None) -> Request:
+    """Return a request with what is free on real nodes, and what runs now.
+
+    Neither is part of the question: GPUs that come and go, and the plan's own groups, must not ask for another plan.
+    """
+    capacity = request["capacity"]
+    free = there.free if there is not None else {}
+    pools = [
+        {**pool, "nodes": list(free[pool["name"]])} if pool["name"] in free else pool for pool in capacity["pools"]
+    ]
+    groups = record.plan.groups if record is not None else ()
+    running = [{"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in groups]
+    return {**request, "capacity": {**capacity, "pools": pools}, "current": running}
+
+
+def notes_on(there: Capacity | None) -> tuple[str, ...]:
+    """Say what could not be told of the nodes."""
+    if there is None:
+        return ("the nodes were not looked at, so the plan is for spec.capacity alone",)
+    return there.notes
 
 
 def request_hash(request: Request) -> str:
@@ -87,6 +119,11 @@ def _pool(pool: Pool) -> Request:
     }
     if pool.gpus is not None:
         row["gpus"] = pool.gpus
+    if pool.price_per_gpu_hour is not None:
+        row["pricePerGpuHour"] = pool.price_per_gpu_hour
+    if pool.interconnect is not None:
+        given = {"inNode": pool.interconnect.in_node, "acrossNodes": pool.interconnect.across_nodes}
+        row["interconnect"] = {name: rate * GIGA for name, rate in given.items() if rate is not None}
     return row
 
 
@@ -99,10 +136,8 @@ def _routing(routing: Routing) -> Request:
         "statsWindow": parse_duration(routing.stats_window),
         "params": dict(routing.params),
     }
-    if routing.mode is None:
-        form["modes"] = [LIVE_MODE]  # what the router takes where none is named
-    else:
-        form["mode"] = routing.mode
+    if routing.mode is not None:
+        form["mode"] = routing.mode  # else the planner chooses among those that this version's router has
     if routing.order is not None:
         form["order"] = routing.order
     if routing.policy == "ampd":
