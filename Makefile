@@ -23,6 +23,7 @@ help: ## List every target with one line
 .PHONY: setup
 setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cluster binaries (idempotent)
 	@$(PY) -m weft_e2e.cluster setup $(if $(KUBE_CONTEXT),--client-only)
+	@$(PY) -m weft_planner.simulation.warm
 
 .PHONY: demo
 demo: setup ## Run the main job: cluster, Helm install, a planned service, replayed agent sessions, a report

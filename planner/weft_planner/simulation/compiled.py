@@ -11,6 +11,7 @@ import importlib
 import inspect
 import logging
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -62,10 +63,22 @@ def _writable(folder: Path) -> bool:
         return False
 
 
+def _fill(folder: Path, image: Path) -> None:
+    """Copy an image's machine code into a still empty folder, all at once: others may be reading there."""
+    if not image.is_dir() or any(folder.iterdir()):
+        return
+    whole = Path(tempfile.mkdtemp(dir=folder.parent))
+    shutil.copytree(image, whole, dirs_exist_ok=True)
+    try:
+        whole.rename(folder)
+    except OSError:  # another process was faster
+        shutil.rmtree(whole)
+
+
 def cache_folder() -> Path:
     """Return where machine code is kept: WEFT_CACHE or the user's cache, else a temporary folder of this user.
 
-    A folder that cannot be written is used all the same when it holds this version's code (an image's own cache).
+    numba refuses a folder that it cannot write, so what an image brings in a read-only one is copied to the temporary.
     """
     home = os.environ.get("WEFT_CACHE")
     try:
@@ -73,10 +86,11 @@ def cache_folder() -> Path:
     except RuntimeError:  # no home for this user
         base = Path(tempfile.gettempdir()) / "weft"
     chosen = base / "numba" / sources_hash()
-    if (chosen.is_dir() and any(chosen.rglob("*.nbi"))) or _writable(chosen):
+    if _writable(chosen):
         return chosen
     own = Path(tempfile.gettempdir()) / f"weft-{os.getuid()}" / "numba" / chosen.name
     if _writable(own) and own.stat().st_uid == os.getuid():
+        _fill(own, chosen)
         return own
     fallback = Path(tempfile.mkdtemp(prefix="weft-numba-"))
     _log.info("numba-cache-not-kept", extra={"folder": str(fallback)})
