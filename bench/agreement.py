@@ -1,0 +1,88 @@
+"""Measure how well the simulator predicts the live stack on mock engines of the same cost profile.
+
+For each policy a whole stack runs on loopback (coordinator, sidecars, mock engines, Redis). The very sessions that are
+simulated are held with it, at shares of the capacity that the simulator finds: the rate at which 9 sessions of 10 meet
+the SLO. Both sides are judged by the same code. What routers and client add to a lone round's TTFT is measured first
+and added to every predicted TTFT. The targets hold for P95 TTFT, mean ITL and attainment; the other columns tell more.
+Exit status 1 when a target is missed.
+"""
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from weft_core.policies.catalogue import POLICIES
+from weft_e2e.agreement.comparison import ATTAINMENT_WITHIN, ITL_WITHIN, TTFT_WITHIN, Comparison, Figure
+from weft_e2e.agreement.live import ReplayFailedError
+from weft_e2e.agreement.running import Study, run
+from weft_e2e.agreement.scenario import GPU, MODEL, SLOWER, default_scenario
+
+
+def cells(figure: Figure) -> str:
+    """Return predicted, measured and how far they are apart: milliseconds and a share, or shares and points."""
+    if figure.share:
+        return f"{100 * figure.predicted:7.1f} {100 * figure.measured:7.1f} {100 * figure.off:+6.1f} "
+    return f"{1e3 * figure.predicted:7.1f} {1e3 * figure.measured:7.1f} {100 * figure.off:+6.1f}%"
+
+
+def line(one: Comparison) -> str:
+    """Return a row of the table."""
+    verdict = ", ".join(figure.name for figure in one.disagreements) or "met"
+    shown = "  ".join(cells(figure) for figure in one.figures)
+    return f"{one.policy:11} {one.load:4.0%} {one.rate:6.2f} {one.sessions:5d} {one.rounds:6d}  {shown}  {verdict}"
+
+
+def details(one: Comparison) -> str:
+    """Return the figures that have no target."""
+    told = [f"{figure.name} {' '.join(cells(figure).split())}" for figure in one.others]
+    return f"    overhead {1e3 * one.overhead_s:.1f} ms; " + "; ".join([*told, *one.starved])
+
+
+def main() -> int:
+    """Measure and print; return 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policies", default="remote-jsq,weft,ampd", help="separated by commas (default %(default)s)")
+    parser.add_argument("--loads", default="0.3,0.55,0.8", help="shares of the capacity (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of arrivals at each load (default %(default)s)")
+    parser.add_argument("--prefill", type=int, default=2, help="prefill workers (default %(default)s)")
+    parser.add_argument("--decode", type=int, default=1, help="decode workers (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=2, help="of the sessions (default %(default)s)")
+    options = parser.parse_args()
+    policies, loads = options.policies.split(","), [float(load) for load in options.loads.split(",")]
+    unknown = set(policies) - set(POLICIES)
+    if unknown:
+        parser.error(f"--policies: {', '.join(sorted(unknown))}: choose from {', '.join(POLICIES)}")
+    if shutil.which("redis-server") is None:
+        parser.error("redis-server is missing: apt-get install redis-server")
+    logging.basicConfig(level=logging.ERROR)
+    scenario = replace(default_scenario(), prefill=options.prefill, decode=options.decode)
+    study = Study(scenario, tuple(policies), tuple(loads), seconds=options.seconds, seed=options.seed)
+    print(f"{MODEL} on {GPU}, {SLOWER:g} times slower; {scenario.layout}; {options.seconds:g} s of arrivals a row")
+    print(f"{'':36}  {'P95 TTFT, ms':23}  {'mean ITL, ms':23}  {'attainment, %':23}")
+    sides = f"{'sim.':>7} {'live':>7} {'off':>7}"
+    print(
+        f"{'policy':11} {'load':>4} {'rate':>6} {'sess.':>5} {'rounds':>6}  {sides}  {sides}  {sides}  target",
+        flush=True,
+    )
+
+    def done(one: Comparison) -> None:
+        print(f"{line(one)}\n{details(one)}", flush=True)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="weft-agreement-") as folder:
+            found = run(study, Path(folder), done=done)
+    except (ReplayFailedError, RuntimeError, TimeoutError) as error:
+        print(f"agreement: {error}", file=sys.stderr)
+        return 1
+    missed = any(one.disagreements for one in found)
+    limits = f"P95 TTFT {TTFT_WITHIN:.0%}, mean ITL {ITL_WITHIN:.0%}, attainment {100 * ATTAINMENT_WITHIN:.0f} points"
+    print(f"targets: {limits}: {'missed' if missed else 'met'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

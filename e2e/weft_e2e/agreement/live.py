@@ -1,0 +1,154 @@
+"""Hold the sessions of a sample with a running stack, and put what was measured in the form of a simulated run."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from zlib import crc32
+
+import numpy as np
+
+from weft_e2e.agreement.scenario import Scenario
+from weft_e2e.agreement.sessions import name_of, sessions_of
+from weft_e2e.demo.engines import EnginePace, engine_pace
+from weft_e2e.demo.facts import load_findings
+from weft_e2e.replay.client import Deadlines, replay
+from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
+from weft_e2e.stack import Stack
+from weft_mock.tokenizer import filler
+from weft_planner.sessions import Sample
+from weft_planner.simulation import Outcome
+from weft_planner.simulation.outcome import LOCAL, SERVED
+
+REMOTE = 0
+"""The route of every round that was prefilled elsewhere: clients are not told where."""
+TAIL_S = 90.0
+"""A replay ends this long after the last arrival at the latest."""
+SOLITARY_ROUNDS = 9
+SOLITARY_EVERY_S = 0.6
+SOLITARY_PROMPT = 300.0
+SOLITARY_ANSWER = 2.0
+
+
+class ReplayFailedError(RuntimeError):
+    """Report rounds that failed, or prompts of another length than was drawn: nothing can be compared then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the client saw of a sample, and how busy client, machine and engines were meanwhile."""
+
+    outcome: Outcome
+    load: ClientLoad
+    pace: EnginePace | None
+
+    @property
+    def starved(self) -> tuple[str, ...]:
+        """Say how the machine was too busy for these figures, nothing when it was not."""
+        return load_findings(self.load, self.pace)
+
+
+async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
+    """Hold the sessions of a prediction's sample; ``run`` names the replay, each one of a stack needs its own.
+
+    Its words are its own, too: no engine has them in its prefix cache.
+
+    Raises:
+        ReplayFailedError: a round was not answered in full, or its prompt had another length than the sample says.
+    """
+    sample = predicted.sample
+    before = await asyncio.to_thread(stack.metrics_pages)
+    deadline = float(sample.arrival[-1]) + TAIL_S
+    result = await replay(
+        sessions_of(sample),
+        replace(stack.target, run=f"{run}-"),
+        filler=partial(_words, crc32(run.encode())),
+        deadlines=Deadlines(round_s=deadline, replay_s=deadline),
+    )
+    pace = engine_pace(before, await asyncio.to_thread(stack.metrics_pages))
+    return Measured(outcome_of(result, predicted), result.load, pace)
+
+
+async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> float:
+    """Return the seconds that client, network and routers add to a round's TTFT: the median over solitary rounds.
+
+    With nobody else about, and no history that a prefix cache might know, everything else that a round takes is a
+    matter of the cost profile alone.
+    """
+    sample = solitary(scenario)
+    predicted = scenario.predict(policy, sample)[0]
+    found = await measure(stack, predicted, run="alone")
+    return float(np.median(found.outcome.ttft - predicted.ttft))
+
+
+def solitary(scenario: Scenario) -> Sample:
+    """Return sessions of one short round each, far enough apart that none meets another."""
+    count = SOLITARY_ROUNDS
+    apart = scenario.sample(rate=1.0, seconds=1.0, seed=0)
+    return replace(
+        apart,
+        window=count * SOLITARY_EVERY_S,
+        arrival=SOLITARY_EVERY_S * np.arange(count, dtype=np.float64),
+        first_row=np.arange(count),
+        session=np.arange(count),
+        history=np.zeros(count),
+        increment=np.full(count, SOLITARY_PROMPT),
+        tokens=np.full(count, SOLITARY_ANSWER),
+        gap=np.zeros(count),
+        reserve=np.full(count, SOLITARY_PROMPT + SOLITARY_ANSWER),
+        session_class=np.zeros(count, np.int64),
+        prefix=np.zeros(count),
+    )
+
+
+def outcome_of(result: ReplayResult, predicted: Outcome) -> Outcome:
+    """Return measured rounds as an outcome, so that one piece of code judges both sides.
+
+    What a client cannot see (reasons, busy time, events) stays as predicted.
+
+    Raises:
+        ReplayFailedError: see ``measure``.
+    """
+    sample = predicted.sample
+    found = {(record.session, record.index): record for record in result.records}
+    places = np.arange(sample.rows) - sample.first_row[sample.session]
+    rows = [found[name_of(number), int(k)] for number, k in zip(sample.session, places, strict=True)]
+    _check(rows, sample)
+    sent = np.array([record.sent_s for record in rows])
+    ttft = np.array([math.inf if record.ttft_s is None else record.ttft_s for record in rows])
+    decoding = np.array([math.fsum(record.gaps_s) for record in rows])
+    gaps = np.array([record.decode_tokens - 1 for record in rows], np.int64)
+    some = np.maximum(gaps, 1)
+    limit = predicted.slo[0].itl_s
+    return replace(
+        predicted,
+        arrival=sent,
+        ttft=ttft,
+        finished=sent + ttft + decoding,
+        itl_mean=np.where(gaps > 0, decoding / some, 0.0),
+        itl_over=np.array([sum(gap > limit for gap in record.gaps_s) for record in rows]) / some,
+        itl_max=np.array([max(record.gaps_s, default=0.0) for record in rows]),
+        gaps=gaps,
+        route=np.array([LOCAL if record.route == "local" else REMOTE for record in rows], np.int64),
+        state=np.full(sample.rows, SERVED, np.int64),
+    )
+
+
+def _words(salt: int, count: int, seed: int) -> str:
+    return filler(count, salt + seed)
+
+
+def _check(rows: Sequence[RoundRecord], sample: Sample) -> None:
+    failed = [record for record in rows if not record.ok]
+    if failed:
+        one = failed[0]
+        raise ReplayFailedError(
+            f"{len(failed)} of {len(rows)} rounds failed; round {one.index + 1} of {one.session}: {one.error}"
+        )
+    for record, prompt in zip(rows, sample.history + sample.increment, strict=True):
+        if record.prompt_tokens != int(prompt):
+            raise ReplayFailedError(
+                f"round {record.index + 1} of {record.session}: its prompt had {record.prompt_tokens} tokens, "
+                f"the sample says {prompt:g}"
+            )

@@ -1,0 +1,160 @@
+"""Say what is run twice, live and simulated: engines, layout, workload and SLO, at which load and under which policy.
+
+The cost profile is that of a real model and GPU, made several times slower as a whole. So the few milliseconds that
+routers and a busy machine take vanish against the model's own times, while statistics windows, heartbeats and leases
+keep the length that they have in a service: a time scale would stretch the engines alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from weft_core.analytic import derive_profile
+from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece
+from weft_core.gpus import GPUS
+from weft_core.models import MODELS
+from weft_core.policies.catalogue import DEFAULT_BINDING, POLICIES
+from weft_core.policies.live import LIVE_MODE
+from weft_e2e.agreement.sessions import fitted
+from weft_e2e.stack import StackConfig, StackWorker
+from weft_planner.sessions import Sample, Size, draw
+from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, goodput, simulate
+from weft_planner.traffic import Gap, Rounds, Tokens, Workload
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+GPU = "nvidia-a100-80"
+SLOWER = 3.0
+"""A decode step takes some 50 ms then, a prefill 100 to 500 ms; a routed round costs the routers 4 to 6 ms."""
+MAX_MODEL_LEN = 16384
+HANDLE_TTL_S = 20.0
+"""Longer than any pause; KV of finished sessions that nobody reads again is gone soon after, as in the simulator."""
+DEGREE = 1
+CAPACITY_SESSIONS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One service: cost profile, replicas of degree 1, traffic (its rate is replaced) and SLO in seconds."""
+
+    profile: CostProfile
+    prefill: int
+    decode: int
+    workload: Workload
+    slo: SloClass
+
+    @property
+    def layout(self) -> Layout:
+        """Return the workers as the simulator takes them: each on a node of its own."""
+        return Layout(prefill=(Worker(DEGREE),) * self.prefill, decode=(Worker(DEGREE),) * self.decode)
+
+    @property
+    def costs(self) -> Mapping[str, CostProfile]:
+        """Return the cost profile of the only pool."""
+        return {"gpu": self.profile}
+
+    def stack(self, policy: str) -> StackConfig:
+        """Return the same workers as processes to start, with routers under a policy."""
+        prefill = tuple(StackWorker(f"p-{k}", "prefill", DEGREE) for k in range(self.prefill))
+        decode = tuple(StackWorker(f"d-{k}", "decode", DEGREE) for k in range(self.decode))
+        return StackConfig(
+            profile=self.profile,
+            workers=(*prefill, *decode),
+            policy=policy,
+            ttft_s=self.slo.ttft_s,
+            itl_s=self.slo.itl_s,
+            max_model_len=MAX_MODEL_LEN,
+            handle_ttl_s=HANDLE_TTL_S,
+        )
+
+    def sample(self, *, rate: float, seconds: float, seed: int) -> Sample:
+        """Draw the sessions that arrive within some seconds at an empty service."""
+        drawn = draw(
+            self.workload,
+            max_model_len=MAX_MODEL_LEN,
+            round_seconds=self.slo.ttft_s,
+            seed=seed,
+            rate=rate,
+            size=Size(seconds=seconds),
+            steady=False,
+        )
+        return fitted(drawn)
+
+    def capacity(self, policy: str) -> float:
+        """Return the sessions per second up to which the simulator sees the SLO held, for 9 sessions of 10."""
+        found = goodput(
+            lambda rate, seed: self.sample(rate=rate, seconds=CAPACITY_SESSIONS / rate, seed=seed),
+            self.layout,
+            self.costs,
+            policy_choice(policy),
+            [self.slo],
+            guess=2.0,
+            seeds=range(1000, 1003),
+            options=OPTIONS,
+        )
+        return found.rate.value
+
+    def predict(self, policy: str, sample: Sample, *, seeds: int = 1) -> list[Outcome]:
+        """Simulate a sample, with other dice each time where the policy throws any."""
+        choice = policy_choice(policy)
+        return [
+            simulate(sample, self.layout, self.costs, choice, [self.slo], options=OPTIONS, seed=seed)
+            for seed in range(seeds)
+        ]
+
+
+def policy_choice(policy: str) -> PolicyChoice:
+    """Return a policy as a router runs it that was told nothing but its name."""
+    mode = LIVE_MODE if policy == "weft" else ""
+    return PolicyChoice(route=policy, mode=mode, binding=DEFAULT_BINDING, order=POLICIES[policy].order)
+
+
+OPTIONS = Options(links="none", history="read", handover="pull", admission="reserve", warm_up=0.0, cool_down=0.0)
+"""How mock engines behave: whole prompts one at a time, history read back, KV fetched between steps as vLLM does,
+transfers that do not meet. Everything is counted: both sides begin with an empty service."""
+
+
+@cache
+def default_scenario() -> Scenario:
+    """Return two prefill workers and one decode worker of an 8B model that serve short agent sessions.
+
+    One, because several decode workers hear of each other's prefills only by heartbeats, up to 1.5 s late, and the
+    simulator routes by queues as they are.
+    """
+    return Scenario(
+        profile=slower(derive_profile(MODELS[MODEL], GPUS[GPU], degrees=[DEGREE]), SLOWER),
+        prefill=2,
+        decode=1,
+        workload=Workload(
+            arrival_rate=1.0,
+            rounds=Rounds(mean=2.5, cv=0.4),
+            first_prompt=Tokens(mean=700, cv=0.5),
+            increment=Tokens(mean=250, cv=0.5),
+            decode=Tokens(mean=16, cv=0.4),
+            gap=Gap(mean=1.0, cv=0.5),
+            source="made up",
+        ),
+        slo=SloClass(ttft_s=1.0, itl_s=0.075),
+    )
+
+
+def slower(profile: CostProfile, factor: float) -> CostProfile:
+    """Return a profile in which everything takes ``factor`` times as long."""
+    return replace(
+        profile,
+        degrees={degree: _slower(costs, factor) for degree, costs in profile.degrees.items()},
+        transfers={
+            ends: replace(cost, alpha=factor * cost.alpha, per_token=factor * cost.per_token)
+            for ends, cost in profile.transfers.items()
+        },
+        provenance={**profile.provenance, "slower": f"{factor:g}"},
+    )
+
+
+def _slower(costs: DegreeCosts, factor: float) -> DegreeCosts:
+    prefill = tuple(PrefillPiece(*(factor * x for x in piece.figures)) for piece in costs.prefill)
+    return replace(costs, prefill=prefill, decode=tuple(_slower_step(piece, factor) for piece in costs.decode))
+
+
+def _slower_step(piece: DecodePiece, factor: float) -> DecodePiece:
+    scaled = DecodePiece(*(factor * x for x in piece.figures))
+    return replace(scaled, expert_share=piece.expert_share)  # a share of the experts, no time
