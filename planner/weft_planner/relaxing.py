@@ -105,8 +105,9 @@ def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
     if layout("engine", engine.model_copy(update={"type": "", "pairs": None, "block_sizes": None})) is None:
         return
     remedies: list[Remedy] = []
-    if engine.block_sizes is not None and layout("engine.blockSizes", None):
-        remedies.append(Remedy("engine.blockSizes", None))
+    for path, given in (("engine.blockSizes", engine.block_sizes), ("engine.pairs", engine.pairs)):
+        if given is not None and layout(path, None):
+            remedies.append(Remedy(path, None))
     every = sorted({n for pool in request.capacity.pools for n in pool.degrees})
     for i, pool in enumerate(request.capacity.pools):
         allowed = tuple(n for n in every if n <= pool.gpus_per_node)
@@ -184,6 +185,8 @@ def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeas
     )
     fits_by_count = smallest_layout(request, degrees, roomy)
     remedies = tuple(_more_gpus(request, layout))
+    if not remedies:
+        return  # GPUs alone would not do
     least = next((int(cast(int, r.value)) for r in remedies if r.path == "capacity.gpus"), None)
     if fits_by_count is None:
         what, needed = _needed(request, layout)

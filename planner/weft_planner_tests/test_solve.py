@@ -1,3 +1,4 @@
+import math
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -169,12 +170,39 @@ def test_an_slo_out_of_reach_still_gets_the_best_plan_and_what_would_hold() -> N
     assert held.predicted.slo_met
 
 
-def test_an_overload_says_what_load_these_gpus_carry() -> None:
-    plan, _ = planned(**{"workload.arrivalRate": 20})
+def test_an_overload_says_what_load_these_gpus_carry_and_how_many_would_do() -> None:
+    plan, _ = planned(**{"workload.arrivalRate": 6})
     assert not plan.predicted.slo_met
+    assert plan.predicted.ttft_p95_s == math.inf
     assert plan.shortfall is not None
     assert plan.shortfall.binding == "gpus"
     assert "of the arrival rate" in plan.shortfall.message
+    assert plan.shortfall.least_gpus is not None
+    assert plan.shortfall.remedies[0].path == "capacity.gpus"
+    enough, _ = planned(**{"workload.arrivalRate": 6, "capacity.gpus": plan.shortfall.least_gpus})
+    assert enough.predicted.slo_met
+
+
+def test_an_itl_out_of_reach_is_told_with_one_that_holds() -> None:
+    plan, _ = planned(**{"slo.itl": 0.012})
+    assert plan.shortfall is not None
+    assert plan.shortfall.binding == "itl"
+    assert plan.shortfall.nearest_ttft_s == 5.0
+    assert plan.shortfall.nearest_itl_s is not None
+    held, _ = planned(**{"slo.itl": plan.shortfall.nearest_itl_s})
+    assert held.predicted.slo_met
+
+
+def test_a_budget_too_small_for_the_slo_is_told_with_one_that_does() -> None:
+    changes = {"capacity.pools.0.pricePerGpuHour": 2.0, "workload.arrivalRate": 1.6}
+    plan, _ = planned(budgetPerHour=8.0, **changes)
+    assert plan.predicted.cost_per_hour is not None
+    assert plan.predicted.cost_per_hour <= 8
+    assert plan.shortfall is not None
+    assert plan.shortfall.binding == "budget"
+    (remedy,) = [r for r in plan.shortfall.remedies if r.path == "budgetPerHour"]
+    held, _ = planned(budgetPerHour=remedy.value, **changes)
+    assert held.predicted.slo_met
 
 
 def test_bounds_are_kept() -> None:
@@ -280,6 +308,20 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     reason, message = refused(**{"capacity.pools.0.gpuType": "h20"})
     assert reason == "UnknownGpu"
     assert "nvidia-h20" in message
+
+
+def test_pools_of_two_gpu_types_are_planned_and_only_one_type_runs() -> None:
+    pool = {"name": "x", "gpuType": "nvidia-h100", "degrees": [4, 8], "gpus": 8}
+    given = request()
+    pools = [{**given.capacity.pools[0].model_dump(by_alias=True, exclude_none=True), "gpus": 8}, pool]
+    result = answer(request(**{"capacity.pools": pools}))
+    assert isinstance(result["plan"], dict)
+    plan = plan_from_json(result["plan"])
+    assert len({group.pool for group in plan.groups}) == 1
+    assert isinstance(result["profiles"], Mapping)
+    assert set(result["profiles"]) == {"h20", "x"}
+    both = [a for a in plan.alternatives if len({group.pool for group in a.groups}) == 2]
+    assert all(not a.runnable and "cost profile" in a.note for a in both)
 
 
 def test_a_given_profile_is_used_and_a_wrong_one_refused_by_field() -> None:

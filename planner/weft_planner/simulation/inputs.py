@@ -5,13 +5,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft_core.cost import LINKS, CostProfile
+from weft_core.cost import LINKS, CostProfile, Link
 from weft_core.policies.catalogue import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
 from weft_core.policies.decide_order import ORDER_MAX
 from weft_core.policies.features import REMOTE_SIZE, TASK_SIZE
 from weft_core.policies.parameter import PolicyError
 from weft_core.policies.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
 from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
+from weft_core.transfers import transfer_between
 from weft_planner.distributions import Floats
 from weft_planner.sessions import Sample
 from weft_planner.simulation import records
@@ -250,27 +251,40 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
 
 
 def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:
-    """Return T_kv between every two workers between which KV can move; the source's profile tells."""
+    """Return T_kv between every two workers between which KV can move; between two profiles the slower end tells."""
     workers = layout.workers
     links = np.zeros((len(workers), len(workers)), records.LINK)
     if layout.kind == "colocated" and not options.changes:
         return links
     first_decode = len(layout.prefill)
+    moves = bool(options.changes)
+    figures: dict[tuple[str, int, str, int, Link], tuple[float, float, float]] = {}
     for s, source in enumerate(workers):
         for d, destination in enumerate(workers):
             among_prefill = s < first_decode and d < first_decode
             among_decode = s >= first_decode and d >= first_decode
-            moves = bool(options.changes)
             if s == d or ((among_prefill or (among_decode and layout.kind != "symmetric")) and not moves):
                 continue
-            profile = costs[source.pool]
             near = source.node >= 0 and source.node == destination.node and source.pool == destination.pool
-            link = LINKS[0] if near else LINKS[1]
-            profile.t_kv(1, source=source.degree, destination=destination.degree, link=link)  # names what is missing
-            cost = profile.transfers[source.degree, destination.degree, link]
-            rate = profile.kv_bytes_per_token / cost.per_token if cost.per_token > 0 else math.inf
-            links[s, d] = (cost.alpha, cost.per_token, rate)
+            ends = (source.pool, source.degree, destination.pool, destination.degree, LINKS[0] if near else LINKS[1])
+            if ends not in figures:
+                figures[ends] = _link(costs, *ends)
+            links[s, d] = figures[ends]
     return links
+
+
+def _link(
+    costs: Mapping[str, CostProfile], source: str, n: int, destination: str, m: int, link: Link
+) -> tuple[float, float, float]:
+    """Return (alpha, seconds per token, bytes per second) from a worker of degree n to one of degree m."""
+    profile = costs[source]
+    if costs[destination] is profile:
+        profile.t_kv(1, source=n, destination=m, link=link)  # names what is missing
+        cost = profile.transfers[n, m, link]
+    else:
+        cost = transfer_between(profile, costs[destination], source_degree=n, destination_degree=m, link=link)
+    rate = profile.kv_bytes_per_token / cost.per_token if cost.per_token > 0 else math.inf
+    return cost.alpha, cost.per_token, rate
 
 
 def _padded(figures: list[tuple[float, ...]], fields: int) -> Floats:
