@@ -11,6 +11,7 @@ from typing import Literal
 
 Unit = Literal["session", "round"]
 ItlStatistic = Literal["mean", "p95", "max"]
+_STATISTIC = {"mean": "mean", "p95": "P95", "max": "largest"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,13 @@ class Reading:
     unit: Unit = "session"
     itl: ItlStatistic = "mean"
 
+    @property
+    def name(self) -> str:
+        """Return the short name under which predictions list attainment: ``session, mean ITL``."""
+        return f"{self.unit}, {_STATISTIC[self.itl]} ITL"
+
     def __str__(self) -> str:
-        statistic = {"mean": "mean", "p95": "P95", "max": "largest"}[self.itl]
+        statistic = _STATISTIC[self.itl]
         if self.unit == "session":
             return f"per session: every TTFT met and the session's {statistic} inter-token gap met"
         return f"per round: the round's TTFT met and its {statistic} inter-token gap met"

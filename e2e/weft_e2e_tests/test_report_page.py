@@ -8,6 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from weft_core.plan import PlannedPolicy
+from weft_core.prediction import Quantiles
+from weft_core.slo import Reading
 from weft_e2e.demo import page, table
 from weft_e2e.demo.engines import EnginePace
 from weft_e2e.demo.facts import bytes_words, limit_words, load_findings, seconds_words, share_words
@@ -83,6 +86,36 @@ def test_table_and_page_hold_the_figures() -> None:
         assert "143,200" in output
         assert "pauses between rounds were scaled by 0.2" in output
         assert "the engine: it follows the cost profile in real time" in output
+
+
+def test_a_simulated_plan_stands_beside_every_measurement_that_it_predicts() -> None:
+    predicted = replace(
+        PLAN.predicted,
+        source="simulation",
+        ttft=Quantiles(0.31, 1.1),
+        ttft_first=Quantiles(0.72, 1.9),
+        ttft_later=Quantiles(0.23, 0.81),
+        itl=Quantiles(0.017, 0.021),
+        readings={Reading().name: 0.943, Reading("round").name: 0.991},
+    )
+    policy = PlannedPolicy("weft", "ia", "moore-hodgson", "kv-headroom", chunked=False)
+    shown = table.render(replace(facts(), plan=replace(PLAN, predicted=predicted, policy=policy)))
+    rows = {line[:22].rstrip(): line[22:] for line in shown.splitlines()}
+
+    assert rows["TTFT, first rounds"].split()[-4:] == ["720", "ms", "1.90", "s"]
+    assert rows["TTFT, later rounds"].split()[-4:] == ["230", "ms", "810", "ms"]
+    assert rows["TTFT, all rounds"].split()[-6:] == ["310", "ms", "1.10", "s", "400", "ms"]
+    assert rows["ITL, mean of a round"].split()[-6:] == ["17.0", "ms", "21.0", "ms", "18.0", "ms"]
+    assert ", plan 94.3 % (per session" in rows["SLO attainment"]
+    assert "simulating policy weft/ia on the fitted workload" in shown
+    text = " ".join(read(page.render(replace(facts(), plan=replace(PLAN, predicted=predicted, policy=policy)))).text)
+    assert all(words in text for words in ("720 ms", "810 ms", "94.3 %", "99.1 %", "simulating policy weft/ia"))
+
+
+def test_a_plan_that_was_not_simulated_says_so() -> None:
+    shown = table.render(facts())
+    assert "without a simulation" in shown
+    assert ", plan " not in shown.split("SLO attainment")[1]
 
 
 def test_failures_are_the_first_thing_said() -> None:

@@ -4,16 +4,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from weft_planner.request_parts import Engine
+from weft_planner.simulation.options import Handover
 
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What an engine supports: a rule for (prefill, decode) degrees, whether block sizes may differ, and the source."""
+    """What an engine supports: a rule for (prefill, decode) degrees, whether block sizes may differ, and the source.
+
+    ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it.
+    """
 
     pairs: Callable[[int, int], bool]
     mixed_blocks: bool
     words: str
     source: str
+    handover: Handover = "pull"
 
 
 def _one_divides(n: int, m: int) -> bool:

@@ -17,7 +17,6 @@ from weft_planner.simulation.statistics import READINGS, attainment, estimate
 from weft_planner.trials import reading_of
 from weft_planner.workload import Request
 
-_STATISTIC = {"mean": "mean", "p95": "P95", "max": "largest"}
 DIGITS = 6
 """A microsecond of latency, a millionth of a share: more digits would only pretend to be known."""
 
@@ -62,8 +61,8 @@ def predict(
         ttft_later=_quantiles(later),
         itl=_quantiles(itl),
         attainment=_rounded(estimate(attained[reading]), most=1.0),
-        reading=_name(reading),
-        readings={_name(r): _figure(fmean(shares)) for r, shares in attained.items()},
+        reading=reading.name,
+        readings={r.name: _figure(fmean(shares)) for r, shares in attained.items()},
         goodput=None if goodput is None else _rounded(goodput),
         use=use,
         kv_headroom=_figure(max(0.0, 1 - max(decode, default=0.0))),
@@ -72,10 +71,6 @@ def predict(
         cost_per_million_tokens=None if per_hour is None else _figure(per_hour / 3600 / _tokens_per_s(outcomes) * 1e6),
         limits=_limits(request, outcomes, use, profiles, latencies=full),
     )
-
-
-def _name(reading: Reading) -> str:
-    return f"{reading.unit}, {_STATISTIC[reading.itl]} ITL"
 
 
 def _shares(outcomes: Sequence[Outcome], reading: Reading) -> list[float]:

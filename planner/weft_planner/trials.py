@@ -10,6 +10,7 @@ from typing import TypeVar
 from weft_core.slo import Reading
 from weft_planner.carrying import Carrying
 from weft_planner.contestants import Contestant, layout_of
+from weft_planner.engines import compatibility_of
 from weft_planner.inputs import Inputs
 from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import simulate
@@ -19,9 +20,9 @@ from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
 from weft_planner.workload import Request
 
-SCREEN_ROUNDS = 1200
+SCREEN_ROUNDS = 1600
 """Rounds that sort out the hopeless and the weak: differences of a few points in attainment show."""
-FULL_ROUNDS = 2400
+FULL_ROUNDS = 4000
 """Rounds per seed of a prediction."""
 SHORTEST_S = 20.0
 """Seconds of arrivals at least, so that queues of large clusters, which see many rounds a second, come to rest."""
@@ -163,5 +164,6 @@ def options_of(request: Request, contestant: Contestant) -> Options:
     return Options(
         chunked=sliced,
         history="read" if request.engine.bidirectional else "recompute",
+        handover=compatibility_of(request.engine).handover,
         window_s=request.routing.stats_window,
     )

@@ -78,7 +78,7 @@ async def _measured(
         *(measure_overhead(stack, study.scenario, policy=policy) for policy, stack in stacks.items())
     )
     overhead = dict(zip(stacks, alone, strict=True))
-    found = []
+    found: list[Comparison] = []
     for load in study.loads:
 
         async def once(policy: str, attempt: int, load: float = load) -> Measured:

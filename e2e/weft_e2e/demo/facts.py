@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from weft_core.plan import Plan, PlannedGroup
-from weft_core.slo import Slo
+from weft_core.prediction import Quantiles
+from weft_core.slo import Reading, Slo
 from weft_e2e.demo.engines import EnginePace
 from weft_e2e.demo.measures import Distribution, Summary
 from weft_e2e.metrics import KvFlow
@@ -98,16 +99,53 @@ def kv_words(kv: KvFlow) -> tuple[str, str]:
     )
 
 
-def latency_rows(facts: Facts) -> tuple[tuple[str, Distribution | None, float | None, float | None], ...]:
-    """Return the rows of measured latency: name, measured, the plan's percentile and mean where it predicts them."""
+@dataclass(frozen=True, slots=True)
+class LatencyRow:
+    """One latency, measured and planned (median, the SLO's percentile, mean), in seconds; None where there is none."""
+
+    name: str
+    measured: Distribution | None
+    planned: tuple[float | None, float | None, float | None] = (None, None, None)
+
+
+def latency_rows(facts: Facts) -> tuple[LatencyRow, ...]:
+    """Return measured latencies with what the plan predicts of them; a plan without simulation has no split."""
     predicted, measured = facts.plan.predicted, facts.summary
+
+    def planned(
+        of: Quantiles | None, *, high: float | None = None, mean: float | None = None
+    ) -> tuple[float | None, float | None, float | None]:
+        return (None, high, mean) if of is None else (of.p50_s, of.p95_s if high is None else high, mean)
+
     return (
-        ("TTFT, first rounds", measured.ttft_first, None, None),
-        ("TTFT, later rounds", measured.ttft_later, None, None),
-        ("TTFT, all rounds", measured.ttft_all, predicted.ttft_p95_s, predicted.ttft_mean_s),
-        ("ITL, every gap", measured.itl, None, None),
-        ("ITL, mean of a round", measured.itl_rounds, predicted.itl_p95_s, predicted.itl_mean_s),
+        LatencyRow("TTFT, first rounds", measured.ttft_first, planned(predicted.ttft_first)),
+        LatencyRow("TTFT, later rounds", measured.ttft_later, planned(predicted.ttft_later)),
+        LatencyRow(
+            "TTFT, all rounds",
+            measured.ttft_all,
+            planned(predicted.ttft, high=predicted.ttft_p95_s, mean=predicted.ttft_mean_s),
+        ),
+        LatencyRow("ITL, every gap", measured.itl),
+        LatencyRow(
+            "ITL, mean of a round",
+            measured.itl_rounds,
+            planned(predicted.itl, high=predicted.itl_p95_s, mean=predicted.itl_mean_s),
+        ),
     )
+
+
+def planned_share(facts: Facts, reading: Reading) -> float | None:
+    """Return the attainment that the plan predicts under a reading; None where it simulated nothing."""
+    return facts.plan.predicted.readings.get(reading.name)
+
+
+def source_words(facts: Facts) -> str:
+    """Say what the plan's figures come from."""
+    policy = facts.plan.policy
+    if facts.plan.predicted.source != "simulation" or policy is None:
+        return "the plan's figures come from its two phases alone, without a simulation"
+    mode = f"/{policy.mode}" if policy.mode else ""
+    return f"the plan's figures come from simulating policy {policy.route}{mode} on the fitted workload"
 
 
 def load_findings(load: ClientLoad, pace: EnginePace | None) -> tuple[str, ...]:

@@ -15,9 +15,11 @@ from weft_e2e.demo.facts import (
     limit_words,
     load_findings,
     load_words,
+    planned_share,
     seconds_words,
     share_words,
     slo_words,
+    source_words,
 )
 from weft_e2e.replay.records import RoundRecord
 
@@ -137,18 +139,17 @@ def _plan(facts: Facts) -> str:
 def _latency(facts: Facts) -> str:
     percent = f"P{facts.slo.percentile:g}"
     rows = []
-    for name, measured, planned, planned_mean in latency_rows(facts):
-        limit = facts.slo.itl_s if name.startswith("ITL") else facts.slo.ttft_s
+    for row in latency_rows(facts):
+        measured = row.measured
+        limit = facts.slo.itl_s if row.name.startswith("ITL") else facts.slo.ttft_s
         values = (None, None, None) if measured is None else (measured.p50, measured.p95, measured.mean)
         cells = "".join(_measured(v, limit) for v in values)
-        plans = "".join(
-            f'<td class="plan-cell">{"" if v is None else seconds_words(v)}</td>' for v in (planned, planned_mean)
-        )
+        plans = "".join(f'<td class="plan-cell">{"" if v is None else seconds_words(v)}</td>' for v in row.planned)
         count = "0" if measured is None else f"{measured.count:,}"
-        rows.append(f"<tr><td>{escape(name)}</td><td>{count}</td>{cells}{plans}</tr>")
+        rows.append(f"<tr><td>{escape(row.name)}</td><td>{count}</td>{cells}{plans}</tr>")
     table = (
         "<table><tr><th>measured at the client</th><th>count</th><th>P50</th><th>P95</th><th>mean</th>"
-        f"<th>plan {percent}</th><th>plan mean</th></tr>{''.join(rows)}</table>"
+        f"<th>plan P50</th><th>plan {percent}</th><th>plan mean</th></tr>{''.join(rows)}</table>"
     )
     curves = (
         _panel(
@@ -162,7 +163,9 @@ def _latency(facts: Facts) -> str:
             "Share of gaps between tokens by length, with the SLO and the plan's prediction",
         ),
     )
-    return f'<h2>Latency beside the plan</h2><div class="panel">{table}</div><div class="two">{"".join(curves)}</div>'
+    words = escape(_sentence(source_words(facts)))
+    panels = f'<div class="panel">{table}</div><div class="two">{"".join(curves)}</div>'
+    return f"<h2>Latency beside the plan</h2><p>{words}</p>{panels}"
 
 
 def _measured(value: float | None, limit: float) -> str:
@@ -229,15 +232,24 @@ def _failure(record: RoundRecord) -> str:
 def _attainment(facts: Facts) -> str:
     rows = "".join(
         f"<tr><td>{escape(str(a.reading))}{' (default)' if k == 0 else ''}</td>"
-        f"<td>{a.met}</td><td>{a.total}</td><td>{100 * a.share:.1f} %</td></tr>"
+        f"<td>{a.met}</td><td>{a.total}</td><td>{100 * a.share:.1f} %</td>"
+        f'<td class="plan-cell">{_share(planned_share(facts, a.reading))}</td></tr>'
         for k, a in enumerate(facts.summary.attained)
     )
     return (
         "<h2>SLO attainment under every reading</h2>"
         f"<p>The objective: {escape(slo_words(facts.slo))}. A share says nothing without how it was counted.</p>"
-        '<div class="panel"><table><tr><th>reading</th><th>met</th><th>of</th><th>share</th></tr>'
+        '<div class="panel"><table><tr><th>reading</th><th>met</th><th>of</th><th>share</th><th>plan</th></tr>'
         f"{rows}</table></div>"
     )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _conditions(facts: Facts) -> str:

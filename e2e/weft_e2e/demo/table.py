@@ -9,14 +9,17 @@ from weft_e2e.demo.facts import (
     latency_rows,
     load_findings,
     load_words,
+    planned_share,
     seconds_words,
     share_words,
     slo_words,
+    source_words,
 )
 from weft_e2e.demo.measures import Attained, Summary
 
 _NAME = 22
 _COLUMN = 11
+_HEADINGS = ("P50", "P95", "mean", "plan P50", "plan P95", "plan mean")
 
 
 def render(facts: Facts) -> str:
@@ -29,16 +32,18 @@ def render(facts: Facts) -> str:
         "",
         _row("Plan", f"{groups}; {plan.gpus} GPUs; objective {plan.objective}; revision {plan.revision}"),
         _row("", "the plan expects the SLO to be met" if plan.predicted.slo_met else "the plan expects a missed SLO"),
+        _row("", source_words(facts)),
         _row("Replay", _replayed(summary)),
         "",
-        f"{'':<{_NAME}}" + "".join(f"{h:>{_COLUMN}}" for h in ("P50", "P95", "mean", f"plan {percent}", "plan mean")),
+        f"{'':<{_NAME}}" + "".join(f"{h:>{_COLUMN}}" for h in _HEADINGS).replace("plan P95", f"plan {percent}"),
     ]
-    for name, measured, planned, planned_mean in latency_rows(facts):
-        cells = ("-", "-", "-") if measured is None else (measured.p50, measured.p95, measured.mean)
-        lines.append(f"{name:<{_NAME}}" + "".join(_cell(c) for c in (*cells, planned, planned_mean)))
+    for row in latency_rows(facts):
+        found = row.measured
+        cells = ("-", "-", "-") if found is None else (found.p50, found.p95, found.mean)
+        lines.append((f"{row.name:<{_NAME}}" + "".join(_cell(c) for c in (*cells, *row.planned))).rstrip())
     lines += ["", _row("SLO", slo_words(facts.slo))]
     lines += [
-        _row("SLO attainment" if k == 0 else "", f"{share_words(a.met, a.total)} ({a.reading})")
+        _row("SLO attainment" if k == 0 else "", f"{share_words(a.met, a.total)}{_planned(facts, a)} ({a.reading})")
         for k, a in enumerate(_both_units(facts))
     ]
     routed = summary.rounds_ok
@@ -64,6 +69,11 @@ def _replayed(summary: Summary) -> str:
     )
     failed = summary.rounds - summary.rounds_ok
     return f"{words}; {failed} rounds FAILED" if failed else f"{words}; none failed"
+
+
+def _planned(facts: Facts, attained: Attained) -> str:
+    share = planned_share(facts, attained.reading)
+    return "" if share is None else f", plan {100 * share:.1f} %"
 
 
 def _both_units(facts: Facts) -> list[Attained]:
