@@ -62,6 +62,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.timeout(200)
 @given(bodies())
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) -> None:

@@ -21,7 +21,9 @@ from weft_planner.profiling.regression import Floats
 NOISE = 0.3
 """How far a time may lie beyond what another row allows: kernels change with the shape, machines are noisy."""
 _SLIP = 100.0
-"""A row off by more than this is taken for a slip of units, which is off by 1,000 times the noise."""
+"""A repetition off by more than this is taken for a slip of units, which is off by 1,000 times the noise."""
+_SUSPECT = 10.0
+"""A row off by more than this, and in line with all others when scaled by 1,000, is taken for a slip of units."""
 _GRID_SHARE = 0.6
 """Rows that fill this share of the grid they span are meant to be a grid."""
 _MOST = 10
@@ -102,7 +104,8 @@ def _middles(rows: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]
         for row in repeated:
             factor = max(row.seconds / middle.seconds, middle.seconds / row.seconds)
             if factor >= _SLIP:
-                strays.append(_contradiction(row, middle, factor, too_high=row.seconds > middle.seconds))
+                too_high = row.seconds > middle.seconds
+                strays.append(_contradiction(row, middle, factor, too_high=too_high, slip=True))
     return middles, strays
 
 
@@ -126,7 +129,13 @@ def _contradictions(rows: list[Measurement], noise: float) -> list[str]:
         too_high = high.sum() >= low.sum()
         against = high if too_high else low
         partner = int(against.argmax())
-        problems.append(_contradiction(rows[worst], rows[partner], float(np.exp(against.max())), too_high=too_high))
+        factor = float(np.exp(against.max()))
+        mended = seconds.copy()
+        mended[worst] *= 1e-3 if too_high else 1e3
+        others = _excesses(table[left], mended[left])
+        at = int(left[:worst].sum())
+        slip = factor >= _SUSPECT and others[at].max() <= limit and others[:, at].max() <= limit
+        problems.append(_contradiction(rows[worst], rows[partner], factor, too_high=too_high, slip=slip))
         left[worst] = False
     return problems
 
@@ -141,9 +150,9 @@ def _excesses(table: Floats, seconds: Floats) -> Floats:
     return np.maximum(excess, 0.0)
 
 
-def _contradiction(row: Measurement, partner: Measurement, factor: float, *, too_high: bool) -> str:
+def _contradiction(row: Measurement, partner: Measurement, factor: float, *, too_high: bool, slip: bool) -> str:
     against = f"{partner.where} ({partner.cell}: {partner.seconds:.6g} s)"
-    if factor >= _SLIP:
+    if slip:
         unit = (
             "it looks like milliseconds in a column of seconds; divide by 1000"
             if too_high
