@@ -65,6 +65,7 @@ class Round:
     at: "Engine | None" = None
     holds: float = 0.0
     unread: float = 0.0
+    taken: float = 0.0
     starts: bool = False
     preempted: bool = False
 
@@ -89,6 +90,7 @@ class Engine:
     waiting: list[Round] = field(default_factory=list)
     joining: list[Round] = field(default_factory=list)
     fetching: list[Round] = field(default_factory=list)
+    taken: float = 0.0
     batch: list[Round] = field(default_factory=list)
     idle: list[Round] = field(default_factory=list)
     current: Round | None = None
@@ -403,6 +405,16 @@ class Reference:
         engine = others[choice]
         row.route = engine.number
         cached, compute, read = self.elsewhere(row, engine, present, total)
+        if self.pull and engine.prefills and not row.first:
+            before = row.session.rounds[: row.session.rounds.index(row)]
+            mine = [r for r in before if r.route == engine.number]
+            kept = mine[-1].history + mine[-1].increment if mine else 0.0
+            kept = kept if mine and engine.taken - mine[-1].taken <= engine.capacity else 0.0
+            if read > 0:
+                read = max(0.0, read - kept)
+            else:
+                cached = min(kept, total - 1)
+                compute = total - cached
         row.back = tokens if self.read else total
         self.queue_task(row, engine, cached, compute, read, not self.sliced or engine.prefills, now)
 
@@ -421,7 +433,8 @@ class Reference:
         row.holds = cached + compute if engine is not home and not engine.prefills else 0.0
         engine.queue.append(row)
         self.mark(engine)
-        row.unread = 0.0
+        engine.taken += compute + read
+        row.taken, row.unread = engine.taken, 0.0
         if read > 0:
             self.read_tokens += read
             if self.pull and engine.prefills:

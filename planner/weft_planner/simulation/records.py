@@ -45,16 +45,16 @@ CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 
 ROWS = _record(
     f8="history increment gap noise chunk_noise "
-    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch read",
+    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch read taken",
     i8="session read_sends back_sends state where route reason over gaps left join_step over_base over_so_far "
     "whole ready postponed resumed generated idle starts",
 )
 """Per round. Inputs, then: times; the prefill task as its worker sees it (``task_history`` cached, ``task_tokens`` to
 compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker,
-``read`` history still to be read there when its turn comes); the
-answer (``left`` steps to go, joined at worker step ``join_step``, ``over_base`` the worker's count of late steps then;
-``over_so_far``: late gaps from before a preemption; ``starts`` 1 until the first token of an answer that begins with a
-step of its own)."""
+``read`` history still to be read there when its turn comes, ``taken`` its worker's figure then); the answer (``left``
+steps to go, joined at worker step ``join_step``, ``over_base`` the worker's count of late steps then; ``over_so_far``:
+late gaps from before a preemption; ``starts`` 1 until the first token of an answer that begins with a step of its
+own)."""
 
 SESSION = _record(
     f8="arrival prefix reserve held gap_s",
@@ -65,14 +65,14 @@ round waits for KV that moves between workers, ``missed`` 1 once a TTFT was late
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
-    "last_chosen busy queue_area queue_since switch_s",
+    "last_chosen busy queue_area queue_since switch_s taken",
     i8="role draining target keep colocated mode batch steps current chunk dirty sessions peak_from peak_to ring_from "
     "ring_to ttft_from ttft_to starting "
     "sending receiving",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by what their sequences will hold on average; ``starting``: of
-its batch, those whose first token is yet to come."""
+its batch, those whose first token is yet to come; ``taken``: tokens that its prefills computed or read so far."""
 
 PER_CLASS = _record(i8="over active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""

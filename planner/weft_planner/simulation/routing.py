@@ -98,6 +98,24 @@ def prefill_figures(book: Book, row: int, worker: int, present: float, total: fl
 
 
 @jitable
+def kept_prompt(book: Book, row: int, worker: int) -> float:
+    """Return how many tokens of a session's history a prefill worker has in its own prefix cache.
+
+    It has the prompt of the last round that it prefilled, until what it took in since fills its KV memory: its engine
+    gives up what was used least recently.
+    """
+    w = book.workers[worker]
+    first = book.sessions[book.rows[row].session].first
+    earlier = row - 1
+    while earlier >= first and w.role == PREFILL:
+        r = book.rows[earlier]
+        if r.route == worker:
+            return r.history + r.increment if w.taken - r.taken <= w.kv_capacity else 0.0
+        earlier -= 1
+    return 0.0
+
+
+@jitable
 def describe_task(book: Book, row: int, present: float, total: float, now: float) -> None:
     """Write what the rule may know of a task."""
     r = book.rows[row]
@@ -267,8 +285,15 @@ def route(book: Book, row: int, home: int, now: float) -> None:
         worker = book.ints[CANDIDATES, choice]
         r.route = worker
         cached, tokens, read = prefill_figures(book, row, worker, present, total)
-        if book.rules[0].history_read == 0 and not first:
-            book.totals[0].recomputed += present
+        if rules.pull == 1 and not first:
+            kept = kept_prompt(book, row, worker)
+            if read > 0:
+                read = max(0.0, read - kept)
+            else:
+                cached = min(kept, total - 1)
+                tokens = total - cached
+        if rules.history_read == 0 and not first:
+            book.totals[0].recomputed += max(0.0, present - cached)
         back = back_tokens(book, present, total)
         start_prefill(book, row, worker, home, cached, tokens, read, back, rules.slices == 0, now)
 
@@ -303,6 +328,8 @@ def start_prefill(
         r.scratch = cached + tokens
         use_kv(book, worker, r.scratch)
     enqueue(book, row, worker, now)
+    w.taken += tokens + read
+    r.taken = w.taken
     r.read = 0.0
     if read > 0:
         book.totals[0].read += read
