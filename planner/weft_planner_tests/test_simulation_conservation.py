@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_planner.sessions import Sample
-from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, simulate
+from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
 from weft_planner.simulation.inputs import book_of
 from weft_planner.simulation.outcome import DROPPED_TOO_LONG, DROPPED_UNPLACED, NEVER_ARRIVED, SERVED
 from weft_planner.simulation.run import play
@@ -150,3 +151,16 @@ def test_sequences_that_preempt_each_other_come_to_an_end(seed: int, kv: int, ch
     option = Options(chunked=chunked, admission="reserve", warm_up=0.0)
     outcome = simulate(sample, layout, {"gpu": profile(kv=kv)}, PolicyChoice(), ONE_CLASS, options=option)
     assert (outcome.state == SERVED).all()
+
+
+def test_a_run_that_gets_nowhere_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = sample_of([(float(i), ((200, 20, 0.1), (50, 20, 0.0))) for i in range(8)])
+    layout = Layout((Worker(1),), (Worker(1),), "disaggregated")
+    whole = simulate(sample, layout, {"gpu": profile(kv=10**5)}, PolicyChoice(), ONE_CLASS)
+    assert not whole.cut_short
+    assert np.isfinite(whole.ttft).all()
+    monkeypatch.setattr(inputs, "event_limit", lambda _: whole.events // 2)
+    cut = simulate(sample, layout, {"gpu": profile(kv=10**5)}, PolicyChoice(), ONE_CLASS)
+    assert cut.cut_short
+    assert cut.events == whole.events // 2
+    assert np.isinf(cut.ttft).any()

@@ -27,6 +27,15 @@ PEAKS = 128
 ROLES = {"off": records.OFF, "prefill": records.PREFILL, "decode": records.DECODE}
 
 
+EVENTS_PER_TOKEN = 4
+"""A lone sequence takes one step for each token; recomputing what was preempted may repeat a few."""
+
+
+def event_limit(sample: Sample) -> int:
+    """Return how many events end a run: far more than any that gets its work done needs."""
+    return 100_000 + 100 * sample.rows + EVENTS_PER_TOKEN * int(sample.tokens.sum())
+
+
 def book_of(
     sample: Sample,
     layout: Layout,
@@ -58,6 +67,7 @@ def book_of(
     totals["random"] = 1 + seed % 2147483645
     totals["net_at"] = math.inf
     totals["tick_s"] = options.timeline_s
+    totals["most"] = event_limit(sample)
     totals["rate_from"] = sample.arrival[0]
     ticks = math.floor(sample.window / options.timeline_s) + 1 if options.timeline_s > 0 else 0
     for name, length in (

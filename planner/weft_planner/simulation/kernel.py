@@ -112,13 +112,13 @@ def record_tick(book: Book, now: float) -> None:
 
 @entry
 def run(addresses: Numbers) -> None:
-    """Take events in order of time until none is left; the argument says where the tables of a ``Book`` are.
+    """Take events in order of time until none is left or allowed; the argument says where the tables of a ``Book`` are.
 
     After each event everything goes on that it made possible: unbound sessions, waiting rounds, idle workers.
     """
     book = book_at(addresses)
     state = book.totals[0]
-    while state.heap > 0 and state.error == 0:
+    while state.heap > 0 and state.error == 0 and state.events < state.most:
         now, what = pop(book)
         state.now = now
         state.events += 1

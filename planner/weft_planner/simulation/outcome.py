@@ -45,7 +45,9 @@ class Outcome:
     LOCAL, the index of the worker that prefilled, or NOT_ROUTED; ``reason`` is the routing rule's code. ``counted``
     marks the rounds of the sessions between warm-up and cool-down. ``busy`` is the share of the observed window that a
     worker computed, ``kv_peak`` its largest KV use in tokens, ``queue_mean`` its mean number of queued and running
-    prefills. Tokens moved: history read by prefill workers, KV sent back, and KV of sessions that changed workers.
+    prefills. ``cut_short``: the run was ended by a limit on events, as no work got done any more (memory so overloaded
+    that sequences only displace one another). Tokens moved: history read by prefill workers, KV sent back, and KV of
+    sessions that changed workers.
     """
 
     sample: Sample
@@ -70,6 +72,7 @@ class Outcome:
     kv_capacity: Floats
     queue_mean: Floats
     events: int
+    cut_short: bool
     end: float
     read_tokens: float
     back_tokens: float

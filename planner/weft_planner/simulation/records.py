@@ -35,11 +35,11 @@ RULES = _record(
 
 TOTALS = _record(
     f8="now read back moved recomputed net_at net_time tick_s rate_from need",
-    i8="sequence events heap room dirty random cursor preemptions evictions resent net arrivals "
+    i8="sequence events most heap room dirty random cursor preemptions evictions resent net arrivals "
     "arrivals_before ticks error asked decoding",
 )
-"""One record: counters, the clock, and what a rule is asked: how many workers or tasks, with how many sessions decoding
-or how many tokens of ``need``."""
+"""One record: counters (``most`` events end a run), the clock, and what a rule is asked: how many workers or tasks,
+with how many sessions decoding or how many tokens of ``need``."""
 
 CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 

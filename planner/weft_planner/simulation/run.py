@@ -113,6 +113,7 @@ def _outcome(
         kv_capacity=workers["kv_capacity"].copy(),
         queue_mean=workers["queue_area"] / observed,
         events=int(totals["events"]),
+        cut_short=bool(totals["events"] >= totals["most"]),
         end=float(totals["now"]),
         read_tokens=float(totals["read"]),
         back_tokens=float(totals["back"]),
