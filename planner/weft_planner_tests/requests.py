@@ -3,7 +3,8 @@
 import copy
 from typing import Any
 
-from weft_planner.workload import Request, Workload, request_of
+from weft_planner.traffic import Workload
+from weft_planner.workload import Request, request_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 
@@ -51,4 +52,4 @@ def request(**changes: Any) -> Request:
 def workload(**changes: float) -> Workload:
     """Return a workload: 4 rounds of 1,000 and 300 prompt tokens, 60 answer tokens, gaps of 2 s, 1 session a second."""
     means = {"arrival_rate": 1.0, "rounds": 4.0, "first_prompt": 1000.0, "increment": 300.0, "decode": 60.0, "gap": 2.0}
-    return Workload(**{**means, **changes})
+    return Workload.model_validate({**means, **changes})
