@@ -15,7 +15,10 @@ from weft_planner.trials import Trials
 STEP = 1.25
 """Rates of the ladder rise by this factor; between two of its steps goodput is interpolated."""
 RUNGS = 16
-"""Steps up or down at most: a factor of 35."""
+"""Steps down at most: a factor of 35."""
+TOP_RUNG = 9
+"""No rate above STEP to this power, 7.5 times the workload's, is tried: who carries that has room enough, and the
+latency at the workload's own rate decides."""
 CLOSE = 0.02
 """Goodputs that differ by less are taken as equal: beyond two points the seeds do not tell them apart."""
 
@@ -47,7 +50,8 @@ def finalists(
     """
     standing: dict[str, Standing] = {}
     left = list(contestants)
-    multiple, below = start, 0.0
+    places = {c.key: place for place, c in enumerate(contestants)}  # as the phases rank them
+    multiple, below = min(start, STEP**TOP_RUNG), 0.0
     for _ in range(RUNGS):
         shares = [row[0] for row in trials.attained(left, rate * multiple)]
         held = [share >= goal for share in shares]
@@ -59,10 +63,12 @@ def finalists(
             bracket = Bracket(multiple, math.inf) if ok else Bracket(below, multiple)
             standing[c.key] = Standing(c, bracket, share)
         left = [c for c, ok in zip(left, held, strict=True) if ok]
-        if len(left) <= count:
+        if len(left) <= count or _rung(multiple) >= TOP_RUNG:
             break
         multiple, below = multiple * STEP, multiple
-    ranked = sorted(standing.values(), key=lambda s: (-s.bracket.holds, -s.attained, s.contestant.key))
+    ranked = sorted(
+        standing.values(), key=lambda s: (-s.bracket.holds, -round(s.attained, 2), places[s.contestant.key])
+    )
     return ranked[:count]
 
 
@@ -81,9 +87,12 @@ def goodputs(trials: Trials, contestant: Contestant, bracket: Bracket, *, rate: 
     def holds(rung: int) -> bool:
         return fmean(shares(rung)) >= goal
 
-    low = _neighbour(holds, _rung(bracket.holds if bracket.holds > 0 else bracket.fails / STEP))
+    start = _rung(bracket.holds if bracket.holds > 0 else bracket.fails / STEP)
+    low = _neighbour(holds, min(start, TOP_RUNG))
     if low is None:
         return [0.0] * len(shares(next(iter(known))))
+    if low >= TOP_RUNG:
+        return [rate * STEP**TOP_RUNG] * len(shares(TOP_RUNG))
     lower, upper = rate * STEP**low, rate * STEP ** (low + 1)
     return [
         _crossing(lower, upper, below, above, goal) for below, above in zip(shares(low), shares(low + 1), strict=True)
@@ -91,16 +100,18 @@ def goodputs(trials: Trials, contestant: Contestant, bracket: Bracket, *, rate: 
 
 
 def _neighbour(holds: Callable[[int], bool], start: int) -> int | None:
-    """Return the highest rung that holds before one that does not, None when none within reach does.
+    """Return the highest rung that holds before one that does not, up to TOP_RUNG; None when none within reach does.
 
     Steps away from ``start`` double, then the last one is halved: a wrong start costs little.
     """
     step = 1
     if holds(start):
         low, high = start, start + 1
-        while holds(high) and high < start + RUNGS:
+        while low < TOP_RUNG and holds(high):
             step *= 2
-            low, high = high, high + step
+            low, high = high, min(high + step, TOP_RUNG + 1)
+        if low >= TOP_RUNG:
+            return TOP_RUNG
     else:
         low, high = start - 1, start
         while not holds(low):

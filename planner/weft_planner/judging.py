@@ -132,8 +132,8 @@ def _carried(pruned: Pruned, contestant: Contestant) -> dict[PlannedGroup, float
 def _ranked(pruned: Pruned, judged: Sequence[Judged]) -> list[Judged]:
     """Return what is judged in order: what holds first; for cost by money; then by goodput.
 
-    Goodputs within CLOSE of the best that is left count as equal: then lower latency (as a share of the SLO, the worse
-    of both first, TTFT before ITL), fewer GPUs, and the layout's name decide.
+    Goodputs within CLOSE of the best that is left, or at the top of what is tried, count as equal: then lower latency
+    (as a share of the SLO, the worse of both first, TTFT before ITL), fewer GPUs, and the layout's name decide.
     """
     request = pruned.inputs.request
     slo = request.slo

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from weft_core.durations import format_seconds
 from weft_core.prediction import Limit, Prediction
+from weft_planner.contest import STEP, TOP_RUNG
 from weft_planner.judging import Judged
 from weft_planner.sessions import Sample
 from weft_planner.trials import FULL_ROUNDS, SEEDS, reading_of
@@ -72,9 +73,12 @@ def _load(request: Request, predicted: Prediction) -> str:
     if attained is None or goodput is None:
         return ""
     rate = request.workload.arrival_rate
+    met = f"{attained.value:.1%} of {request.slo.unit}s meet it at {rate:g} sessions/s"
+    if goodput.low >= rate * STEP**TOP_RUNG:
+        return f"{met}; it carries {goodput.value:.3g} and more at {request.slo.attainment:.0%}."
     return (
-        f"{attained.value:.1%} of {request.slo.unit}s meet it at {rate:g} sessions/s; it carries up to "
-        f"{goodput.value:.3g} ({goodput.low:.3g} to {goodput.high:.3g}) at {request.slo.attainment:.0%}."
+        f"{met}; it carries up to {goodput.value:.3g} ({goodput.low:.3g} to {goodput.high:.3g}) at "
+        f"{request.slo.attainment:.0%}."
     )
 
 

@@ -15,7 +15,7 @@ from weft_planner.solve import answer
 from weft_planner.workload import request_of
 from weft_planner_tests.effort import short_runs
 
-pytestmark = pytest.mark.usefixtures("short_runs")
+pytestmark = [pytest.mark.usefixtures("short_runs"), pytest.mark.timeout(120)]  # whole plans, on busy machines too
 __all__ = ["short_runs"]
 
 REASONS = {
@@ -64,7 +64,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.timeout(200)
 @given(bodies())
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) -> None:
     result = answer(request_of(body))
     canonical_json(result)  # no NaN, no infinity

@@ -20,7 +20,7 @@ from weft_planner.solve import answer, solve
 from weft_planner_tests.effort import short_runs
 from weft_planner_tests.requests import LLAMA, request
 
-pytestmark = pytest.mark.usefixtures("short_runs")
+pytestmark = [pytest.mark.usefixtures("short_runs"), pytest.mark.timeout(90)]  # whole plans, on busy machines too
 __all__ = ["short_runs"]
 
 

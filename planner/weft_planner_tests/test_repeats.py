@@ -1,0 +1,12 @@
+"""The same request, the same bytes, whatever the process; ``repeats`` does it a thousand times."""
+
+import pytest
+
+from weft_planner_tests.repeats import compare
+
+
+@pytest.mark.timeout(120)  # six plans in fresh processes
+def test_two_processes_answer_the_same_bytes() -> None:
+    plans, refusals = compare(range(3))
+    assert plans + refusals == 3
+    assert plans
