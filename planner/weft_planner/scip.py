@@ -11,6 +11,10 @@ from weft_planner.program import Program, Solved, program_from_json
 
 TOLERANCE = 1e-9
 """Below the smallest tie-break weight (1e-6 for one GPU); SCIP's default of 1e-6 could not tell ties apart."""
+MOST_NODES = 5_000
+"""Branches of one program: a limit that is the same on every machine, so that the same request gives the same plan.
+Programs of up to 128 GPUs took 16 at most; the time limit is for what nobody has seen yet."""
+CPU_CLOCK = 1
 
 
 class SolverError(RuntimeError):
@@ -18,7 +22,9 @@ class SolverError(RuntimeError):
 
 
 def solve(program: Program, *, time_limit_s: float) -> Solved | None:
-    """Return an optimal or, at the time limit, the best known solution; None when the program is infeasible.
+    """Return an optimal or, at a limit, the best known solution; None when the program is infeasible.
+
+    ``time_limit_s`` is of processor time.
 
     Raises:
         SolverError: SCIP is not installed, failed, or found no solution in time.
@@ -29,7 +35,9 @@ def solve(program: Program, *, time_limit_s: float) -> Solved | None:
         raise SolverError(f"SCIP cannot be loaded ({error})") from error
     model = Model("weft")
     model.hideOutput()
+    model.setParam("timing/clocktype", CPU_CLOCK)
     model.setParam("limits/time", time_limit_s)
+    model.setParam("limits/totalnodes", MOST_NODES)
     model.setParam("numerics/feastol", TOLERANCE)
     model.setParam("parallel/maxnthreads", 1)
     kinds = {"binary": "B", "integer": "I", "continuous": "C"}

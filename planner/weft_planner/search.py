@@ -13,8 +13,8 @@ from weft_planner.form_b import Kind, Mixed
 from weft_planner.program import Program, Solved
 from weft_planner.scip import SolverError
 
-LIMIT_S = 1.0
-"""Time for one program: form A takes some 10 ms, form B up to seconds; then the best layout found by then is used."""
+LIMIT_S = 3.0
+"""Processor time for one program: form A takes some 20 ms, form B up to a second; then the best so far is used."""
 
 
 class Solves(Protocol):
@@ -27,9 +27,9 @@ class Solves(Protocol):
 class Search:
     """One search over both forms; ``how`` and ``notes`` tell how good its layouts are."""
 
-    def __init__(self, solver: Solves, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, solver: Solves) -> None:
+        """Begin a search."""
         self._solver = solver
-        self._limit_s = limit_s
         self.how: How = "optimal"
         self.notes: list[str] = []
 
@@ -68,7 +68,7 @@ class Search:
         return found
 
     def _values(self, program: Program) -> Sequence[float] | None:
-        solved = self._solver.solve(program, time_limit_s=self._limit_s)
+        solved = self._solver.solve(program, time_limit_s=LIMIT_S)
         if solved is None:
             return None
         if not solved.optimal:

@@ -12,7 +12,7 @@ from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.plan import Plan, plan_from_json
 from weft_core.profile_json import profile_from_json, profile_to_json
-from weft_planner import solver
+from weft_planner import search, solver
 from weft_planner.contest import CLOSE
 from weft_planner.packing import pack
 from weft_planner.placement import node_sizes
@@ -365,6 +365,7 @@ def test_a_solver_that_crashes_hangs_or_is_missing_is_replaced_and_said(
     expected, _ = base()
     monkeypatch.setattr(solver, "COMMAND", command)
     monkeypatch.setattr(solver, "GRACE_S", 0.2)
+    monkeypatch.setattr(search, "LIMIT_S", 0.1)
     plan, _ = planned()
     assert plan.groups == expected.groups
     assert plan.search == "enumeration"
