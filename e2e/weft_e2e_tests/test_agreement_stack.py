@@ -1,7 +1,8 @@
 """The simulator predicts what the live stack does on mock engines of the same cost profile, at three loads.
 
 The very sessions that are simulated are held with a stack of processes; P95 TTFT and mean ITL must agree within 15 %,
-attainment within 5 points. On a machine that was measurably too busy a load that disagrees is measured once more.
+attainment within 5 points. On a machine that was measurably too busy a load that disagrees is measured once more, and
+where it still was too busy the test says so and does not judge.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ def test_simulator_and_live_stack_agree(
     compared: Mapping[tuple[str, float], Comparison], policy: str, load: float
 ) -> None:
     one = compared[policy, load]
+    if one.starved and (one.disagreements or one.overhead_s >= 0.1):
+        pytest.skip(f"the machine was too busy to measure, twice: {one}")
     assert one.rounds >= 40, "too few rounds say nothing about a P95"
     assert one.overhead_s < 0.1, f"routers and client add {one.overhead_s:.3f} s: the machine is no measure"
     assert not one.disagreements, str(one)

@@ -72,9 +72,7 @@ class Search:
         if solved is None:
             return None
         if not solved.optimal:
-            self._say(
-                "incumbent", f"the solver's limit of {self._limit_s:g} s passed; the best found by then was taken"
-            )
+            self._say("incumbent", "the solver reached its limit; the best found so far was taken")
         return solved.values
 
     def _say(self, how: How, note: str) -> None:
