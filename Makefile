@@ -76,7 +76,7 @@ lint: $(STAMP) ## Check style and formatting
 .PHONY: types
 types: $(STAMP) ## Check types (mypy, strict)
 	@$(BIN)/mypy
-	@$(BIN)/mypy bench/*.py images/trim.py
+	@$(BIN)/mypy bench/*.py bench/*/*.py images/trim.py
 
 .PHONY: imports
 imports: $(STAMP) ## Check that imports point inwards only
@@ -122,6 +122,14 @@ push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=re
 .PHONY: bench
 bench: $(STAMP) ## Measure what the router adds to a direct call of the engine
 	@$(PY) bench/router_overhead.py
+
+.PHONY: bench-planner
+bench-planner: $(STAMP) ## Measure the planner: simulator, plans, integer program, cold start, memory, decisions
+	@$(PY) -m bench.planner $(BENCH_ARGS)
+
+.PHONY: bench-paper
+bench-paper: $(STAMP) ## Rerun the papers' figures on the simulator and write bench/paper/RESULTS.md (BENCH_ARGS=--quick)
+	@$(PY) -m bench.paper $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove build products and test caches from the checkout (the cache folder stays)

@@ -1,10 +1,11 @@
 """The twelve cells of AMPD's evaluation, and the settings of engine and predictions in which they are run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from bench.paper.published import BEST_LAYOUTS
+
 from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.efficiency import Efficiency
@@ -13,6 +14,7 @@ from weft_core.models import MODELS
 from weft_planner.presets import preset
 from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import Layout, Options, SloClass, layout_of
+from weft_planner.simulation.options import Handover
 from weft_planner.traffic import Workload
 
 GPU = "nvidia-h20"
@@ -32,34 +34,40 @@ class Setting:
     """How good the engine is and how wrong predictions are; ``analytic`` are factors of the cost model.
 
     ``prefill_sigma`` and ``slice_sigma`` are the lognormal errors of whole prefills and of slices: the rules, and the
-    planner, go on predicting without them.
+    planner, go on predicting without them. ``handover`` is how a remote prefill's KV reaches the decode worker: vLLM
+    pulls.
     """
 
     name: str
     analytic: tuple[tuple[str, float], ...] = ()
     prefill_sigma: float = 0.0
     slice_sigma: float = 0.0
+    handover: Handover = "pull"
 
     @property
     def efficiency(self) -> Efficiency:
         """Return the cost model's factors."""
-        return replace(Efficiency(), **dict(self.analytic))
+        return Efficiency(**dict(self.analytic))  # type: ignore[arg-type]  # all but one factor are floats
 
     @property
     def options(self) -> Options:
         """Return how the simulated engines behave; all else as the planner assumes it."""
-        return Options(prefill_noise_sigma=self.prefill_sigma, chunk_noise_sigma=self.slice_sigma)
+        return Options(
+            prefill_noise_sigma=self.prefill_sigma, chunk_noise_sigma=self.slice_sigma, handover=self.handover
+        )
 
 
 SLOW = (("compute", 0.4), ("prefill_overhead_s", 0.05), ("decode_overhead_s", 0.015), ("kv_latency_s", 0.02))
 SETTINGS = (
     Setting("normal"),
+    Setting("KV pushed, not pulled", handover="push"),
     Setting("fast engine (compute .85)", (("compute", 0.85),)),
-    Setting("prediction errors (sigma .3)", prefill_sigma=0.3, slice_sigma=0.3),
+    Setting("errors of whole prefills, sigma .3", prefill_sigma=0.3),
+    Setting("errors of prefills and slices, sigma .3", prefill_sigma=0.3, slice_sigma=0.3),
     Setting("step overhead 12 ms", (("decode_overhead_s", 0.012),)),
     Setting("step overhead 20 ms", (("decode_overhead_s", 0.020),)),
     Setting("slow engine", SLOW),
-    Setting("slow engine, sigma .3", SLOW, prefill_sigma=0.3, slice_sigma=0.3),
+    Setting("slow engine, errors of whole prefills", SLOW, prefill_sigma=0.3),
 )
 
 
@@ -94,7 +102,9 @@ class Cell:
 
     def profile(self, setting: Setting) -> CostProfile:
         """Return the model's costs on H20."""
-        return derive_profile(MODELS[MODEL_NAMES[self.model]], GPUS[GPU], degrees=DEGREES, efficiency=setting.efficiency)
+        return derive_profile(
+            MODELS[MODEL_NAMES[self.model]], GPUS[GPU], degrees=DEGREES, efficiency=setting.efficiency
+        )
 
     def __str__(self) -> str:
         return f"{self.model} {self.trace}"

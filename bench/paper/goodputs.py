@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.paper.cells import Cell, Length, Setting, costs_of, sample_at
+
 from weft_core.prediction import Estimate
 from weft_core.slo import Reading
 from weft_planner.simulation import Layout, PolicyChoice, simulate
@@ -95,13 +96,14 @@ class Bench:
     def shares(self, layout: Layout, policy: PolicyChoice, step: int) -> dict[Reading, list[float]]:
         """Return each seed's share of sessions that meet the SLO at a rate, under every reading."""
         key = (f"{layout.kind} {layout} {policy} {sorted(policy.params.items())}", step)
+        options = self.setting.options
+        if policy.route == "colocated":  # as the planner takes it, and as vLLM runs: slices within the ITL SLO
+            options = replace(options, chunked=True)
         if key not in self._shares:
             found: dict[Reading, list[float]] = {reading: [] for reading in READINGS.values()}
             for seed in self.length.seeds:
                 sample = sample_at(self.cell, self.length, rate_of(step), seed)
-                outcome = simulate(
-                    sample, layout, self._costs, policy, (self.cell.slo,), options=self.setting.options, seed=seed
-                )
+                outcome = simulate(sample, layout, self._costs, policy, (self.cell.slo,), options=options, seed=seed)
                 self.runs += 1
                 for reading, values in found.items():
                     values.append(attainment(outcome, reading))

@@ -16,6 +16,11 @@ STEP = 1.25
 """Rates of the ladder rise by this factor; between two of its steps goodput is interpolated."""
 RUNGS = 16
 """Steps down at most: a factor of 35."""
+DESCENT = 3
+DESCENTS = 4
+"""Those that fail by far at the first rate are tried at rates lower by three steps (a half), four times at most."""
+NEAR = 0.5
+"""From this share of the goal on, attainment tells how near a contestant is; below, it failed by far."""
 TOP_RUNG = 9
 """No rate above STEP to this power, 7.5 times the workload's, is tried: who carries that has room enough, and the
 latency at the workload's own rate decides."""
@@ -45,31 +50,52 @@ def finalists(
 ) -> list[Standing]:
     """Return the ``count`` contestants that hold the SLO at the highest load, or come nearest to it.
 
-    All run at ``start`` times the rate. While more than ``count`` hold the SLO, those go on at a higher rate; the rest
-    of the places goes to those that failed last, by their attainment.
+    All run at ``start`` times the rate. While more than ``count`` hold the SLO, those go on at a higher rate. While too
+    few hold it or come near, the others are tried at lower rates. The rest of the places goes by attainment.
     """
-    standing: dict[str, Standing] = {}
-    left = list(contestants)
     places = {c.key: place for place, c in enumerate(contestants)}  # as the phases rank them
-    multiple, below = min(start, STEP**TOP_RUNG), 0.0
-    for _ in range(RUNGS):
-        shares = [row[0] for row in trials.attained(left, rate * multiple)]
-        held = [share >= goal for share in shares]
-        if not any(held) and below > 0:
-            for c, share in zip(left, shares, strict=True):
-                standing[c.key] = Standing(c, Bracket(below, multiple), share)
+    begin = min(_rung(start), TOP_RUNG)
+    standing = _climb(trials, contestants, rate=rate, goal=goal, rung=begin, count=count)
+    for rung in range(begin - DESCENT, begin - DESCENT * DESCENTS - 1, -DESCENT):
+        failed = [s.contestant for s in standing.values() if s.bracket.holds == 0]
+        near = sum(s.bracket.holds > 0 or s.attained >= NEAR * goal for s in standing.values())
+        if not failed or near >= min(count, len(contestants)):
             break
-        for c, share, ok in zip(left, shares, held, strict=True):
-            bracket = Bracket(multiple, math.inf) if ok else Bracket(below, multiple)
-            standing[c.key] = Standing(c, bracket, share)
-        left = [c for c, ok in zip(left, held, strict=True) if ok]
-        if len(left) <= count or _rung(multiple) >= TOP_RUNG:
-            break
-        multiple, below = multiple * STEP, multiple
+        for c, row in zip(failed, trials.attained(failed, rate * STEP**rung), strict=True):
+            held = STEP**rung if row[0] >= goal else 0.0
+            standing[c.key] = Standing(c, Bracket(held, STEP ** (rung + DESCENT if held else rung)), row[0])
     ranked = sorted(
-        standing.values(), key=lambda s: (-s.bracket.holds, -round(s.attained, 2), places[s.contestant.key])
+        standing.values(),
+        key=lambda s: (-_strength(s, goal), -s.bracket.fails, -round(s.attained, 2), places[s.contestant.key]),
     )
     return ranked[:count]
+
+
+def _strength(standing: Standing, goal: float) -> float:
+    """Return the multiple of the rate that is known to hold, or a step below the one that nearly did."""
+    bracket = standing.bracket
+    if bracket.holds > 0 or standing.attained < NEAR * goal:
+        return bracket.holds
+    return bracket.fails / STEP
+
+
+def _climb(
+    trials: Trials, contestants: Sequence[Contestant], *, rate: float, goal: float, rung: int, count: int
+) -> dict[str, Standing]:
+    """Try all at a rung, and while more than ``count`` hold the SLO those at the next one; return where each stands."""
+    standing: dict[str, Standing] = {}
+    left, below = list(contestants), 0.0
+    while left:
+        multiple = STEP**rung
+        shares = [row[0] for row in trials.attained(left, rate * multiple)]
+        for c, share in zip(left, shares, strict=True):
+            bracket = Bracket(multiple, math.inf) if share >= goal else Bracket(below, multiple)
+            standing[c.key] = Standing(c, bracket, share)
+        left = [c for c, share in zip(left, shares, strict=True) if share >= goal]
+        if len(left) <= count or rung >= TOP_RUNG:
+            break
+        rung, below = rung + 1, multiple
+    return standing
 
 
 def goodputs(trials: Trials, contestant: Contestant, bracket: Bracket, *, rate: float, goal: float) -> list[float]:

@@ -1,0 +1,129 @@
+"""Rerun everything and write the page; ``--quick`` takes a few minutes, ``--tiny`` only shows that it runs."""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from bench.paper import layouts, ppd, uplift
+from bench.paper.cells import CELLS, SETTINGS, Length
+from bench.paper.page import Results, write
+from bench.paper.regret import Regret, regret
+
+from weft_planner.infeasible import Infeasible
+
+PARTS = ("uplift", "ppd", "planning", "table2", "regret")
+PAGE = Path(__file__).with_name("RESULTS.md")
+Job = TypeVar("Job")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is run."""
+
+    length: Length
+    settings: int
+    cells: int
+    layouts_too: bool
+    ppd_seeds: tuple[int, ...]
+    ppd_workloads: int
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
+    services: int
+
+
+EXTENTS = {
+    "full": Extent(
+        Length(180, 300, (1, 2, 3)), 9, 12, True, (1, 2, 3), 18, (8, 16, 32, 64, 128, 256), layouts.RATES, 20
+    ),
+    "quick": Extent(Length(90, 150, (1, 2)), 2, 12, True, (1,), 18, (8, 16, 32, 64), (0.4, 0.8), 6),
+    "tiny": Extent(Length(20, 30, (1,)), 1, 1, False, (1,), 1, (8,), (0.4,), 1),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(prog="python -m bench.paper", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="extent", action="store_const", const="quick", help="fewer settings and sessions")
+    size.add_argument("--tiny", dest="extent", action="store_const", const="tiny", help="one cell, to see that it runs")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts, comma-separated, of {', '.join(PARTS)}")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where to write the page")
+    options = parser.parse_args(arguments)
+    parts = options.only.split(",")
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"--only: {', '.join(unknown)} unknown; choose of {', '.join(PARTS)}")
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("weft_planner").setLevel(logging.WARNING)
+    name = options.extent or "full"
+    began = time.perf_counter()
+    results = gathered(EXTENTS[name], parts)
+    minutes = (time.perf_counter() - began) / 60
+    length = EXTENTS[name].length
+    results.how = (
+        f"This one is of a {name} run ({minutes:.1f} minutes): at least {length.seconds:g} s of arrivals and "
+        f"{length.sessions} sessions per rate, {len(length.seeds)} paired seeds."
+    )
+    write(results, options.page)
+    logging.getLogger(__name__).info("wrote %s", options.page)
+    return 0
+
+
+def gathered(extent: Extent, parts: Sequence[str]) -> Results:
+    """Run the parts; what is timed runs alone, the rest on all cores."""
+    results = Results()
+    if "planning" in parts:
+        results.timed = layouts.timed(extent.sizes)
+    if "table2" in parts:
+        results.ranked = layouts.ranked(extent.rates)
+    if "ppd" in parts:
+        workloads = dict(list(ppd.conversations().items())[: extent.ppd_workloads])
+        results.changes = ppd.table(extent.ppd_seeds, workloads)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        if "uplift" in parts:
+            jobs = [
+                (cell, setting, extent.length, extent.layouts_too and setting is SETTINGS[0])
+                for setting in SETTINGS[: extent.settings]
+                for cell in CELLS[: extent.cells]
+            ]
+            results.scores = [one for found in _each(pool.map(uplift.scores, jobs), jobs) for one in found]
+        if "regret" in parts:
+            results.regrets = _regrets(pool.map, extent.services)
+    return results
+
+
+def _each(found: Iterable[Found], jobs: Sequence[object]) -> Iterable[Found]:
+    began = time.perf_counter()
+    for done, one in enumerate(found, start=1):
+        logging.getLogger(__name__).info("cell %d of %d, %.0f s", done, len(jobs), time.perf_counter() - began)
+        yield one
+
+
+def _regrets(each: Callable[..., Iterable[Regret | None]], wanted: int) -> list[Regret]:
+    """Return so many services' regrets; those whose SLO no layout holds at any rate are passed over."""
+    found: list[Regret] = []
+    number = 0
+    while len(found) < wanted and number < 5 * wanted:
+        batch = range(number, number + max(1, wanted - len(found)))
+        found += [one for one in each(_regret_or_none, batch) if one is not None]
+        number = batch.stop
+    return found[:wanted]
+
+
+def _regret_or_none(number: int) -> Regret | None:
+    try:
+        one = regret(number)
+    except Infeasible:
+        return None
+    return one if one.best_rate > 0 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

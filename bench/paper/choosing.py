@@ -1,0 +1,112 @@
+"""Ask the planner: which of weft's modes a cell's layout should run, and which layout its GPUs should form.
+
+The planner sees the setting's cost model but not its prediction errors, and sessions of other seeds than those that
+its choice is scored on.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+from bench.paper.cells import CONTEXT, GPU, GPUS_PER_NODE, MODEL_NAMES, Cell, Setting
+
+from weft_core.efficiency import Efficiency
+from weft_core.plan import PlannedGroup
+from weft_core.policies.catalogue import MODES
+from weft_core.policies.weft import STATISTICS
+from weft_core.slo import Reading
+from weft_planner.contest import STEP, finalists, goodputs
+from weft_planner.contestants import Contestant
+from weft_planner.inputs import prepare
+from weft_planner.simulation import Layout, PolicyChoice, layout_of
+from weft_planner.solve import solve
+from weft_planner.trials import Trials
+from weft_planner.workload import Request, request_of
+
+PLANNING_SEED = 1000
+"""First of the planner's seeds; scoring uses small numbers."""
+FINALISTS = 2
+RENAMED = {
+    "prefill_overhead_s": "prefillOverhead",
+    "decode_overhead_s": "decodeOverhead",
+    "kv_latency_s": "kvLatency",
+    "compute": "compute",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the planner says: layout and policy."""
+
+    layout: Layout
+    policy: PolicyChoice
+
+    def __str__(self) -> str:
+        return f"{self.layout} {self.policy.mode or self.policy.route}"
+
+
+def weft(mode: str, reading: Reading) -> PolicyChoice:
+    """Return Weft's rule in a mode, reading the ITL as the SLO does."""
+    return PolicyChoice(mode=mode, params={"itl_statistic": float(STATISTICS.index(reading.itl))})
+
+
+def request(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> Request:
+    """Return the planning request of a cell, with all that Weft could run."""
+    slo = cell.slo
+    return request_of(
+        {
+            "model": {"name": MODEL_NAMES[cell.model], "maxModelLen": CONTEXT},
+            "slo": {"ttft": slo.ttft_s, "itl": slo.itl_s, "unit": reading.unit, "itlStatistic": reading.itl},
+            "workload": {**cell.workload.model_dump(by_alias=True, exclude_none=True), "arrivalRate": rate},
+            "engine": {"type": "vllm", "chunked": True, "layouts": ["disaggregated", "colocated", "symmetric"]},
+            "routing": {"modes": list(MODES)},
+            "capacity": {
+                "gpus": cell.gpus,
+                "pools": [{"name": "gpu", "gpuType": GPU, "gpusPerNode": GPUS_PER_NODE, "gpus": cell.gpus}],
+            },
+            "analytic": _changed(setting.efficiency),
+            "seed": PLANNING_SEED,
+        }
+    )
+
+
+def _changed(efficiency: Efficiency) -> Mapping[str, float]:
+    default = asdict(Efficiency())
+    return {RENAMED[name]: value for name, value in asdict(efficiency).items() if value != default[name]}
+
+
+def best_mode(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> PolicyChoice:
+    """Return the mode with which the planner's simulations carry most on the cell's published layout.
+
+    ``rate`` in sessions per second is only where it begins to look.
+    """
+    layout = cell.layout
+    groups = (
+        PlannedGroup("prefill", layout.prefill[0].degree, len(layout.prefill), "gpu"),
+        PlannedGroup("decode", layout.decode[0].degree, len(layout.decode), "gpu"),
+    )
+    trials = Trials(prepare(request(cell, setting, reading, rate=rate)))
+    entered = [Contestant("disaggregated", groups, weft(mode, reading)) for mode in MODES]
+    picked = finalists(trials, entered, rate=rate, goal=0.9, start=1.0, count=FINALISTS)
+    carried = [fmean(goodputs(trials, one.contestant, one.bracket, rate=rate, goal=0.9)) for one in picked]
+    return picked[carried.index(max(carried))].contestant.policy
+
+
+def best_plan(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> Choice:
+    """Return the planner's plan for the cell's GPUs: layout, kind and policy."""
+    plan, _ = solve(request(cell, setting, reading, rate=rate))
+    counts: dict[str, dict[int, int]] = {"prefill": {}, "decode": {}}
+    for group in plan.groups:
+        of_role = counts[group.role]
+        of_role[group.degree] = of_role.get(group.degree, 0) + group.replicas
+    layout = layout_of(plan.layout, prefill=counts["prefill"], decode=counts["decode"], gpus_per_node=GPUS_PER_NODE)
+    if plan.policy is None or plan.policy.route != "weft":
+        route = "colocated" if plan.policy is None else plan.policy.route
+        return Choice(layout, PolicyChoice(route=route, mode=""))
+    return Choice(layout, weft(plan.policy.mode, reading))
+
+
+def rung(rate: float) -> float:
+    """Return the power of the planner's ladder nearest to a rate, so that a plan does not depend on its last digits."""
+    return float(STEP ** round(math.log(rate) / math.log(STEP)))

@@ -1,0 +1,117 @@
+"""AMPD's Table 2 and Figure 7: which layout the integer program ranks first, and how long a whole plan takes."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from bench.paper.cells import CELLS, GPU, GPUS_PER_NODE, MODEL_NAMES, SETTINGS, Cell
+from bench.paper.choosing import request
+from bench.paper.goodputs import MEAN
+from bench.paper.published import PLANNING_SECONDS
+
+from weft_core.plan import PlannedGroup
+from weft_planner.inputs import prepare
+from weft_planner.presets import preset
+from weft_planner.search import Search
+from weft_planner.shortlist import prune
+from weft_planner.solve import solve
+from weft_planner.solver import Solver
+from weft_planner.workload import Request, request_of
+
+TOP = 3
+RATES = (0.2, 0.4, 0.6, 0.8, 1.2, 2.4)
+"""Sessions per second; the paper does not say which one it planned for."""
+ENGINES = tuple(setting for setting in SETTINGS if setting.name == "normal" or setting.name.startswith("fast"))
+"""H20 has little compute for its memory bandwidth, so engines probably use more of it than elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The program's first layout of one cell at one rate in one setting, beside the paper's."""
+
+    cell: str
+    setting: str
+    rate: float
+    ours: str
+    paper: str
+
+    @property
+    def same(self) -> bool:
+        """Return whether they agree."""
+        return self.ours == self.paper
+
+
+def ranked(rates: Sequence[float] = RATES) -> list[Ranked]:
+    """Return what the integer program (form A) puts first in every cell: by phase latencies, before any simulation."""
+    found = []
+    with Solver() as solver:
+        for cell, setting, rate in product(CELLS, ENGINES, rates):
+            pruned = prune(prepare(request(cell, setting, MEAN, rate=rate)), Search(solver))
+            first = shape(pruned.best(1)[0]) if pruned is not None else "none"
+            found.append(Ranked(str(cell), setting.name, rate, first, str(cell.layout)))
+    return found
+
+
+def shape(groups: Sequence[PlannedGroup]) -> str:
+    """Write groups as the paper does: P4x2 D8x1."""
+    return " ".join(f"{group.role[0].upper()}{group.degree}x{group.replicas}" for group in groups)
+
+
+def trivial(cell: Cell) -> str:
+    """Return what "half of the GPUs each, at the largest degree that fits" says, without any model of anything."""
+    half = cell.gpus // 2
+    degree = min(half, GPUS_PER_NODE)
+    return f"P{degree}x{half // degree} D{degree}x{half // degree}"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of planning for so many GPUs.
+
+    ``pruned_s`` is what the paper's planner does too: phases simulated, program solved. Then a whole plan of ours, the
+    same in processor time, and the paper's figure.
+    """
+
+    gpus: int
+    pruned_s: float
+    plan_s: float
+    plan_cpu_s: float
+    paper: float
+    layout: str
+
+
+def large_request(gpus: int) -> Request:
+    """Return the request of the study behind Figure 7: Llama-3.1-70B, DuReader, 0.1 sessions per second and GPU."""
+    named = preset("ampd/dureader")
+    ttft, itl = named.slo["Llama-3.1-70B"]
+    return request_of(
+        {
+            "model": {"name": MODEL_NAMES["Llama-3.1-70B"]},
+            "slo": {"ttft": ttft, "itl": itl},
+            "workload": {**named.body, "arrivalRate": 0.1 * gpus},
+            "engine": {"type": "vllm"},
+            "capacity": {
+                "gpus": gpus,
+                "pools": [{"name": "gpu", "gpuType": GPU, "gpusPerNode": GPUS_PER_NODE, "gpus": gpus}],
+            },
+        }
+    )
+
+
+def timed(sizes: Sequence[int] = tuple(PLANNING_SECONDS)) -> list[Timed]:
+    """Plan once for every size of Figure 7, everything loaded: 3 seeds, the ten best layouts simulated in full."""
+    solve(large_request(8))
+    found = []
+    with Solver() as solver:
+        for gpus in sizes:
+            asked = large_request(gpus)
+            began = time.perf_counter()
+            pruned = prune(prepare(asked), Search(solver))
+            if pruned is not None:
+                pruned.best(TOP)
+            clock, cpu = time.perf_counter(), time.process_time()
+            plan, _ = solve(asked)
+            seconds, spent = time.perf_counter() - clock, time.process_time() - cpu
+            found.append(Timed(gpus, clock - began, seconds, spent, PLANNING_SECONDS[gpus], shape(plan.groups)))
+    return found

@@ -1,0 +1,192 @@
+"""Write what was measured as one page in Markdown, with the papers' figures beside it."""
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+
+from bench.paper import svg, words
+from bench.paper.cells import CELLS, SETTINGS
+from bench.paper.goodputs import READINGS
+from bench.paper.layouts import Ranked, Timed, trivial
+from bench.paper.ppd import Change, error
+from bench.paper.regret import Regret
+from bench.paper.uplift import Score, spread
+
+CONTENDERS = {"weft": "weft (imd)", "chosen": "mode by the planner", "planned": "layout and mode by the planner"}
+
+
+@dataclass
+class Results:
+    """Everything one run found; parts that were left out are empty."""
+
+    scores: Sequence[Score] = ()
+    changes: Sequence[Change] = ()
+    timed: Sequence[Timed] = ()
+    ranked: Sequence[Ranked] = ()
+    regrets: Sequence[Regret] = ()
+    how: str = ""
+
+
+def write(results: Results, page: Path) -> None:
+    """Write the page and, into a folder beside it, its pictures."""
+    pictures = page.parent / "plots"
+    pictures.mkdir(parents=True, exist_ok=True)
+    parts = [words.HEAD.format(how=results.how, machine=machine())]
+    if results.scores:
+        (pictures / "uplift.svg").write_text(_uplift_picture(results.scores), encoding="utf-8")
+        parts.append(_uplift(results.scores))
+    if results.changes:
+        parts.append(_ppd(results.changes))
+    if results.timed:
+        (pictures / "planning.svg").write_text(_planning_picture(results.timed), encoding="utf-8")
+        parts.append(_planning(results.timed))
+    if results.ranked:
+        parts.append(_table2(results.ranked))
+    if results.regrets:
+        parts.append(_regret(results.regrets))
+    parts.append(words.NOT_REPRODUCED)
+    page.write_text("\n".join(parts), encoding="utf-8")
+
+
+def machine() -> str:
+    """Name the machine in words."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        found = [line for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
+        name = found[0].split(":", 1)[1].strip() if found else name
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} cores of {name}, load {load:.1f} at the end, Python {platform.python_version()}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def _of(scores: Sequence[Score], setting: str, reading: str) -> list[Score]:
+    return [one for one in scores if one.setting == setting and one.reading == reading]
+
+
+def _uplift(scores: Sequence[Score]) -> str:
+    names = [s.name for s in SETTINGS if _of(scores, s.name, "mean ITL")]
+    settings = [
+        [
+            name,
+            *(str(spread(s.ratio(who) for s in _of(scores, name, r))) for r in READINGS for who in ("weft", "chosen")),
+        ]
+        for name in names
+    ]
+    head = ["setting", *(f"{who}, {reading}" for reading in READINGS for who in ("weft (imd)", "planner's mode"))]
+    below = [f"{s.cell}, {s.setting}, {s.reading} ({s.ratio('chosen'):.2f})" for s in scores if s.ratio("chosen") < 1]
+    first = [s for reading in READINGS for s in _of(scores, names[0], reading)]
+    planned = ", ".join(
+        f"{spread(s.ratio('planned') for s in _of(scores, names[0], reading))} on {reading}" for reading in READINGS
+    )
+    rows = [
+        [
+            s.cell,
+            s.reading,
+            "none" if s.ampd is None else f"{s.ampd.rate:.2f}",
+            f"{s.ratio('weft'):.2f}",
+            f"{s.ratio('chosen'):.2f}",
+            s.mode,
+            *([f"{s.ratio('planned'):.2f}", s.plan] if s.plan else ["", ""]),
+        ]
+        for s in first
+    ]
+    columns = [
+        "cell",
+        "reading",
+        "AMPD, sessions/s",
+        "weft (imd)",
+        "planner's mode",
+        "it is",
+        "planner's plan",
+        "it is",
+    ]
+    return words.UPLIFT.format(
+        settings=_table(head, settings),
+        below="; ".join(below) or "none",
+        planned=words.PLANNED.format(figures=planned) if any(s.plan for s in first) else "",
+        first=names[0],
+        cells=_table(columns, rows),
+    )
+
+
+def _uplift_picture(scores: Sequence[Score]) -> str:
+    rows = {
+        s.cell: {label: s.ratio(who) for who, label in CONTENDERS.items() if who != "planned" or s.plan}
+        for s in _of(scores, SETTINGS[0].name, "mean ITL")
+    }
+    return svg.dots(
+        "Goodput as a multiple of AMPD's, session mean ITL", rows, ticks=(0.5, 1, 2, 3, 4, 5, 8), unit="times AMPD"
+    )
+
+
+def _ppd(changes: Sequence[Change]) -> str:
+    rows = [[c.layout, c.load, f"{c.ours:+.1f}", f"{c.paper:+.1f}", f"{c.mean:+.1f}"] for c in changes]
+    table = _table(["layout", "sessions/s", "ours", "paper", "our mean"], rows)
+    return words.PPD.format(table=table, ours=error(changes), mean=error(changes, "mean"))
+
+
+def _planning(timed: Sequence[Timed]) -> str:
+    rows = [
+        [str(t.gpus), f"{t.paper:.2f}", f"{t.pruned_s:.2f}", f"{t.plan_s:.2f}", f"{t.plan_cpu_s:.2f}", t.layout]
+        for t in timed
+    ]
+    return words.PLANNING.format(
+        table=_table(["GPUs", "paper, s", "phases and program, s", "whole plan, s", "of it processor", "plan"], rows),
+        beaten=sum(t.pruned_s < t.paper for t in timed),
+        whole=sum(t.plan_s < t.paper for t in timed),
+        sizes=len(timed),
+    )
+
+
+def _planning_picture(timed: Sequence[Timed]) -> str:
+    return svg.lines(
+        "Planning time",
+        {
+            "phases and program": [(t.gpus, t.pruned_s) for t in timed],
+            "whole plan": [(t.gpus, t.plan_s) for t in timed],
+            "AMPD, Figure 7": [(t.gpus, t.paper) for t in timed],
+        },
+        x_label="GPUs",
+        y_label="seconds",
+    )
+
+
+def _table2(ranked: Sequence[Ranked]) -> str:
+    rates = sorted({r.rate for r in ranked})
+    engines = list(dict.fromkeys(r.setting for r in ranked))
+    hits = {at: sum(r.same for r in ranked if (r.setting, r.rate) == at) for at in product(engines, rates)}
+    best = max(hits, key=lambda at: hits[at])
+    rows = [[r.cell, r.paper, r.ours, "yes" if r.same else "no"] for r in ranked if (r.setting, r.rate) == best]
+    counts = [[engine, *(str(hits[engine, rate]) for rate in rates)] for engine in engines]
+    return words.TABLE2.format(
+        rates=_table(["equal to the paper's, of 12, at sessions/s", *(f"{rate:g}" for rate in rates)], counts),
+        setting=best[0],
+        best=best[1],
+        table=_table(["cell", "paper", "ours", "equal"], rows),
+        simple=sum(trivial(cell) == str(cell.layout) for cell in CELLS),
+    )
+
+
+def _regret(regrets: Sequence[Regret]) -> str:
+    rows = [
+        [r.service, str(r.layouts), r.planned, f"{r.planned_rate:.2f}", r.best, f"{r.best_rate:.2f}", f"{r.share:.1%}"]
+        for r in regrets
+    ]
+    shares = [r.share for r in regrets]
+    return words.REGRET.format(
+        table=_table(["service", "layouts", "plan", "sessions/s", "best", "sessions/s", "regret"], rows),
+        mean=fmean(shares),
+        median=median(shares),
+        largest=max(shares),
+        above=sum(share > 0.1 for share in shares),
+        services=len(shares),
+    )

@@ -1,0 +1,93 @@
+"""What the page says around its tables."""
+
+HEAD = """# The papers' figures, rerun on the simulator
+
+`make bench-paper` writes this page. {how}
+Machine: {machine}.
+
+Everything here is simulated from an analytic cost model (H20 and H100 data sheets with efficiency factors): ratios
+between policies on equal sessions mean something, absolute rates do not. The same rules' code runs in the router.
+"""
+
+UPLIFT = """## Goodput against AMPD
+
+Most sessions per second of which 90 % meet the SLO (every TTFT, and the session's mean ITL or at most 5 % of its gaps
+over), as a multiple of AMPD's on the same GPUs and sessions: geometric mean (least to most) over the 12 cells on the
+layouts of AMPD's Table 2. Cells in which AMPD holds the goal at no rate are left out and counted. The planner chooses
+the mode with other seeds than those it is scored on, and without knowing the prediction errors.
+
+{settings}
+Aims: 2.6 on mean ITL, 2.4 on the P95 gap, 2.4 under prediction errors, 2.0 with a slow engine, and no cell below 1 with
+the planner's mode. Below 1 with it: {below}.
+{planned}
+Cell by cell, {first}:
+
+{cells}
+![uplift by cell](plots/uplift.svg)
+"""
+
+PLANNED = """
+With layout, kind and mode chosen by the planner on the same GPUs: {figures} (aim: 3).
+"""
+
+PPD = """## PPD, Table 1: second turn's TTFT, x = 0 to x = 1
+
+Llama-3.1-8B on 4 H100, two-turn conversations (18 workloads whose lengths the paper does not give), ten seconds of
+arrivals, KV link 25 GB/s, a remote second turn recomputes its history. Percent; ours is the median over workloads and
+rates, because a few of them are more than the layout carries and own the mean.
+
+{table}
+Mean absolute difference: {ours:.1f} points (aim: 6; of the means {mean:.1f}). The trend is the paper's: with few
+prefill workers it helps the more the higher the load, with many of them the less.
+"""
+
+PLANNING = """## AMPD, Figure 7: planning time
+
+Llama-3.1-70B under DuReader, 0.1 sessions per second and GPU, everything loaded. "Phases and program" is what the
+paper's planner does: simulate each phase, solve for the best three layouts. A whole plan of ours also simulates the
+layouts that are left, with the policy that will run, ten of them in full with three seeds. The paper does not name its
+machine.
+
+{table}
+Shorter than the paper's at {beaten} of {sizes} sizes; with all simulations at {whole}.
+
+![planning time](plots/planning.svg)
+"""
+
+TABLE2 = """## AMPD, Table 2: best layout
+
+First layout of the integer program (form A: both phases' P95 latencies as shares of the SLO), before any simulation of
+whole layouts. The paper does not say for which rate it planned.
+
+{rates}
+{setting}, {best:g} sessions/s:
+
+{table}
+A match proves little: the rule "half of the GPUs each, at the largest degree" gets {simple} of 12 without any model of
+anything. Ranked by goodput, as `weft plan` does, other layouts win (first table).
+"""
+
+REGRET = """## The planner against exhaustive search
+
+Random services; every layout with one degree per role, co-located and symmetric ones and those on fewer GPUs included,
+is simulated with rising load, the last four by longer runs; all are scored with sessions that neither side has seen.
+Regret is the share of the best goodput that the plan gives away.
+
+{table}
+Mean {mean:.1%}, median {median:.1%}, largest {largest:.1%}; above 10 % in {above} of {services} (aim: none).
+"""
+
+NOT_REPRODUCED = """## What is not reproduced
+
+* **AMPD Figure 4** (uplift over Dynamo, vLLM, vLLM-Continuum): no cost setting and no reading of the SLO gives its
+  order of cells; its runs are about 100 sessions long, where attainment differs by 10 to 24 points from run to run, and
+  near saturation depends on the run's length.
+* **AMPD Figure 5, routing gain**: only the direction, and only with one prefill worker. With two, Algorithm 1's random
+  choice among workers with slack loses to the shortest expected queue.
+* **AMPD Figure 6**: alpha and beta have no effect of the printed size; the differences are within the noise of one run.
+* **AMPD Table 2, rows 2 and 3**: two of the twelve rankings contradict every bottleneck objective; a sum would allow
+  them.
+* **PPD Table 4** (failures): it needs a KV link of 1.5 GB/s, with which Table 1 is missed by far.
+* **PPD Figure 2, append prefill**: "+2 %" holds for few new tokens only; the paper does not give their number.
+* Nothing that needs a GPU: all absolute latencies of both papers.
+"""

@@ -1,0 +1,65 @@
+"""A solver in a process of its own: answers, and every way of not answering."""
+
+import sys
+
+import pytest
+
+from weft_planner import scip
+from weft_planner.program import Program, program_from_json, program_to_json
+from weft_planner.solver import Solver
+
+
+def program(*, lower: float = 3.5) -> Program:
+    made = Program()
+    x, y = made.add_variable("x", "integer"), made.add_variable("y", "continuous")
+    made.add("least", [(x, 2.0), (y, 1.0)], lower=lower)
+    made.add("most", [(x, 1.0), (y, 1.0)], upper=5.0)
+    made.minimise({x: 1.0, y: 0.7})
+    return made
+
+
+def python(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", f"import os, sys, time; {code}"
+
+
+def test_a_program_survives_the_way_to_the_solver() -> None:
+    assert program_from_json(program_to_json(program())) == program()
+
+
+def test_it_answers_as_scip_does_and_more_than_once() -> None:
+    with Solver() as solver:
+        first = solver.solve(program(), time_limit_s=5)
+        assert first == scip.solve(program(), time_limit_s=5)
+        assert first is not None
+        assert first.optimal
+        assert solver.solve(program(lower=50.0), time_limit_s=5) is None
+        assert solver.solve(program(), time_limit_s=5) == first
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (python("sys.stdin.readline(); os.abort()"), "ended with status -6"),
+        (python("raise SystemExit('no such library')"), "no such library"),
+        (python("sys.stdin.readline(); time.sleep(60)"), "no answer within"),
+        (python("sys.stdin.readline(); print('what?', flush=True); time.sleep(60)"), "ended with status"),
+        (python("sys.stdin.readline(); print('[]', flush=True); time.sleep(60)"), "ended with status"),
+        (("weft-has-no-such-solver",), "cannot be started"),
+    ],
+)
+def test_no_answer_is_one_plain_error_and_stays_one(command: tuple[str, ...], said: str) -> None:
+    with Solver(command, grace_s=3.0 if "no answer" not in said else 0.2) as solver:
+        for _ in range(2):
+            with pytest.raises(scip.SolverError, match=said):
+                solver.solve(program(), time_limit_s=0.1)
+
+
+def test_an_error_of_one_program_leaves_the_solver_alone() -> None:
+    command = python(
+        'sys.stdin.readline(); print(\'{"error": "no solution in time"}\', flush=True); '
+        "sys.stdin.readline(); print('{\"solved\": null}', flush=True); time.sleep(60)"
+    )
+    with Solver(command) as solver:
+        with pytest.raises(scip.SolverError, match="no solution in time"):
+            solver.solve(program(), time_limit_s=1)
+        assert solver.solve(program(), time_limit_s=1) is None
