@@ -59,6 +59,10 @@ test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (se
 test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback
 	@$(PY) -m pytest -q -m component
 
+.PHONY: test-agreement
+test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies, an idle machine
+	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py
+
 .PHONY: test-cluster
 test-cluster: setup ## Run the tests that need a cluster
 	@$(PY) -m pytest -q -m cluster
