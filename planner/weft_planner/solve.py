@@ -1,11 +1,12 @@
 """Make a plan: the integer programs prune, full simulations with the policy that will run decide, then the words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.plan import Alternative, Plan, Shortfall, content_hash, plan_revision, plan_to_json
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import shortfall_to_json
+from weft_planner.candidates import Layout
 from weft_planner.infeasible import Infeasible
 from weft_planner.inputs import Inputs, prepare
 from weft_planner.judging import Judged, judge
@@ -13,23 +14,30 @@ from weft_planner.misses import shortfall_of
 from weft_planner.reasons import reason_for, slo_reading
 from weft_planner.relaxing import explain_no_layout
 from weft_planner.search import Search
-from weft_planner.shortlist import prune
+from weft_planner.shortlist import Pruned, prune
+from weft_planner.simulation.loading import load_kernel
 from weft_planner.solver import Solver
 from weft_planner.trials import Trials, options_of
 from weft_planner.workload import Request
 
 ALTERNATIVES = 6
+EARLY = 5
+"""Layouts that are told before any is simulated whole."""
 
 Progress = Callable[[str, int, int], None]
+Early = Callable[[Sequence[Layout]], None]
+"""Told what the phases alone rank best, before anything is simulated whole: all there is after an early Ctrl-C."""
 
 
-def answer(request: Request, *, top: int = ALTERNATIVES, progress: Progress | None = None) -> dict[str, object]:
+def answer(
+    request: Request, *, top: int = ALTERNATIVES, progress: Progress | None = None, early: Early | None = None
+) -> dict[str, object]:
     """Return the JSON-ready answer to a request: a plan with its profile, or why none is possible.
 
-    ``top`` alternatives at most; ``progress`` is told (stage, done, total).
+    ``top`` alternatives at most; ``progress`` is told (stage, done, total), ``early`` what the phases alone rank best.
     """
     try:
-        plan, profiles = solve(request, top=top, progress=progress)
+        plan, profiles = solve(request, top=top, progress=progress, early=early)
     except Infeasible as error:
         return {
             "status": "infeasible",
@@ -46,7 +54,7 @@ def answer(request: Request, *, top: int = ALTERNATIVES, progress: Progress | No
 
 
 def solve(
-    request: Request, *, top: int = ALTERNATIVES, progress: Progress | None = None
+    request: Request, *, top: int = ALTERNATIVES, progress: Progress | None = None, early: Early | None = None
 ) -> tuple[Plan, dict[str, CostProfile]]:
     """Return the best plan for a request and the profiles, by pool, that it was made with; the same request, same plan.
 
@@ -63,6 +71,9 @@ def solve(
             pruned = prune(inputs, search)
             if pruned is None:
                 raise explain_no_layout(request, inputs.profiles)
+            if early is not None:
+                early(_by_phases(pruned))
+            load_kernel(tell)
             trials = Trials(inputs)
             judged = judge(pruned, trials, progress=tell)
             chosen = next((one for one in judged if one.contestant.runnable), None)
@@ -73,6 +84,14 @@ def solve(
         except CostProfileError as error:
             raise Infeasible("ProfileInvalid", f"profile.{error}") from error
     return _plan(inputs, ranked, search, shortfall, top=top), dict(inputs.profiles)
+
+
+def _by_phases(pruned: Pruned) -> list[Layout]:
+    """Return the layouts that the integer program ranks best by both phases alone."""
+    sides = pruned.sides
+    return pruned.search.pairs(
+        sides["prefill"], sides["decode"], limits=pruned.limits, objective="latency", count=EARLY
+    )
 
 
 def _silent(_stage: str, _done: int, _total: int) -> None:

@@ -5,7 +5,9 @@ from typing import Any, cast
 
 import click
 
+from weft_planner.cli.answering import solved
 from weft_planner.cli.output import emit, output_option
+from weft_planner.cli.running import INTERRUPTED
 from weft_planner.cli.service import Service, ServiceFlags, read_service, service_options
 
 Json = Mapping[str, object]
@@ -14,7 +16,7 @@ Json = Mapping[str, object]
 @click.command()
 @service_options
 @click.option("--objective", type=click.Choice(["latency", "cost"]), help="Instead of spec.planning.objective.")
-@click.option("--top", type=click.IntRange(1, 50), metavar="N", help="Rank this many layouts (default: 7).")
+@click.option("--top", type=click.IntRange(1, 50), metavar="N", help="Rank at most this many layouts (default: 7).")
 @click.option(
     "--diff", metavar="OLD", help="Say what changes from this plan (JSON or YAML, of weft plan or of a service)."
 )
@@ -52,9 +54,13 @@ def plan(
         from weft_planner.cli.stored import stored_plan
 
         before = stored_plan(diff, name=service.name)
-    result = _solved(service, top=top)
+    result = solved(service, top=top, output=output)
+    if result is None:
+        return INTERRUPTED
     if result["status"] != "ok":
         emit(output, result, lambda: _refusal(result, service))
+        if report is not None:
+            click.echo("weft plan: no report was written, because there is no plan", err=True)
         return 1
     if before is not None:
         from weft_planner.cli.difference import show_difference
@@ -63,17 +69,6 @@ def plan(
     else:
         emit(output, result, lambda: _text(result, service, top=top))
     return 0 if report is None else write_report(report, service, cast(Json, result["plan"]))
-
-
-def _solved(service: Service, *, top: int | None) -> Json:
-    """Return the answer; ``top`` layouts are the chosen one and the alternatives."""
-    from weft_planner.cli.progress import shown
-    from weft_planner.solve import answer
-
-    with shown() as tell:
-        if top is None:
-            return answer(service.request, progress=tell)
-        return answer(service.request, top=top - 1, progress=tell)
 
 
 def _text(result: Json, service: Service, *, top: int | None) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft_planner.cli.errors import BadInputError
+from weft_planner.cli.ranges import LINK_RATE, NOISE
 
 if TYPE_CHECKING:
     from weft_planner.profiling.measurements import Measurements, Memory
@@ -64,10 +65,10 @@ def result_options(verb: Verb) -> Verb:
             help="KV cache of a worker, if neither engine nor catalogue tells.",
         ),
         click.option(
-            "--link-rate", type=float, default=0.0, help="Bytes/s of one GPU's link, if transfers are unknown."
+            "--link-rate", type=LINK_RATE, help="Bytes/s of one GPU's link, such as 25e9, if transfers are unknown."
         ),
         click.option(
-            "--noise", type=float, default=0.3, show_default=True, help="Contradiction of two rows to accept."
+            "--noise", type=NOISE, default=0.3, show_default=True, help="Contradiction of two rows to accept."
         ),
         click.option("--allow-missing", is_flag=True, help="Fit although shapes of the grid are missing."),
     ]
@@ -108,7 +109,7 @@ def finish(measurements: "Measurements", given: dict[str, Any], *, notes: Sequen
     )
     degrees = sorted({row.cell.degree for row in measurements.rows})
     about = replace(about, memory=_with_capacities(about.memory, given["capacities"], degrees))
-    judgement = Judgement(given["noise"], given["allow_missing"], given["link_rate"])
+    judgement = Judgement(given["noise"], given["allow_missing"], given["link_rate"] or 0.0)
     try:
         facts = known(model=about.model, gpu=about.gpu, config=given["config"])
         fitted = judged(replace(measurements, about=about), facts, judgement)

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from weft_planner.cli.output import emit, output_option
+from weft_planner.cli.ranges import RATE
 from weft_planner.cli.running import INTERRUPTED
 from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
@@ -20,7 +21,7 @@ FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 @click.option(
     "--rate",
     "rates",
-    type=click.FloatRange(min=0, min_open=True),
+    type=RATE,
     multiple=True,
     metavar="PER_S",
     help="Sessions per second; may be repeated (default: half to twice the planned).",

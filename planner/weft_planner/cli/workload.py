@@ -9,6 +9,7 @@ import click
 
 from weft_planner.cli.errors import BadInputError
 from weft_planner.cli.output import emit, output_option
+from weft_planner.cli.ranges import MEAN_ROUNDS, MEAN_TOKENS, RATE
 
 if TYPE_CHECKING:
     from weft_planner.trace_fit import FitOptions
@@ -35,14 +36,16 @@ def workload() -> None:
     metavar="TIME|FILE|intervals",
     help="Where the trace has no pauses between rounds: a mean, a trace to take them from, or the time between calls.",
 )
-@click.option(
-    "--fill-arrivals", type=float, metavar="PER_S", help="Where the trace has no arrivals: sessions a second."
-)
-@click.option("--rate", type=float, metavar="PER_S", help="Scale recorded arrivals to this many sessions a second.")
+@click.option("--fill-arrivals", type=RATE, metavar="PER_S", help="Where the trace has no arrivals: sessions a second.")
+@click.option("--rate", type=RATE, metavar="PER_S", help="Scale recorded arrivals to this many sessions a second.")
 @click.option("--replay-arrivals", is_flag=True, help="Keep recorded arrivals as they are instead of fitting them.")
-@click.option("--rounds", type=float, metavar="MEAN", help="Rounds of a session, where the trace has no sessions.")
-@click.option("--increment", type=float, metavar="MEAN", help="New tokens of a later round, where the trace has none.")
-@click.option("--decode", type=float, metavar="MEAN", help="Tokens of an answer, where the trace has none.")
+@click.option(
+    "--rounds", type=MEAN_ROUNDS, metavar="MEAN", help="Rounds of a session, where the trace has no sessions."
+)
+@click.option(
+    "--increment", type=MEAN_TOKENS, metavar="MEAN", help="New tokens of a later round, where the trace has none."
+)
+@click.option("--decode", type=MEAN_TOKENS, metavar="MEAN", help="Tokens of an answer, where the trace has none.")
 @click.option("--classes-by", metavar="FIELD", help="Make a session class of each value of this text field.")
 @click.option(
     "--where", metavar="FIELD=VALUE", multiple=True, help="Take only sessions whose text field has this value."
@@ -171,11 +174,6 @@ def _options(given: Mapping[str, Any], stated: frozenset[str]) -> "FitOptions":
     from weft_planner.workload_file import duration
 
     gaps, words = None, given["fill_gaps"]
-    for name in ("fill_arrivals", "rate"):
-        if given[name] is not None and not 0 < given[name] <= 100_000:
-            raise ValueError(
-                f"--{name.replace('_', '-')} {given[name]:g}: must be above 0 and at most 100000 per second"
-            )
     if words is not None and words != "intervals":
         if Path(words).exists():
             pool = trace_gaps(_read(words, skip_bad=False, link=False))

@@ -157,7 +157,12 @@ def read(path: Path) -> Measurements:
         MeasurementError: it is neither, or something in it is wrong.
         OSError: it cannot be read.
     """
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise MeasurementError(
+            [f"{path.name}: no UTF-8 text (byte {error.start}); is this a measurement file?"]
+        ) from error
     if path.suffix == ".csv":
         return from_csv(text, path.name)
     try:

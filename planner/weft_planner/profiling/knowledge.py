@@ -67,6 +67,10 @@ def known(*, model: str, gpu: str, config: Path | None = None) -> Known:
             dimensions = dimensions_of_config(model or config.name, config_of_text(config.read_text(encoding="utf-8")))
         except ModelConfigError as error:
             raise MeasurementError([f"{config.name}: {line}" for line in str(error).splitlines()]) from error
+        except UnicodeDecodeError as error:
+            raise MeasurementError(
+                [f"{config.name}: no UTF-8 text (byte {error.start}); give a config.json"]
+            ) from error
     return Known(dimensions, GPUS.get(gpu))
 
 

@@ -8,6 +8,7 @@ from weft_core.durations import format_seconds
 from weft_planner.report import html, plots, summary
 from weft_planner.report.facts import Cell, Facts, Sensitivity
 from weft_planner.tables import figures
+from weft_planner.trials import reading_of
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """The browser itself refuses to load anything: the page is what it is, wherever it is opened."""
@@ -62,7 +63,7 @@ def _header(facts: Facts) -> str:
     asked = (
         f"{request.model.name} on {gpus}. Asked for: {request.workload.arrival_rate:g} sessions per second of "
         f"{request.workload.mean_rounds:.3g} rounds; first token within {format_seconds(slo.ttft)} and tokens at most "
-        f"{format_seconds(slo.itl)} apart, for {slo.attainment:.0%} of the sessions; objective {request.objective}."
+        f"{format_seconds(slo.itl)} apart, for {slo.attainment:.0%} of the {slo.unit}s; objective {request.objective}."
     )
     return (
         f'<header><p class="mark">Weft plan</p><h1>{escape(facts.service)}</h1>'
@@ -71,6 +72,7 @@ def _header(facts: Facts) -> str:
 
 
 def _load(facts: Facts) -> str:
+    slo = facts.request.slo
     header = ["sessions/s", "TTFT, first", "TTFT, later", "ITL", "within the SLO"]
     rows = [
         [
@@ -104,8 +106,8 @@ def _load(facts: Facts) -> str:
         + '<div class="two">'
         + html.figure(
             plots.attainment_by_load(facts),
-            title="Sessions within the SLO",
-            caption="A session counts when every first token was in time and its mean gap was within the ITL SLO.",
+            title=f"{slo.unit.capitalize()}s within the SLO",
+            caption=f"Counted {reading_of(facts.request)}.",
         )
         + f'<div class="panel">{numbers}</div></div>'
     )
@@ -153,7 +155,7 @@ def _sensitivity(facts: Facts, found: Sensitivity) -> str:
             "quiet",
         )
         + '<div class="panel"><div class="scroll"><table class="grid"><caption>Best layout, and in brackets how many '
-        f"sessions stay within the SLO with it; small: with {escape(own)} instead</caption>"
+        f"{facts.request.slo.unit}s stay within the SLO with it; small: with {escape(own)} instead</caption>"
         f"<thead><tr><td></td>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div></div>"
     )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from weft_core.durations import format_seconds
 from weft_core.prediction import Estimate
@@ -13,76 +14,68 @@ from weft_planner.tables.figures import rate
 FIRST, LATER, THIRD, MUTED = 1, 2, 3, 4
 OVERLOADED = 10
 """TTFT beyond this many times its SLO is drawn at the edge: a queue without end has no height."""
+RATE = "sessions per second"
 
 
 def ttft_by_load(facts: Facts) -> str:
     """Draw TTFT of first and later rounds against the rate, with the SLO."""
     slo = facts.request.slo
-    return chart.draw(
-        chart.Chart(
-            name="ttft-load",
-            title="Time to first token against load",
-            description=_load_words(facts, "time to first token", lambda p: p.ttft_first, slo.ttft),
-            x_label="sessions per second",
-            y_label="TTFT P95, s (log scale)",
-            lines=[
-                _line("first rounds", facts.load, lambda p: p.ttft_first, FIRST),
-                _line("later rounds", facts.load, lambda p: p.ttft_later, LATER),
-            ],
-            thresholds=[
-                chart.Threshold("y", slo.ttft, f"SLO {format_seconds(slo.ttft)}"),
-                chart.Threshold("x", facts.request.workload.arrival_rate, "planned load", "plan"),
-            ],
-            log_y=True,
-            y_most=OVERLOADED * slo.ttft,
-            y_least=min((value for p in facts.load for value in (p.ttft_first.value, p.ttft_later.value)), default=1)
-            / 2,
-            x_zero=True,
-        )
+    least = min((value for p in facts.load for value in (p.ttft_first.value, p.ttft_later.value)), default=1)
+    picture = chart.Chart(
+        name="ttft-load",
+        title="Time to first token against load",
+        description=_load_words(facts, "time to first token", lambda p: p.ttft_first, slo.ttft),
+        x_label=RATE,
+        y_label="TTFT P95, s (log scale)",
+        lines=[
+            _line("first rounds", facts.load, lambda p: p.ttft_first, FIRST),
+            _line("later rounds", facts.load, lambda p: p.ttft_later, LATER),
+        ],
+        thresholds=[chart.Threshold("y", slo.ttft, f"SLO {format_seconds(slo.ttft)}")],
+        log_y=True,
+        y_most=OVERLOADED * slo.ttft,
+        y_least=least / 2,
     )
+    return _by_load(facts, picture)
 
 
 def itl_by_load(facts: Facts) -> str:
     """Draw ITL against the rate, with the SLO."""
     slo = facts.request.slo
-    return chart.draw(
-        chart.Chart(
-            name="itl-load",
-            title="Inter-token latency against load",
-            description=_load_words(facts, "inter-token latency", lambda p: p.itl, slo.itl),
-            x_label="sessions per second",
-            y_label="ITL P95, ms",
-            lines=[_line("rounds' mean inter-token latency", facts.load, lambda p: p.itl, FIRST, scale=1e3)],
-            thresholds=[
-                chart.Threshold("y", slo.itl * 1e3, f"SLO {format_seconds(slo.itl)}"),
-                chart.Threshold("x", facts.request.workload.arrival_rate, "planned load", "plan"),
-            ],
-            x_zero=True,
-        )
+    picture = chart.Chart(
+        name="itl-load",
+        title="Inter-token latency against load",
+        description=_load_words(facts, "inter-token latency", lambda p: p.itl, slo.itl),
+        x_label=RATE,
+        y_label="ITL P95, ms",
+        lines=[_line("rounds' mean inter-token latency", facts.load, lambda p: p.itl, FIRST, scale=1e3)],
+        thresholds=[chart.Threshold("y", slo.itl * 1e3, f"SLO {format_seconds(slo.itl)}")],
     )
+    return _by_load(facts, picture)
 
 
 def attainment_by_load(facts: Facts) -> str:
     """Draw the share of sessions within the SLO against the rate, with the goal."""
-    goal = facts.request.slo.attainment
-    return chart.draw(
-        chart.Chart(
-            name="attainment-load",
-            title="Sessions within the SLO against load",
-            description="Share of sessions within the SLO: "
-            + ", ".join(f"{100 * p.attainment.value:.0f} % at {p.rate:.3g} per second" for p in facts.load)
-            + f". The goal is {100 * goal:g} %.",
-            x_label="sessions per second",
-            y_label="sessions within the SLO, %",
-            lines=[_line("sessions within the SLO", facts.load, lambda p: p.attainment, LATER, scale=100)],
-            y_most=100,
-            thresholds=[
-                chart.Threshold("y", 100 * goal, f"goal {100 * goal:g} %", below=True),
-                chart.Threshold("x", facts.request.workload.arrival_rate, "planned load", "plan"),
-            ],
-            x_zero=True,
-        )
+    slo = facts.request.slo
+    goal = 100 * slo.attainment
+    shares = ", ".join(f"{100 * p.attainment.value:.0f} % at {p.rate:.3g} per second" for p in facts.load)
+    picture = chart.Chart(
+        name="attainment-load",
+        title=f"{slo.unit.capitalize()}s within the SLO against load",
+        description=f"Share of {slo.unit}s within the SLO: {shares}. The goal is {goal:g} %.",
+        x_label=RATE,
+        y_label=f"{slo.unit}s within the SLO, %",
+        lines=[_line(f"{slo.unit}s within the SLO", facts.load, lambda p: p.attainment, LATER, scale=100)],
+        y_most=100,
+        thresholds=[chart.Threshold("y", goal, f"goal {goal:g} %", below=True)],
     )
+    return _by_load(facts, picture)
+
+
+def _by_load(facts: Facts, picture: chart.Chart) -> str:
+    """Draw a picture over the rate from 0 on, with the load that was planned for."""
+    planned = chart.Threshold("x", facts.request.workload.arrival_rate, "planned load", "plan")
+    return chart.draw(replace(picture, thresholds=[*picture.thresholds, planned], x_zero=True))
 
 
 def goodput_by_layout(facts: Facts) -> str:

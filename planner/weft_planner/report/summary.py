@@ -59,7 +59,7 @@ def cards(facts: Facts) -> str:
         low, high = 100 * predicted.attainment.low, 100 * predicted.attainment.high
         found.append(
             html.card(
-                "Sessions within the SLO",
+                f"{slo.unit.capitalize()}s within the SLO",
                 figures.share(predicted.attainment.value),
                 f"{low:.0f} to {high:.0f} %, goal {slo.attainment:.0%}",
             )

@@ -71,7 +71,7 @@ def _verdict(plan: Plan, request: Request) -> Part:
     said = []
     if predicted.attainment is not None:
         goal = f"goal {request.slo.attainment:.0%}"
-        said.append(f"{figures.share_interval(predicted.attainment)} of sessions within the SLO ({goal})")
+        said.append(f"{figures.share_interval(predicted.attainment)} of {request.slo.unit}s within the SLO ({goal})")
     if predicted.goodput is not None and math.isfinite(predicted.goodput.value):
         spare = predicted.goodput.value / request.workload.arrival_rate - 1
         words = f"{spare:+.0%} against the {request.workload.arrival_rate:g}/s planned for"
