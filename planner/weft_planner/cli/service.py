@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft_planner.cli.errors import BadInputError
+from weft_planner.cli.ranges import RATE
 
 if TYPE_CHECKING:
     from weft_planner.workload import Request
@@ -55,7 +56,7 @@ def service_options(verb: Verb) -> Verb:
         click.option("--gpus", type=click.IntRange(1, 4096), help="Use this many GPUs instead of spec.capacity.gpus."),
         click.option(
             "--arrival-rate",
-            type=click.FloatRange(min=0, min_open=True),
+            type=RATE,
             metavar="PER_S",
             help="Sessions per second instead of spec.workload.arrivalRate.",
         ),
@@ -189,23 +190,24 @@ def _check(path: str, document: Json, *, verb: str) -> None:
 
 def _profiles(path: str, service: Json, *, verb: str) -> list[Json]:
     """Return the CostProfile of a --profile file that the service refers to; a file without it is refused."""
-    from weft_planner.manifest import PROFILE_KIND, name_of, profile_name
+    from weft_planner.manifest import PROFILE_KIND, name_of, profile_names
 
     profiles = [document for document in documents_of(path) if document.get("kind") == PROFILE_KIND]
     if not profiles:
         raise BadInputError(path, f"holds no {PROFILE_KIND}; give --profile the file of one")
     names = ", ".join(sorted(name_of(profile) for profile in profiles))
-    wanted = profile_name(service)
-    if wanted is None:
+    wanted = profile_names(service)
+    if not wanted:
         raise BadInputError(
             path,
             f"--profile has no effect, because the service's profile is analytic; set spec.profile.ref.name to {names} "
             "or leave --profile out",
         )
-    used = [profile for profile in profiles if name_of(profile) == wanted]
+    used = [profile for profile in profiles if name_of(profile) in wanted]
     if not used:
         raise BadInputError(
-            path, f"holds {PROFILE_KIND} {names}, and the service's spec.profile.ref.name is {wanted}; correct one"
+            path,
+            f"holds {PROFILE_KIND} {names}, and the service's spec.profile refers to {', '.join(wanted)}; correct one",
         )
     for profile in used:
         _check(path, profile, verb=verb)

@@ -1,0 +1,52 @@
+"""Have a service planned while somebody watches: progress, an early ranking when that takes long, and after Ctrl-C."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from weft_planner.cli.output import emit
+from weft_planner.cli.service import Service
+
+if TYPE_CHECKING:
+    from weft_planner.candidates import Layout
+
+Json = Mapping[str, object]
+
+
+def solved(service: Service, *, top: int | None, output: str) -> Json | None:
+    """Return the answer, with ``top`` layouts in all; None after Ctrl-C: then what was ranked by then is printed.
+
+    While the simulator is compiled, the ranking by phases is on stderr: it is there a few seconds after the start.
+    """
+    from weft_planner.cli.progress import shown
+    from weft_planner.solve import ALTERNATIVES, answer
+    from weft_planner.stages import COMPILING
+
+    early: list[Layout] = []
+    try:
+        with shown() as tell:
+
+            def told(what: str, done: int, total: int) -> None:
+                if what == COMPILING and done == 0 and output == "table":
+                    tell.say(f"{_ranking(early, service)}\n")
+                tell(what, done, total)
+
+            alternatives = ALTERNATIVES if top is None else top - 1
+            return answer(service.request, top=alternatives, progress=told, early=early.extend)
+    except KeyboardInterrupt:
+        what = "nothing was ranked by then" if not early else "no layout was simulated whole; ranked by phases"
+        click.echo(f"weft plan: interrupted: {what}", err=True)
+        if early:
+            from weft_planner.tables.preliminary import preliminary_body
+
+            body = {"status": "interrupted", "preliminary": preliminary_body(early)}
+            emit(output, body, lambda: _ranking(early, service))
+        return None
+
+
+def _ranking(layouts: "Sequence[Layout]", service: Service) -> str:
+    from weft_planner.tables import text_of
+    from weft_planner.tables.preliminary import preliminary_parts
+
+    return text_of(preliminary_parts(layouts, request=service.request, name=service.name))

@@ -1,0 +1,24 @@
+"""Have the kernel in memory before the first run, and say so where it has to be compiled."""
+
+import sys
+from collections.abc import Callable
+
+from weft_planner.stages import COMPILING
+
+Progress = Callable[[str, int, int], None]
+
+
+def load_kernel(progress: Progress) -> None:
+    """Load the kernel, or compile it: then ``progress`` is told, because that takes some 20 s of one core."""
+    if f"{__package__}.kernel" in sys.modules:
+        return
+    from weft_planner.simulation.compiled import compiled_before
+
+    kept = compiled_before()
+    if not kept:
+        progress(COMPILING, 0, 1)
+    from weft_planner.simulation import kernel  # the import compiles or loads it
+
+    del kernel
+    if not kept:
+        progress(COMPILING, 1, 1)

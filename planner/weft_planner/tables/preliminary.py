@@ -1,0 +1,49 @@
+"""Lay out what the integer program ranks by both phases alone: all there is before whole layouts are simulated."""
+
+from collections.abc import Sequence
+
+from weft_core.plan_fields import finite_or_none
+from weft_planner.candidates import Layout
+from weft_planner.tables import figures
+from weft_planner.tables.writing import Part, Rows, Words, held
+from weft_planner.workload import Request
+
+Json = dict[str, object]
+
+
+def preliminary_parts(layouts: Sequence[Layout], *, request: Request, name: str) -> list[Part]:
+    """Return what to print."""
+    percentile = f"P{request.slo.percentile:g}"
+    header = ["#>", "LAYOUT", "GPUS>", f"TTFT {percentile}>", f"ITL {percentile}>", "HELD"]
+    rows = [
+        [
+            str(place),
+            figures.layout_name(layout.groups, "disaggregated"),
+            str(layout.gpus),
+            figures.latency(layout.prefill.tau.quantile_s),
+            figures.latency(layout.decode.tau.quantile_s),
+            held(layout.holds),
+        ]
+        for place, layout in enumerate(layouts, 1)
+    ]
+    said = (
+        f"for {name or request.model.name}: prefill and decode each by itself, as if neither disturbed the other. "
+        "The plan simulates both together under the service's policy, and may choose another layout."
+    )
+    return [Words(said, lead="Preliminary ranking"), Rows(header, rows)]
+
+
+def preliminary_body(layouts: Sequence[Layout]) -> list[Json]:
+    """Return the same as JSON-ready data; latencies in seconds, null where the load is too much."""
+    return [
+        {
+            "groups": [
+                {"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in layout.groups
+            ],
+            "gpus": layout.gpus,
+            "ttftP95": finite_or_none(layout.prefill.tau.quantile_s),
+            "itlP95": finite_or_none(layout.decode.tau.quantile_s),
+            "sloMet": layout.holds,
+        }
+        for layout in layouts
+    ]
