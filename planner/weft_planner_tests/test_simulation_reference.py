@@ -10,7 +10,7 @@ from weft_core.layouts import LayoutKind
 from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES
 from weft_planner.sessions import Sample
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
-from weft_planner_tests.reference_simulation import Reference
+from weft_planner_tests.reference import Reference
 from weft_planner_tests.simulated import ONE_CLASS, TWO_CLASSES, profile, sample_of
 
 
@@ -109,7 +109,7 @@ def test_the_compiled_simulator_does_what_the_obvious_one_does(
     for i, row in enumerate(rows):
         if row.state != 1:
             continue
-        gaps = reference.gaps_of(row)
+        gaps = row.token_gaps
         limit = slo[row.session.kind].itl_s
         assert outcome.gaps[i] == len(gaps) == row.tokens - 1
         if gaps:

@@ -1,0 +1,108 @@
+"""Run an engine: choose its next prefill, then compute it whole, or a step of the batch with a slice of it."""
+
+from weft_core.policies.catalogue import ORDERS
+from weft_core.policies.decide_order import ORDER_MAX, next_task
+from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
+from weft_planner_tests.reference.estimates import slice_limit
+from weft_planner_tests.reference.memory import evict
+from weft_planner_tests.reference.parts import Engine, Round
+from weft_planner_tests.reference.world import World
+
+
+def begin(world: World, engine: Engine, now: float) -> None:
+    """Begin what an idle engine does next, if anything."""
+    for fetched in engine.fetching:
+        assert fetched.at is not None
+        world.send(fetched, "end_back", fetched.at, engine, fetched.back, fetched.back_sends, now)
+    engine.fetching = []
+    if engine.current is None:
+        engine.current = choose(world, engine, now)
+    if engine.current is not None and engine.current.whole:
+        begin_whole(world, engine.current, engine, now)
+    else:
+        begin_step(world, engine, now)
+
+
+def choose(world: World, engine: Engine, now: float) -> Round | None:
+    """Take the next prefill by the queue's order."""
+    tasks = [r for r in engine.queue if r.ready]
+    if len(tasks) < 2:
+        return tasks[0] if tasks else None
+    postponed = [r.postponed for r in tasks]
+    head = [0] * ORDER_MAX
+    place = next_task(
+        ORDERS[world.policy.order].code,
+        now,
+        [prefill_seconds(engine.pre, r.cached, r.compute) for r in tasks],
+        [r.arrival for r in tasks],
+        [world.slo[r.session.kind].ttft_s for r in tasks],
+        postponed,
+        [int(r.session.late) for r in tasks],
+        world.policy.window,
+        16 if world.policy.cap is None else world.policy.cap,
+        head,
+    )
+    for row, count in zip(tasks, postponed, strict=True):
+        row.postponed = count
+    if world.policy.order == "ampd-window":
+        size = min(world.policy.window, len(tasks))
+        ordered = [tasks[i] for i in head[:size]]
+        engine.queue = ordered + [r for r in engine.queue if r not in ordered]
+    return tasks[place]
+
+
+def begin_whole(world: World, row: Round, engine: Engine, now: float) -> None:
+    """Begin a prefill that has the engine to itself; on a prefill engine it waits until its KV fits."""
+    if engine.prefills and row.holds == 0:
+        if world.used(engine) + row.cached + row.compute > engine.capacity:
+            engine.current = None
+            return
+        row.holds = row.cached + row.compute
+    engine.busy = True
+    if row.unread > 0:
+        read, row.unread = row.unread, 0.0
+        world.send(row, "end_read", row.home, engine, read, row.read_sends, now)
+        return
+    compute(world, row, engine, now)
+
+
+def compute(world: World, row: Round, engine: Engine, now: float) -> None:
+    """Set the end of a prefill that runs by itself."""
+    world.push(now + prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, "end_whole", engine)
+
+
+def begin_step(world: World, engine: Engine, now: float) -> None:
+    """Begin a step: a token for each sequence of the batch, and as long a slice of a prefill as the ITL allows."""
+    row = engine.current
+    engine.batch += engine.joining
+    engine.joining = []
+    if not world.oracle:
+        while engine.batch and world.used(engine) + sum(not r.starts for r in engine.batch) > engine.capacity:
+            if not evict(world, engine, None):
+                preempt(world, engine)
+    for r in engine.batch:
+        r.session.kept += not r.starts
+    if not engine.batch and row is None:
+        return
+    size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)
+    engine.chunk, history = 0, 0.0
+    if row is not None:
+        history = row.cached + row.done
+        most = int(min(world.options.chunk_limit, row.compute - row.done))
+        fits = largest_chunk(engine.step, size, context, history, slice_limit(world, engine), most)
+        engine.chunk = max(fits, min(world.options.chunk_floor, most))
+    seconds = step_seconds(engine.step, size, context, float(engine.chunk), history)
+    if row is not None and row.chunk_noise != 1.0:
+        alone = step_seconds(engine.step, size, context) if size else 0.0
+        seconds = alone + (seconds - alone) * row.chunk_noise
+    engine.busy = True
+    world.push(now + seconds, "end_step", engine)
+
+
+def preempt(world: World, engine: Engine) -> None:
+    """Send the newest sequence of the batch back to the head of the line, without its KV."""
+    row = engine.batch.pop()
+    row.session.kept = 0.0
+    row.preempted, row.starts = not row.starts, False
+    engine.waiting.insert(0, row)
+    world.preemptions += 1

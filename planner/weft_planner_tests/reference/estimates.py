@@ -1,0 +1,52 @@
+"""Say what policies are told of an engine: its queue in seconds, what a prefill would take there, recent means."""
+
+from weft_core.timing import chunked_seconds, prefill_seconds
+from weft_planner_tests.reference.parts import NAN, Engine, Round
+from weft_planner_tests.reference.world import World
+
+
+def prefix_on(row: Round, engine: Engine) -> float:
+    """Return how much of a first round's shared prefix an engine has in its cache."""
+    cached = row.first and row.session.kind in engine.cached
+    return min(row.session.prefix, row.increment - 1) if cached else 0.0
+
+
+def elsewhere(world: World, row: Round, engine: Engine, present: float, total: float) -> tuple[float, float, float]:
+    """Return what another engine would find in its cache, compute, and read, in tokens."""
+    if row.first:
+        cached = prefix_on(row, engine)
+        return cached, total - cached, 0.0
+    return (present, total - present, present) if world.read and present > 0 else (0.0, total, 0.0)
+
+
+def slice_limit(world: World, engine: Engine) -> float:
+    """Return how long a step with a slice of a prefill may take, in seconds."""
+    kinds = {r.session.kind for r in engine.batch} or set(range(len(world.slo)))
+    return world.options.chunk_fraction * min(world.slo[k].itl_s for k in kinds)
+
+
+def sliced_seconds(world: World, engine: Engine, history: float, tokens: float) -> float:
+    """Return what a prefill takes in slices beside the batch."""
+    context = sum(r.context for r in engine.batch)
+    size, most = float(len(engine.batch)), world.options.chunk_limit
+    return chunked_seconds(engine.step, size, context, history, tokens, slice_limit(world, engine), most)
+
+
+def sliced_queue(world: World, engine: Engine) -> float:
+    """Return what the queue takes in slices: as one prefill of its sum, on the history that costs the same."""
+    rest = sum(r.compute - r.done for r in engine.queue)
+    if rest <= 0:
+        return 0.0
+    work = sum((r.compute - r.done) * (r.cached + r.done + (r.compute - r.done) / 2) for r in engine.queue)
+    return sliced_seconds(world, engine, max(0.0, work / rest - rest / 2), rest)
+
+
+def whole_queue(engine: Engine) -> float:
+    """Return what the queue takes when each prefill runs by itself."""
+    return sum(prefill_seconds(engine.pre, r.cached, r.compute) for r in engine.queue)
+
+
+def windowed_mean(world: World, samples: list[tuple[float, float]], now: float) -> float:
+    """Return the mean of what was seen within the window; only ``ampd`` asks for it."""
+    recent = [x for t, x in samples if t >= now - world.options.window_s]
+    return sum(recent) / len(recent) if recent and world.policy.route == "ampd" else NAN

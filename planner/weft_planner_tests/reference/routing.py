@@ -1,0 +1,164 @@
+"""Ask the policy where a round's prefill runs, and queue it there."""
+
+import math
+
+from weft_core.policies import features as f
+from weft_core.policies.catalogue import POLICIES
+from weft_core.policies.decide import decide
+from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
+from weft_core.timing import prefill_seconds, step_seconds
+from weft_planner_tests.reference.estimates import (
+    elsewhere,
+    prefix_on,
+    sliced_queue,
+    sliced_seconds,
+    whole_queue,
+    windowed_mean,
+)
+from weft_planner_tests.reference.parts import Engine, Round
+from weft_planner_tests.reference.world import World
+
+
+def start_round(world: World, row: Round, now: float) -> None:
+    """Decide where a round that has its memory prefills; one that was preempted prefills at home."""
+    home, session = row.home, row.session
+    present = prefix_on(row, home) if row.first else min(session.kept, row.history)
+    total = row.history + row.increment + max(0, len(row.emitted) - 1)
+    session.kept = total + 1
+    if row.preempted:
+        queue_task(world, row, home, cached=0.0, compute=total, read=0.0, whole=not world.sliced, now=now)
+        return
+    tokens = total - present
+    others = [] if home.colocated else [e for e in world.engines if e is not home and may_help(world, e, total)]
+    task = task_figures(world, row, present, tokens, now)
+    local = local_figures(world, home, present, tokens, now)
+    remote = [x for e in others for x in remote_figures(world, row, e, present=present, total=total, now=now)]
+    order = shuffled(world, len(others))
+    sums, counts = slack_figures(world, home)
+    choice, row.reason = decide(
+        POLICIES[world.policy.route].code, task, local, remote, len(others), order, world.params, sums, counts,
+        [0.0] * (len(others) + 1),
+    )  # fmt: skip
+    if choice < 0:
+        row.route = -1
+        whole = row.reason == LOCAL_WHOLE or (row.reason != LOCAL_CHUNKED and not world.sliced)
+        queue_task(world, row, home, cached=present, compute=tokens, read=0.0, whole=whole, now=now)
+        return
+    engine = others[choice]
+    row.route = engine.number
+    cached, compute, read = elsewhere(world, row, engine, present, total)
+    if world.pull and engine.prefills and not row.first:
+        kept = kept_of_earlier_rounds(row, engine)
+        if read > 0:
+            read = max(0.0, read - kept)
+        else:
+            cached = min(kept, total - 1)
+            compute = total - cached
+    row.back = tokens if world.read else total
+    whole = not world.sliced or engine.prefills
+    queue_task(world, row, engine, cached=cached, compute=compute, read=read, whole=whole, now=now)
+
+
+def may_help(world: World, engine: Engine, total: float) -> bool:
+    """Tell whether an engine may prefill for sessions of others."""
+    if engine.prefills:
+        return total <= engine.capacity
+    return world.layout.kind == "symmetric" and world.used(engine) + total <= engine.capacity
+
+
+def task_figures(world: World, row: Round, present: float, tokens: float, now: float) -> list[float]:
+    """Return what policies are told of the round itself."""
+    session, slo = row.session, world.slo[row.session.kind]
+    lengths = world.tokens_of_kind[session.kind]
+    span = min(world.options.window_s + now - world.rate_from, max(1.0, now - world.sessions[0].arrival))
+    task = [0.0] * f.TASK_SIZE
+    task[f.TASK_HISTORY], task[f.TASK_INCREMENT], task[f.TASK_WAITED] = present, tokens, now - row.arrival
+    task[f.TASK_TTFT_SLO], task[f.TASK_ITL_SLO] = slo.ttft_s, slo.itl_s
+    task[f.TASK_ROUND] = row.place
+    task[f.TASK_DECODE] = sum(lengths) / len(lengths)
+    task[f.TASK_RATE] = (world.count + world.count_before) / span
+    task[f.TASK_UNIFORM], task[f.TASK_PRIORITY] = world.draw(), slo.priority
+    return task
+
+
+def local_figures(world: World, home: Engine, present: float, tokens: float, now: float) -> list[float]:
+    """Return what policies are told of the engine that the session is bound to."""
+    context = sum(r.context for r in home.batch)
+    local = [0.0] * f.LOCAL_SIZE
+    local[f.LOCAL_QUEUE_S] = whole_queue(home)
+    local[f.LOCAL_PREFILL_S] = prefill_seconds(home.pre, present, tokens)
+    local[f.LOCAL_CHUNKED_QUEUE_S] = sliced_queue(world, home) if world.sliced else math.inf
+    local[f.LOCAL_CHUNKED_S] = sliced_seconds(world, home, present, tokens) if world.sliced else math.inf
+    local[f.LOCAL_WINDOWED_ITL] = windowed_mean(world, home.gaps, now)
+    local[f.LOCAL_BATCH], local[f.LOCAL_CONTEXT] = len(home.batch), context
+    local[f.LOCAL_STEP_S] = step_seconds(home.step, max(1.0, len(home.batch)), context)
+    local[f.LOCAL_KV_FREE], local[f.LOCAL_QUEUED] = home.capacity - world.used(home), len(home.queue)
+    return local
+
+
+def remote_figures(
+    world: World, row: Round, engine: Engine, *, present: float, total: float, now: float
+) -> list[float]:
+    """Return what policies are told of another engine."""
+    cached, compute, read = elsewhere(world, row, engine, present, total)
+    sliced = not engine.prefills and world.sliced
+    one = [0.0] * f.REMOTE_SIZE
+    one[f.REMOTE_QUEUE_S] = sliced_queue(world, engine) if sliced else whole_queue(engine)
+    one[f.REMOTE_PREFILL_S] = (
+        sliced_seconds(world, engine, cached, compute) if sliced else prefill_seconds(engine.pre, cached, compute)
+    )
+    one[f.REMOTE_READ_S] = world.link(row.home, engine, read)
+    one[f.REMOTE_BACK_S] = world.link(engine, row.home, total - present if world.read else total)
+    one[f.REMOTE_WINDOWED_TTFT] = windowed_mean(world, engine.ttfts, now)
+    one[f.REMOTE_QUEUED], one[f.REMOTE_CACHED] = len(engine.queue), prefix_on(row, engine)
+    one[f.REMOTE_KV_USE] = world.used(engine) / engine.capacity
+    one[f.REMOTE_IDLE_S], one[f.REMOTE_RATE] = now - engine.chosen, 1.0
+    return one
+
+
+def shuffled(world: World, count: int) -> list[int]:
+    """Return a random order of the other engines."""
+    order = list(range(count))
+    for k in range(count - 1, 0, -1):
+        other = int(world.draw() * (k + 1))
+        order[k], order[other] = order[other], order[k]
+    return order
+
+
+def slack_figures(world: World, home: Engine) -> tuple[list[float], list[float]]:
+    """Return, of each sequence that decodes, the sum of its session's gaps (or how many are late) and their count."""
+    sums, counts = [], []
+    for row in [r for r in home.batch if not r.starts]:
+        gaps = [gap for one in row.session.rounds for gap in one.token_gaps]
+        late = sum(gap > world.slo[row.session.kind].itl_s for gap in gaps)
+        sums.append(float(sum(gaps)) if world.policy.params.get("itl_statistic", 0) == 0 else float(late))
+        counts.append(float(len(gaps)))
+    return sums, counts
+
+
+def kept_of_earlier_rounds(row: Round, engine: Engine) -> float:
+    """Return what a prefill engine still has in its prefix cache of the session's last round there."""
+    mine = [r for r in row.session.rounds[: row.place] if r.route == engine.number]
+    if not mine or engine.taken - mine[-1].taken > engine.capacity:
+        return 0.0
+    return mine[-1].history + mine[-1].increment
+
+
+def queue_task(
+    world: World, row: Round, engine: Engine, *, cached: float, compute: float, read: float, whole: bool, now: float
+) -> None:
+    """Queue a prefill; a read begins at once, but where the engine pulls it when the prefill's turn comes."""
+    row.at, row.cached, row.compute, row.done, row.whole, row.ready = engine, cached, compute, 0.0, whole, True
+    engine.chosen = now
+    row.holds = cached + compute if engine is not row.home and not engine.prefills else 0.0
+    engine.queue.append(row)
+    world.mark(engine)
+    engine.taken += compute + read
+    row.taken, row.unread = engine.taken, 0.0
+    if read > 0:
+        world.read_tokens += read
+        if world.pull and engine.prefills:
+            row.unread = read
+            return
+        row.ready = False
+        world.send(row, "end_read", row.home, engine, read, row.read_sends, now)

@@ -1,0 +1,165 @@
+"""Run all events in order; between two of them, everything that can begin begins."""
+
+from collections.abc import Callable
+from typing import cast
+
+from weft_planner_tests.reference.engines import begin, compute
+from weft_planner_tests.reference.memory import admit, end_session, place
+from weft_planner_tests.reference.parts import Engine, Round
+from weft_planner_tests.reference.routing import start_round
+from weft_planner_tests.reference.world import World
+
+
+class Reference(World):
+    """One run; ``rows`` are the rounds in the sample's order when ``run`` returns."""
+
+    def run(self) -> None:
+        self.push(self.sessions[0].arrival, "arrive", self.sessions[0].rounds[0])
+        while self.events:
+            now, what, subject = self.pop()
+            handle = cast(Callable[[object, float], None], getattr(self, what))
+            handle(subject, now)
+            self.settle(now)
+            for engine in self.engines:
+                assert -1e-9 <= self.used(engine) <= engine.capacity + 1e-9
+
+    def settle(self, now: float) -> None:
+        while self.room or self.dirty:
+            if self.room:
+                self.room = False
+                self.bind_waiting()
+                continue
+            engine = self.dirty.pop()
+            while engine.waiting and admit(self, engine.waiting[0], engine):
+                start_round(self, engine.waiting.pop(0), now)
+            if not engine.busy:
+                begin(self, engine, now)
+
+    def bind_waiting(self) -> None:
+        while self.unbound:
+            to = place(self, self.unbound[0])
+            if to is None:
+                return
+            row = self.unbound.pop(0)
+            row.session.worker = to
+            to.waiting.append(row)
+            self.mark(to)
+
+    # The events, by name.
+
+    def arrive(self, row: Round, now: float) -> None:
+        at = self.sessions.index(row.session)
+        if row.first and at + 1 < len(self.sessions):
+            self.push(self.sessions[at + 1].arrival, "arrive", self.sessions[at + 1].rounds[0])
+        if now - self.rate_from > self.options.window_s:
+            self.count_before, self.count, self.rate_from = self.count, 0, now
+        self.count += 1
+        row.arrival = now
+        home = row.session.worker
+        context = row.session.reserve if self.oracle else row.history + row.increment + row.tokens
+        where = [e for e in self.engines if not e.prefills] if home is None else [home]
+        if context > max(e.capacity for e in where):
+            row.state = 2
+            if home is not None:
+                end_session(self, row, home)
+        elif home is None:
+            self.unbound.append(row)
+            self.room = True
+        else:
+            home.waiting.append(row)
+            self.mark(home)
+
+    def end_read(self, row: Round, now: float) -> None:
+        assert row.at is not None
+        if row.ready:
+            compute(self, row, row.at, now)
+            return
+        row.ready = True
+        self.mark(row.at)
+
+    def end_whole(self, engine: Engine, now: float) -> None:
+        row, engine.current, engine.busy = engine.current, None, False
+        assert row is not None
+        self.mark(engine)
+        self.end_prefill(row, engine, now)
+
+    def end_step(self, engine: Engine, now: float) -> None:
+        engine.busy = False
+        self.mark(engine)
+        for row in engine.batch:
+            if row.starts:
+                row.starts = False
+                self.begin_answer(row, now)
+                continue
+            engine.gaps.append((now, now - row.emitted[-1]))
+            row.emitted.append(now)
+        done = [r for r in engine.batch if len(r.emitted) == r.tokens]
+        engine.batch = [r for r in engine.batch if r not in done]
+        for row in done:
+            self.finish(row, now)
+        task = engine.current
+        if task is not None and engine.chunk:
+            task.done += engine.chunk
+            if task.done >= task.compute:
+                engine.current = None
+                self.end_prefill(task, engine, now)
+
+    def end_back(self, row: Round, now: float) -> None:
+        if row.holds > 0:
+            row.holds = 0.0
+            assert row.at is not None
+            self.freed(row.at)
+        if not self.pull:
+            self.first_token(row, now)
+            return
+        row.starts = True
+        row.home.joining.append(row)
+        self.mark(row.home)
+
+    # What they lead to.
+
+    def end_prefill(self, row: Round, engine: Engine, now: float) -> None:
+        engine.queue.remove(row)
+        home = row.home
+        if row.first:
+            engine.cached.add(row.session.kind)
+        if not row.preempted:
+            engine.ttfts.append((now, now - row.arrival))
+        if engine is home:
+            self.first_token(row, now)
+            return
+        self.back_tokens += row.back
+        if self.pull:
+            home.fetching.append(row)
+            self.mark(home)
+            return
+        self.send(row, "end_back", engine, home, row.back, row.back_sends, now)
+
+    def first_token(self, row: Round, now: float) -> None:
+        self.begin_answer(row, now)
+        if row.tokens == 1:
+            self.finish(row, now)
+            return
+        row.home.joining.append(row)
+        self.mark(row.home)
+
+    def begin_answer(self, row: Round, now: float) -> None:
+        if row.first:
+            row.home.cached.add(row.session.kind)
+        if not row.emitted:
+            row.emitted.append(now)
+            row.ttft = now - row.arrival
+            row.session.late = row.session.late or row.ttft > self.slo[row.session.kind].ttft_s
+
+    def finish(self, row: Round, now: float) -> None:
+        home = row.home
+        row.finished, row.state = now, 1
+        row.session.kept = row.history + row.increment + row.tokens
+        following = row.place + 1
+        if following == len(row.session.rounds):
+            end_session(self, row, home)
+            return
+        later = row.session.rounds[following]
+        self.push(now + row.gap, "arrive", later)
+        home.idle.append(later)
+        self.mark(home)

@@ -1,0 +1,120 @@
+"""Keep the state of one run: sessions, engines, the events to come, links, and the dice."""
+
+from weft_core.cost import CostProfile
+from weft_core.timing import transfer_seconds
+from weft_planner.sessions import Sample
+from weft_planner.simulation.inputs import params_of, rows_of, slices
+from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
+from weft_planner.simulation.options import Options
+from weft_planner_tests.reference.parts import Engine, Round, Session
+
+
+class World:
+    """``rows`` are the rounds in the sample's order; they hold what happened when all events are over."""
+
+    def __init__(
+        self,
+        sample: Sample,
+        layout: Layout,
+        profile: CostProfile,
+        policy: PolicyChoice,
+        slo: tuple[SloClass, ...],
+        options: Options,
+        seed: int,
+    ) -> None:
+        self.layout, self.policy, self.slo, self.options, self.profile = layout, policy, slo, options, profile
+        self.sliced = slices(policy, options)
+        self.params = params_of(policy)
+        self.oracle = options.admission == "oracle"
+        self.read = options.history == "read"
+        self.pull = options.handover == "pull"
+        luck = rows_of(sample, options, seed)
+        self.sessions = [
+            Session(int(k), float(p), float(r), float(a))
+            for k, p, r, a in zip(sample.session_class, sample.prefix, sample.reserve, sample.arrival, strict=True)
+        ]
+        self.rows: list[Round] = []
+        for i in range(sample.rows):
+            session = self.sessions[sample.session[i]]
+            row = Round(
+                session, float(sample.history[i]), float(sample.increment[i]), int(sample.tokens[i]),
+                float(sample.gap[i]), float(luck["noise"][i]), float(luck["chunk_noise"][i]),
+                int(luck["read_sends"][i]), int(luck["back_sends"][i]),
+            )  # fmt: skip
+            session.rounds.append(row)
+            self.rows.append(row)
+        self.engines = [
+            Engine(
+                i,
+                i < len(layout.prefill),
+                w.colocated or layout.kind == "colocated",
+                profile.prefill_figures(w.degree),
+                profile.step_figures(w.degree),
+                profile.kv_capacity(w.degree),
+            )
+            for i, w in enumerate(layout.workers)
+        ]
+        self.tokens_of_kind = [[r.tokens for r in self.rows if r.session.kind == k] for k in range(len(slo))]
+        self.events: list[tuple[float, int, str, object]] = []
+        self.sequence = 0
+        self.taken = 0
+        self.unbound: list[Round] = []
+        self.dirty: list[Engine] = []
+        self.room = False
+        self.cursor = 0
+        self.random = 1 + seed % 2147483645
+        self.rate_from, self.count, self.count_before = self.sessions[0].arrival, 0, 0
+        self.preemptions = self.evictions = 0
+        self.read_tokens = self.back_tokens = 0.0
+
+    def push(self, time: float, what: str, subject: object) -> None:
+        """Set an event; ``what`` names its handler."""
+        self.events.append((time, self.sequence, what, subject))
+        self.sequence += 1
+
+    def pop(self) -> tuple[float, str, object]:
+        """Take the earliest event, of equal ones the one set first."""
+        event = min(self.events, key=lambda e: (e[0], e[1]))
+        self.events.remove(event)
+        self.taken += 1
+        time, _, what, subject = event
+        return time, what, subject
+
+    def mark(self, engine: Engine) -> None:
+        """Have an engine looked at before the next event."""
+        if engine not in self.dirty:
+            self.dirty.append(engine)
+
+    def freed(self, engine: Engine) -> None:
+        """Note that an engine has more room than before."""
+        self.room = True
+        self.mark(engine)
+
+    def used(self, engine: Engine) -> float:
+        """Return the KV in use: what is kept, or reserved, for its sessions, and what it holds for others."""
+        own = sum((s.reserve if self.oracle else s.kept) for s in self.sessions if s.worker is engine)
+        return own + sum(r.holds for r in self.rows if r.at is engine)
+
+    def draw(self) -> float:
+        """Return the next number of the dice, in [0, 1)."""
+        self.random = self.random * 48271 % 2147483647
+        return self.random / 2147483647
+
+    def link(self, source: Engine, destination: Engine, tokens: float) -> float:
+        """Return the seconds that a transfer takes on a link of its own."""
+        a, b = self.layout.workers[source.number], self.layout.workers[destination.number]
+        near = a.node >= 0 and a.node == b.node
+        cost = self.profile.transfers[a.degree, b.degree, "intra-node" if near else "inter-node"]
+        return transfer_seconds(cost.alpha, cost.per_token, tokens)
+
+    def send(
+        self, row: Round, what: str, source: Engine, destination: Engine, tokens: float, sends: int, now: float
+    ) -> None:
+        """Set the end of a transfer, behind the others of its links where these are shared."""
+        seconds = self.link(source, destination, tokens) * sends
+        if self.options.links == "fifo":
+            end = max(now, source.out, destination.into) + seconds
+            source.out = destination.into = end
+        else:
+            end = now + seconds
+        self.push(end, what, row)
