@@ -35,11 +35,12 @@ START_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StackWorker:
-    """One worker to run: name, role and tensor-parallel degree."""
+    """One worker to run: name, role, tensor-parallel degree and GPU pool."""
 
     name: str
     role: Role
     degree: int
+    pool: str = "loopback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class StackConfig:
     kv_lease_s: float = 30.0
     handle_ttl_s: float = 120.0
     bidirectional: bool = True
+    pools: Mapping[str, CostProfile] = field(default_factory=dict)
+    """The profile of every pool, where pools differ."""
 
 
 @dataclass(slots=True)
@@ -201,7 +204,8 @@ def running(config: StackConfig, folder: Path) -> Iterator[Stack]:
 def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
     config, folder = stack.config, stack.folder
     (folder / "token").write_text(TOKEN)
-    (folder / "profile.json").write_text(json.dumps(profile_to_json(config.profile)))
+    for name, profile in {"profile.json": config.profile, **_by_file(config)}.items():
+        (folder / name).write_text(json.dumps(profile_to_json(profile)))
     (folder / "router.json").write_text(json.dumps(router_config(config)))
     redis = ["redis-server", "--port", str(stack.redis_port), "--bind", HOST, "--save", "", "--appendonly", "yes"]
     stack._start("redis", [*redis, "--dir", str(folder)], env={})
@@ -213,7 +217,7 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
         env = _router_env(stack) | {
             "WEFT_WORKER": worker.name,
             "WEFT_DEGREE": str(worker.degree),
-            "WEFT_POOL": "loopback",
+            "WEFT_POOL": worker.pool,
             "NODE_NAME": "loopback",
         }
         argv = [*_router(worker.role, router), "--engine-url", f"http://{HOST}:{engine}"]
@@ -243,11 +247,17 @@ def router_config(config: StackConfig) -> dict[str, object]:
         "routing": {"policy": config.policy},
         "profile": profile_to_json(config.profile),
         "planRevision": "stack",
+        **({"profiles": {pool: profile_to_json(p) for pool, p in config.pools.items()}} if config.pools else {}),
     }
 
 
+def _by_file(config: StackConfig) -> dict[str, CostProfile]:
+    return {f"profile-{pool}.json": profile for pool, profile in config.pools.items()}
+
+
 def _engine(config: StackConfig, worker: StackWorker, port: int, side_port: int) -> list[str]:
-    argv = [*_weft("mock-engine"), "--model", config.profile.model, "--profile", "profile.json"]
+    profile = f"profile-{worker.pool}.json" if worker.pool in config.pools else "profile.json"
+    argv = [*_weft("mock-engine"), "--model", config.profile.model, "--profile", profile]
     argv += ["--degree", str(worker.degree), "--role", worker.role, "--listen", f"{HOST}:{port}"]
     argv += ["--side-channel-host", HOST, "--side-channel-port", str(side_port), "--engine-id", worker.name]
     argv += ["--time-scale", str(config.time_scale), "--max-model-len", str(config.max_model_len)]

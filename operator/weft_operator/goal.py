@@ -18,6 +18,7 @@ from weft_operator.planning.child import Answer, Planned, Refused
 from weft_operator.planning.request import Request, planner_request, request_hash
 from weft_operator.reasons import PLANNED
 from weft_operator.status import Verdict, plan_summary
+from weft_planner.request_error import RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +87,32 @@ def question(service: DisaggInferenceService, observed: Observed) -> Question:
                 f"{field}: there is no Secret {ref.name} with a non-empty key {ref.key} in namespace "
                 f"{service.metadata.namespace}; create it or correct the reference",
             )
-    profile = None
-    if spec.profile.ref is not None:
-        name = spec.profile.ref.name
-        if observed.profile is None:
+    profiles = _profiles(spec, observed, service.metadata.namespace)
+    trace = _trace(spec, observed, service.metadata.namespace)
+    try:
+        request = planner_request(spec, profiles=profiles, trace=trace)
+    except RequestError as error:
+        raise StalledError("InvalidSpec", str(error)) from error
+    return Question(spec=spec, request=request, hash=request_hash(request))
+
+
+def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> list[dict[str, Any]]:
+    """Return the cost profiles that spec.profile refers to, in its order; none when it is analytic."""
+    given = spec.profile
+    field, refs = (
+        ("spec.profile.ref", [given.ref]) if given.ref is not None else ("spec.profile.refs", given.refs or [])
+    )
+    found = []
+    for ref in refs:
+        profile = observed.profiles.get(ref.name)
+        if profile is None:
             raise StalledError(
                 "ProfileNotFound",
-                f"spec.profile.ref: there is no CostProfile {name} in namespace {service.metadata.namespace}; "
+                f"{field}: there is no CostProfile {ref.name} in namespace {namespace}; "
                 "create it, correct the name, or use spec.profile.analytic",
             )
-        profile = _profile_json(name, observed.profile.get("spec") or {})
-    request = planner_request(spec, profile=profile, trace=_trace(spec, observed, service.metadata.namespace))
-    return Question(spec=spec, request=request, hash=request_hash(request))
+        found.append(_profile_json(ref.name, profile.get("spec") or {}))
+    return found
 
 
 def _trace(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> dict[str, str] | None:
@@ -168,11 +183,13 @@ def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
 
 def _record(asked: Question, answer: Planned, notes: Sequence[str]) -> PlanRecord:
     plan = replace(answer.plan, notes=(*answer.plan.notes, *notes))
-    return PlanRecord(spec=asked.spec, plan=plan, profile=answer.profile, request_hash=asked.hash)
+    return PlanRecord(
+        spec=asked.spec, plan=plan, profile=answer.profile, request_hash=asked.hash, profiles=answer.profiles
+    )
 
 
 def _carried(asked: Question, record: PlanRecord, note: str) -> Goal:
     plan = record.plan
-    current = PlanRecord(spec=asked.spec, plan=plan, profile=record.profile, request_hash=record.request_hash)
+    current = replace(record, spec=asked.spec)
     why = plan.reason or f"{plan_summary(plan)} on {plan.gpus} GPUs"
     return Goal(current, Verdict("True", "PlanReady", f"{why}{note}"))

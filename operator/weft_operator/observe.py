@@ -3,8 +3,8 @@
 import base64
 import binascii
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft_operator.api.capacity import Pool
@@ -37,8 +37,8 @@ class Observed:
     pods: tuple[Manifest, ...]
     former: tuple[ObjectKey, ...] = ()
     """Objects of a service of the same name that was deleted; the garbage collector is removing them."""
-    profile: Manifest | None = None
-    """The CostProfile that the spec refers to, None when it is not there."""
+    profiles: Mapping[str, Manifest] = field(default_factory=dict)
+    """The CostProfiles that the spec refers to, by name; those that are not there are left out."""
     api_key_found: bool = True
     """Whether the Secret and key of ``coordinator.auth.apiKeySecretRef`` are there, if the spec names one."""
     model_token_found: bool = True
@@ -87,7 +87,7 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
         owned=tuple(owned),
         pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
         former=tuple(former),
-        profile=_profile(api, key, spec),
+        profiles=_profiles(api, key, spec),
         trace=_trace(api, key, spec),
         api_key_found=_secret_found(api, key, (spec.get("coordinator") or {}).get("auth"), "apiKeySecretRef"),
         model_token_found=_secret_found(
@@ -116,11 +116,11 @@ def read_capacity(api: ApiServer, pools: Sequence[Pool], service: ServiceKey) ->
     return capacity_of(pools, nodes, pods, service=service)
 
 
-def _profile(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
-    name = ((spec.get("profile") or {}).get("ref") or {}).get("name")
-    if not name:
-        return None
-    return _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name))
+def _profiles(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> dict[str, Manifest]:
+    given = spec.get("profile") or {}
+    names = [ref["name"] for ref in (given.get("ref"), *(given.get("refs") or ())) if ref]
+    found = {name: _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in names}
+    return {name: profile for name, profile in found.items() if profile is not None}
 
 
 def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:

@@ -87,8 +87,9 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "An analytic profile needs the data sheet of the GPU, and this type is not in the catalogue.",
             "Use a gpuType of the API reference, or reference a measured profile.",
         ),
-        "MixedGpuTypes": Reason(
-            "One profile describes one GPU type, and the pools have several.", "Use pools of one gpuType."
+        "NothingRuns": Reason(
+            "No layout of `spec.planning.layouts` keeps the limits.",
+            "Allow another layout, or change the limit that the message names.",
         ),
         "Infeasible": Reason("No layout meets the constraints.", "See the message."),
         "PlannerTimeout": Reason(

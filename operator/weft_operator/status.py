@@ -85,9 +85,10 @@ def ready(result: Result) -> Verdict:
     if result.record is None:
         return Verdict("False", "NotPlanned", f"no plan yet: {result.planned.message}")
     missing = [state for state in result.workers if not state.ready]
+    planned = {group.role for group in result.record.plan.groups}
     for role, reason in (("prefill", "NoPrefillWorker"), ("decode", "NoDecodeWorker")):
         of_role = [state for state in result.workers if state.worker.role == role]
-        if not any(state.ready or state.waits for state in of_role):
+        if role in planned and not any(state.ready or state.waits for state in of_role):
             return Verdict("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.coordinator.available:
         more = f"; {result.coordinator.trouble}" if result.coordinator.trouble else ""
@@ -141,9 +142,10 @@ def _trouble(states: Sequence[WorkerState]) -> str:
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a plan in short: P4x2 D8x1."""
+    """Return a plan in short: P4x2 D8x1; C8x2 for co-located workers."""
+    letters = {**_LETTER, "decode": "C"} if plan.layout == "colocated" else _LETTER
     order = sorted(plan.groups, key=lambda group: (group.role == "decode", -group.degree, group.pool))
-    return " ".join(f"{_LETTER[group.role]}{group.degree}x{group.replicas}" for group in order)
+    return " ".join(f"{letters[group.role]}{group.degree}x{group.replicas}" for group in order)
 
 
 def plan_status(plan: Plan) -> dict[str, Any]:

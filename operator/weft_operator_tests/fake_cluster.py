@@ -45,7 +45,7 @@ class FakeCluster:
             service=copy.deepcopy(self.service),
             owned=tuple(copy.deepcopy(item) for item in self.objects.values()),
             pods=tuple(copy.deepcopy(item) for item in self.pods.values()),
-            profile=self.profile,
+            profiles={name_of(self.profile): self.profile} if self.profile is not None else {},
             trace=self.trace,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,

@@ -58,7 +58,7 @@ def record(body: Manifest | None = None, *groups: PlannedGroup) -> PlanRecord:
     """Return the record of a planned service."""
     parsed: DisaggInferenceServiceSpec = spec(body)
     answer = planned(*groups)
-    hashed = request_hash(planner_request(parsed, profile=None))
+    hashed = request_hash(planner_request(parsed))
     return PlanRecord(spec=parsed, plan=answer.plan, profile=answer.profile, request_hash=hashed)
 
 

@@ -10,7 +10,8 @@ from weft_operator.api import CostProfileSpec, DisaggInferenceService
 from weft_operator.errors import StalledError
 from weft_operator.goal import parse_service
 from weft_operator.planning.request import planner_request
-from weft_operator_tests.invalid import CASES, PROFILE_CASES, Case
+from weft_operator_tests.invalid import CASES, PROFILE_CASES
+from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, rich_service, service, traced_service, vllm_service
 from weft_planner.workload import request_of
 
@@ -75,6 +76,6 @@ def test_the_workload_of_the_guide_is_valid() -> None:
     body = changed(changed(service(), "spec.workload", written["workload"]), "spec.slo", written["slo"])
     spec = DisaggInferenceService.model_validate(body).spec
     assert [item.name for item in spec.workload.classes or ()] == ["chat", "agents"]
-    request = planner_request(spec, profile=None)
+    request = planner_request(spec)
     asked = request_of({key: value for key, value in request.items() if value is not None}).workload
     assert all("scaled" not in clause for clause in asked.assumptions)

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from weft_operator_tests.cluster import Kube
-from weft_operator_tests.invalid import CASES, PROFILE_CASES, Case
+from weft_operator_tests.invalid import CASES, PROFILE_CASES
+from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, rich_service, service, traced_service, vllm_service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180, func_only=True)]

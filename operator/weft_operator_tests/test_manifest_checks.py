@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from weft_operator.api.manifest_checks import profile_messages, service_messages
-from weft_operator_tests.invalid import CASES, PROFILE_CASES, Case
+from weft_operator_tests.invalid import CASES, PROFILE_CASES
+from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
 from weft_planner import cli
 

@@ -50,4 +50,4 @@ def test_the_preview_asks_what_the_operator_asks(text: str) -> None:
         if not document or "slo" not in document.get("spec", {}) or "ref" in document["spec"].get("profile", {}):
             continue
         spec = DisaggInferenceServiceSpec.model_validate(document["spec"])
-        assert request_from_service(document) == request_of(planner_request(spec, profile=None))
+        assert request_from_service(document) == request_of(planner_request(spec))

@@ -17,7 +17,7 @@ from weft_operator_tests.valid import service, spec
 pytestmark = [pytest.mark.component, pytest.mark.timeout(90)]
 
 INFEASIBLE = '{"status": "infeasible", "reason": "TooFewGpus", "message": "2 GPUs are needed"}'
-REQUEST = planner_request(spec(), profile=None)
+REQUEST = planner_request(spec())
 
 
 def program(text: str) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ async def test_the_real_planner_answers() -> None:
 async def test_the_real_planner_says_what_is_impossible() -> None:
     body = service()
     body["spec"]["capacity"]["pools"][0] |= {"degrees": [1], "gpuType": "nvidia-l4"}
-    answer = await solve(planner_request(spec(body), profile=None), deadline=40)
+    answer = await solve(planner_request(spec(body)), deadline=40)
     assert isinstance(answer, Refused)
     assert (answer.reason, answer.passing) == ("ModelDoesNotFit", False)
     assert "GB" in answer.message

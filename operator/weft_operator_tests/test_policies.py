@@ -28,9 +28,11 @@ from weft_router.config import RoutingConfig
     ids=str,
 )  # fmt: skip
 def test_what_is_accepted_at_apply_the_router_can_run(routing: dict[str, object]) -> None:
-    assert service_messages(changed(service(), "spec.routing", routing)) == []
-    chosen = Routing.model_validate(routing)
     body = changed(service(), "spec.routing", routing)
+    if routing.get("policy") == "colocated":
+        body = changed(body, "spec.planning.layouts", ["colocated"])
+    assert service_messages(body) == []
+    chosen = Routing.model_validate(routing)
     told = RoutingConfig.model_validate(router_json(rendering(body))["routing"])
     assert (told.policy, told.binding) == (chosen.policy, chosen.binding)
     assert told.mode == (chosen.mode or "ia")

@@ -15,6 +15,8 @@ from weft_planner.workload import Request
 
 ADVISED_LAYOUTS = 3
 """Layouts that are also tried with modes that the router cannot run: what changing engine or router would bring."""
+DEPLOYABLE: tuple[LayoutKind, ...] = ("disaggregated", "colocated")
+"""Layouts that the operator and the router can run; which of them a service may have, it says itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,17 @@ def cannot_run(inputs: Inputs, kind: LayoutKind, groups: Iterable[PlannedGroup])
     groups = tuple(groups)
     engine = inputs.request.engine
     if kind not in engine.layouts:
-        return f"the operator does not deploy {kind} layouts yet"
+        return _not_asked(kind)
     roles = [group.role for group in groups]
     if len(roles) != len(set(roles)) and not engine.mixed_degrees:
-        return "workers of one role may differ in degree or pool only with engine.mixedDegrees"
-    if len({id(inputs.profiles[group.pool]) for group in groups}) > 1:
-        return "the router knows one cost profile yet, and these pools differ in GPU or interconnect"
+        return "set planning.mixedDegrees to let workers of one role differ in degree and pool"
     return ""
+
+
+def _not_asked(kind: LayoutKind) -> str:
+    if kind in DEPLOYABLE:
+        return f"add {kind} to planning.layouts"
+    return f"the operator does not deploy {kind} layouts yet"
 
 
 def runnable_policies(request: Request) -> list[PolicyChoice]:
@@ -172,15 +178,19 @@ def _no_router(policy: PolicyChoice) -> str:
 def _one_role(inputs: Inputs) -> Iterator[tuple[PlannedGroup, ...]]:
     """Yield single groups that do both phases: for each pool and degree as many workers as fit, and half of them."""
     limits = inputs.limits
+    least, bound = limits.workers.get("decode", (1, None))
     prefilling = {pool.name for pool in inputs.pools("prefill")}
     for pool in inputs.pools("decode"):
         if pool.name not in prefilling:
             continue
         for degree in inputs.degrees[pool.name]:
             most = limits.gpus_of(pool.name) // degree
+            most = most if bound is None else min(most, bound)
             while most and pack(limits.nodes[pool.name], [degree] * most) is None:
                 most -= 1
-            for count in sorted({most, (most + 1) // 2} - {0}, reverse=True):
+            for count in sorted({most, max(least, (most + 1) // 2)}, reverse=True):
+                if not least <= count <= most:
+                    continue
                 group = PlannedGroup("decode", degree, count, pool.name)
                 alone = replace(limits, workers={}, ratio=(None, None), kv_tokens=0.0)
                 if keeps_limits((group,), alone, kv_tokens=0.0):

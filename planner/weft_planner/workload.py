@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from weft_core.plan import Objective
+from weft_planner.request_error import RequestError
 from weft_planner.request_parts import (
     Analytic,
     Bounds,
@@ -21,9 +22,7 @@ from weft_planner.request_parts import (
 from weft_planner.resolving import resolved
 from weft_planner.traffic import Workload
 
-
-class RequestError(ValueError):
-    """Report a request that cannot be read; one line that names the field."""
+__all__ = ["Request", "RequestError", "parse_request", "request_of"]
 
 
 _NULLABLE = (

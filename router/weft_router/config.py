@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -138,14 +138,32 @@ class RouterConfig(_Section):
         default_factory=lambda: RequestLogConfig.model_validate({}), alias="requestLog"
     )
     profile: dict[str, object]
+    profiles: dict[str, dict[str, object]] = Field(default_factory=dict)
+    """The profile of every planned pool, where pools differ."""
     plan_revision: str = Field("", alias="planRevision")
 
     def cost_profile(self) -> CostProfile:
         """Return the cost profile the policies predict with."""
-        try:
-            return profile_from_json(self.profile)
-        except CostProfileError as error:
-            raise ConfigError(f"profile.{error}") from error
+        return _profile(self.profile, "profile")
+
+    def pool_profiles(self) -> dict[str, CostProfile]:
+        """Return the profile of each pool where pools differ, else none; equal profiles are one object."""
+        known: list[tuple[dict[str, object], CostProfile]] = []
+        found = {}
+        for pool, body in self.profiles.items():
+            profile = next((profile for seen, profile in known if seen == body), None)
+            if profile is None:
+                profile = _profile(body, f"profiles.{pool}")
+                known.append((body, profile))
+            found[pool] = profile
+        return found
+
+
+def _profile(body: dict[str, object], where: str) -> CostProfile:
+    try:
+        return profile_from_json(body)
+    except CostProfileError as error:
+        raise ConfigError(f"{where}.{error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +180,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything one router process needs to know about itself."""
+    """Everything one router process needs to know about itself; ``pools`` are profiles by pool, where they differ."""
 
     role: Role
     config: RouterConfig
@@ -181,6 +199,11 @@ class Settings:
     engine_url: str
     drain_s: float
     api_keys_file: Path | None
+    pools: Mapping[str, CostProfile] = field(default_factory=dict)
+
+    def profile_of(self, pool: str) -> CostProfile:
+        """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
+        return self.pools.get(pool, self.profile)
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -211,12 +234,16 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
     """
     role = flags.role
     config = read_config(_file(flags.config, "--config"), source=str(flags.config))
-    profile = config.cost_profile()
+    pool = env.get("WEFT_POOL", "")
+    pools = config.pool_profiles()
+    profile = pools[pool] if pool in pools else config.cost_profile()
     host, port = _listen(flags.listen)
     worker, degree, url = _identity(role, flags.advertise, env, port)
     if role != "coordinator" and degree not in profile.degrees:
         known = ", ".join(str(d) for d in sorted(profile.degrees))
-        raise ConfigError(f"WEFT_DEGREE={degree}: the profile knows only degree {known}; set one of these")
+        raise ConfigError(
+            f"WEFT_DEGREE={degree}: the profile of {profile.gpu} knows only degree {known}; set one of these"
+        )
     keys = env.get("WEFT_API_KEYS_FILE")
     return Settings(
         role=role,
@@ -228,7 +255,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         redis_url=env.get("WEFT_REDIS_URL", "redis://weft-redis.weft-system:6379/0"),
         worker=worker,
         degree=degree,
-        pool=env.get("WEFT_POOL", ""),
+        pool=pool,
         revision=env.get("WEFT_REVISION", config.plan_revision),
         url=url,
         node=env.get("NODE_NAME", ""),
@@ -236,6 +263,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         engine_url=flags.engine_url.rstrip("/"),
         drain_s=flags.drain_seconds,
         api_keys_file=Path(keys) if keys else None,
+        pools=pools,
     )
 
 

@@ -57,7 +57,9 @@ class DecodeSidecar:
         self._itl = Window(config.routing.stats_window_seconds)
         self._rounds = Window(config.routing.stats_window_seconds)
         slo = Slo(ttft_s=config.slo.ttft, itl_s=config.slo.itl)
-        self._policy = Policy(config.routing, profile=settings.profile, slo=slo, salt=settings.worker)
+        self._policy = Policy(
+            config.routing, profile=settings.profile, pools=settings.pools, slo=slo, salt=settings.worker
+        )
         self._remote = RemotePrefill(
             settings, http=self._sidecar.peers, registry=self._sidecar.registry, metrics=metrics
         )
@@ -166,7 +168,8 @@ class DecodeSidecar:
         if outlook.gap_s is not None:
             self._metrics.round_gap.observe(outlook.gap_s)
         request[FACTS].update(request_id=request_id, session=session)
-        export = self._config.engine.bidirectional and inference.transferable
+        # Without prefill workers nobody would read what the engine keeps.
+        export = self._config.engine.bidirectional and inference.transferable and not self._policy.never_remote
         return Round(
             id=request_id,
             session=session,
@@ -184,6 +187,8 @@ class DecodeSidecar:
         """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
         self._rounds.add(monotonic(), 1.0)
         task = rnd.outlook.task
+        if self._policy.never_remote:
+            return self._policy.route(task, decode=self._view(), prefill=(), known=Circumstances())
         if not rnd.inference.transferable:
             return Decision(remote=None, reason="not-transferable")
         if rnd.outlook.handle is None and task.history > 0:
@@ -191,7 +196,8 @@ class DecodeSidecar:
                 return Decision(remote=None, reason="history-unreadable")
             task = PrefillTask(0, task.history + task.increment)
         view = self._remote.dispatched.view
-        prefill = [view(r) for r in self._remote.peers() if r.degree in self._settings.profile.degrees]
+        profile_of = self._settings.profile_of
+        prefill = [view(r) for r in self._remote.peers() if r.degree in profile_of(r.pool).degrees]
         known = Circumstances(
             waited_s=monotonic() - rnd.started,
             later=rnd.outlook.later,

@@ -55,7 +55,7 @@ class RemotePrefill:
         self._http = http
         self._registry = registry
         self._metrics = metrics
-        self.dispatched = Dispatched(settings.profile)
+        self.dispatched = Dispatched(settings.profile, pools=settings.pools)
         self.legs = Legs()
 
     def peers(self) -> list[WorkerRecord]:

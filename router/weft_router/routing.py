@@ -8,7 +8,7 @@ import logging
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
 from weft_core.cost import CostProfile
@@ -28,8 +28,16 @@ OVER_S = 3.0
 class Dispatched:
     """Prefills this process has sent to others and not heard back of."""
 
-    def __init__(self, profile: CostProfile, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        profile: CostProfile,
+        *,
+        pools: Mapping[str, CostProfile] | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Predict by ``profile``, and for workers of ``pools`` by what these cost."""
         self._profile = profile
+        self._pools = pools or {}
         self._clock = clock
         self._live: dict[str, dict[str, PrefillTask]] = defaultdict(dict)
         self._over: dict[str, dict[str, float]] = defaultdict(dict)
@@ -67,11 +75,12 @@ class Dispatched:
         view = PrefillWorkerView(
             worker=record.worker,
             degree=record.degree,
-            queue_s=queue_seconds(queue, degree=record.degree, profile=self._profile),
+            queue_s=queue_seconds(queue, degree=record.degree, profile=self._pools.get(record.pool, self._profile)),
             queued=len(queue),
             windowed_ttft=record.windowed_ttft,
             kv_use=record.kv_used / record.capacity if record.capacity > 0 else math.nan,
             used_at=self._used_at.get(record.worker, -math.inf),
+            pool=record.pool,
         )
         self._views[record.worker] = (record, view)
         return view
@@ -98,10 +107,12 @@ class Policy:
 
     def __init__(
         self, routing: RoutingConfig, *, profile: CostProfile, slo: Slo, salt: str,
-        clock: Callable[[], float] = monotonic,
+        pools: Mapping[str, CostProfile] | None = None, clock: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
         self._name = routing.policy
-        self._rule = Routing(routing.policy, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo)
+        self._rule = Routing(
+            routing.policy, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools
+        )
         self._clock = clock
         self._rng = random.Random(f"{routing.seed}:{salt}")  # noqa: S311 - spreads load, guards nothing
         self._warned = False
@@ -110,6 +121,11 @@ class Policy:
     def name(self) -> str:
         """Return the configured policy's name."""
         return self._name
+
+    @property
+    def never_remote(self) -> bool:
+        """Tell whether there are no prefill workers by design."""
+        return self._name == "colocated"
 
     def route(
         self,
@@ -120,7 +136,7 @@ class Policy:
         known: Circumstances,
     ) -> Decision:
         """Decide where a prefill runs; by the shortest queue when the profile cannot predict what the rule needs."""
-        if not prefill:
+        if not prefill and not self.never_remote:
             return Decision(remote=None, reason="no-prefill-worker")
         decision = self._rule.decide(
             task,

@@ -68,7 +68,7 @@ def test_shortest_queue_wins_also_when_the_profile_cannot_predict() -> None:
 def test_every_policy_can_be_chosen_and_decides(name: str) -> None:
     found = decide(policy(name), [view("a"), view("b")], Circumstances(later=True, answer=100, rate=1))
     assert found.remote in (None, "a", "b")
-    assert decide(policy(name), []).reason == "no-prefill-worker"
+    assert decide(policy(name), []).reason == ("colocated" if name == "colocated" else "no-prefill-worker")
 
 
 def test_fixed_x_draws_its_share() -> None:

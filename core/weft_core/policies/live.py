@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft_core.cost import CostProfile, CostProfileError
+from weft_core.cost import CostProfile, CostProfileError, TransferCost
 from weft_core.policies.catalogue import BINDINGS, POLICIES, REASONS, BindingName, ModeName, parameters
 from weft_core.policies.codes import ROUND_ROBIN
 from weft_core.policies.decide import decide
@@ -19,6 +19,7 @@ from weft_core.policies.snapshot import (
     PrefillWorkerView,
 )
 from weft_core.slo import Slo
+from weft_core.transfers import transfer_between
 
 ALONE = Circumstances()
 
@@ -43,12 +44,19 @@ def queue_seconds(queue: Iterable[PrefillTask], *, degree: int, profile: CostPro
 
 
 class Routing:
-    """The routing rule of a service, with its parameters, cost profile and SLO."""
+    """The routing rule of a service, with its parameters, cost profiles and SLO."""
 
     def __init__(
-        self, policy: str, *, mode: str, overrides: Mapping[str, float], profile: CostProfile, slo: Slo
+        self,
+        policy: str,
+        *,
+        mode: str,
+        overrides: Mapping[str, float],
+        profile: CostProfile,
+        slo: Slo,
+        pools: Mapping[str, CostProfile] | None = None,
     ) -> None:
-        """Look the rule up.
+        """Look the rule up; ``profile`` is the decode worker's, ``pools`` has those of pools that differ from it.
 
         Raises:
             PolicyError: there is no such policy, mode or parameter, or a value is out of range.
@@ -56,6 +64,8 @@ class Routing:
         self._params = parameters(policy, mode, overrides)
         self._code = POLICIES[policy].code
         self._profile = profile
+        self._pools = pools or {}
+        self._links: dict[tuple[int, int, str], tuple[TransferCost, TransferCost]] = {}
         self._slo = slo
 
     def decide(
@@ -120,12 +130,13 @@ class Routing:
         now: float,
         cached: Mapping[str, int],
     ) -> list[float]:
-        of_degree: dict[int, tuple[float, float, float, float]] = {}
+        of_kind: dict[tuple[int, str], tuple[float, float, float, float]] = {}
         remote: list[float] = []
         for view in prefill:
-            known = of_degree.get(view.degree)
+            kind = view.degree, view.pool
+            known = of_kind.get(kind)
             if known is None:
-                known = of_degree[view.degree] = self._degree(task, local_degree, view.degree)
+                known = of_kind[kind] = self._kind(task, local_degree, view)
             own, read, back, rate = known
             windowed = view.windowed_ttft
             remote += (
@@ -134,16 +145,32 @@ class Routing:
             )  # fmt: skip
         return remote
 
-    def _degree(self, task: PrefillTask, local: int, degree: int) -> tuple[float, float, float, float]:
-        """Return T_pre of the task on a degree, T_kv of its history there and of its increment back, and the rate."""
-        own = prefill_seconds(task, degree=degree, profile=self._profile)
+    def _kind(self, task: PrefillTask, local: int, view: PrefillWorkerView) -> tuple[float, float, float, float]:
+        """Return T_pre of the task on a worker, T_kv of its history there and of its increment back, and the rate."""
+        profile = self._pools.get(view.pool, self._profile)
+        own = prefill_seconds(task, degree=view.degree, profile=profile)
         try:
-            read = self._profile.t_kv(task.history, source=local, destination=degree)
-            back = self._profile.t_kv(task.increment, source=degree, destination=local)
+            if profile is self._profile:
+                read = profile.t_kv(task.history, source=local, destination=view.degree)
+                back = profile.t_kv(task.increment, source=view.degree, destination=local)
+            else:
+                there, home = self._between(local, view, profile)
+                read, back = there.seconds(task.history), home.seconds(task.increment)
         except CostProfileError:
             return own, math.nan, math.nan, math.nan
         moved = self._profile.kv_bytes_per_token * task.increment
         return own, read, back, moved / back if back > 0 else math.inf
+
+    def _between(self, local: int, view: PrefillWorkerView, profile: CostProfile) -> tuple[TransferCost, TransferCost]:
+        """Return T_kv from the decode worker to a worker of another pool, and from there; worked out once."""
+        key = local, view.degree, view.pool
+        if key not in self._links:
+            own, degree = self._profile, view.degree
+            self._links[key] = (
+                transfer_between(own, profile, source_degree=local, destination_degree=degree, link="inter-node"),
+                transfer_between(profile, own, source_degree=degree, destination_degree=local, link="inter-node"),
+            )
+        return self._links[key]
 
 
 class Binding:

@@ -39,7 +39,7 @@ class PrefillWorkerView:
 
     ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
     mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
-    this router last chose it, on the clock of ``Routing.decide``.
+    this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool.
     """
 
     worker: str
@@ -49,6 +49,7 @@ class PrefillWorkerView:
     windowed_ttft: float | None
     kv_use: float = math.nan
     used_at: float = -math.inf
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Assemble the CustomResourceDefinitions from the API types."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from weft_operator.api.cost_profile import CostProfileSpec
@@ -35,11 +36,25 @@ def service_crd() -> Manifest:
     schema["required"] = ["spec"]
     columns = [
         ("Ready", "string", _condition("Ready"), "Whether requests are served by all planned workers"),
-        ("Plan", "string", ".status.planSummary", "Prefill and decode workers: P4x2 is two of 4 GPUs each"),
+        (
+            "Plan",
+            "string",
+            ".status.planSummary",
+            "Workers: P4x2 is two prefill workers of 4 GPUs; D decode, C co-located",
+        ),
         ("GPUs", "integer", ".status.plan.gpus", "GPUs the plan takes"),
         ("SLO", "string", ".status.sloSummary", "Whether the plan should hold the SLO"),
         ("TTFT", "string", ".status.ttftSummary", "Predicted TTFT at the SLO's percentile"),
         ("ITL", "string", ".status.itlSummary", "Predicted ITL at the SLO's percentile"),
+    ]
+    wide = [
+        ("Layout", "string", ".status.plan.layout", "Who prefills: disaggregated or colocated"),
+        (
+            "Cost/h",
+            "number",
+            ".status.plan.predicted.costPerHour",
+            "Price of all GPUs for an hour, where pools have prices",
+        ),
     ]
     return _crd(
         plural=PLURAL,
@@ -48,6 +63,7 @@ def service_crd() -> Manifest:
         short=["dis"],
         schema=schema,
         columns=columns,
+        wide=wide,
         status=True,
     )
 
@@ -79,6 +95,7 @@ def _crd(
     short: list[str],
     schema: Manifest,
     columns: list[tuple[str, str, str, str]],
+    wide: Sequence[tuple[str, str, str, str]] = (),
     status: bool = False,
 ) -> Manifest:
     version: Manifest = {
@@ -88,6 +105,10 @@ def _crd(
         "additionalPrinterColumns": [
             *({"name": n, "type": t, "jsonPath": path, "description": text} for n, t, path, text in columns),
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+            *(
+                {"name": n, "type": t, "jsonPath": path, "description": text, "priority": 1}
+                for n, t, path, text in wide
+            ),
         ],
         "schema": {"openAPIV3Schema": schema},
     }

@@ -51,6 +51,10 @@ def _classes_known(spec: "DisaggInferenceServiceSpec") -> bool:
     return all(item.name in known for item in spec.slo.classes or ())
 
 
+def _has_pool_for_both(spec: "DisaggInferenceServiceSpec") -> bool:
+    return "colocated" not in spec.planning.layouts or any(len(set(pool.roles)) == 2 for pool in spec.capacity.pools)
+
+
 class DisaggInferenceServiceSpec(ApiModel):
     """What is wanted."""
 
@@ -92,6 +96,19 @@ class DisaggInferenceServiceSpec(ApiModel):
             "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
             "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
             _bounds_fit,
+        ),
+        Rule(
+            "!('colocated' in self.planning.layouts)"
+            " || self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles)",
+            "spec.planning.layouts: colocated needs a pool with the roles prefill and decode; add the missing one, "
+            "or remove colocated",
+            _has_pool_for_both,
+        ),
+        Rule(
+            "self.routing.policy != 'colocated' || self.planning.layouts.all(l, l == 'colocated')",
+            "spec.routing.policy: colocated leaves prefill workers idle; set spec.planning.layouts to [colocated], or "
+            "choose another policy",
+            lambda s: s.routing.policy != "colocated" or set(s.planning.layouts) == {"colocated"},
         ),
         Rule(
             "!has(self.workload.rounds) || !has(self.workload.firstPrompt) || !has(self.workload.increment)"

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from weft_core.durations import parse_duration
+from weft_core.layouts import LayoutKind
 from weft_core.policies.catalogue import (
     DEFAULT_BINDING,
     DEFAULT_CAP,
@@ -64,14 +65,27 @@ class Profile(ApiModel):
 
     ref: ProfileRef | None = None
     """A measured profile."""
+    refs: (
+        Annotated[
+            list[ProfileRef],
+            Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}),
+        ]
+        | None
+    ) = None
+    """Measured profiles, one for each GPU type of the pools."""
     analytic: Analytic | None = None
     """A profile derived from the model's dimensions and the GPU's data sheet."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "has(self.ref) != has(self.analytic)",
-            "spec.profile: give exactly one of ref and analytic",
-            lambda p: (p.ref is None) != (p.analytic is None),
+            "(has(self.ref) ? 1 : 0) + (has(self.refs) ? 1 : 0) + (has(self.analytic) ? 1 : 0) == 1",
+            "spec.profile: give exactly one of ref, refs and analytic",
+            lambda p: sum(source is not None for source in (p.ref, p.refs, p.analytic)) == 1,
+        ),
+        Rule(
+            None,  # the list is keyed by name
+            "spec.profile.refs: names a CostProfile twice; remove one",
+            lambda p: len({item.name for item in p.refs or ()}) == len(p.refs or ()),
         ),
     )
 
@@ -120,8 +134,14 @@ class Planning(ApiModel):
     """latency holds the SLO at the highest load; cost takes the cheapest plan that holds it with headroom."""
     mode: Literal["Auto", "Off"] = "Auto"
     """Auto plans anew when the spec changes; Off keeps the plan in force, and makes one only where there is none."""
+    layouts: Annotated[
+        list[LayoutKind], Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ["disaggregated"]  # noqa: RUF012 - pydantic copies it
+    """Layouts to choose from: disaggregated, and colocated, whose workers all prefill for their own sessions."""
+    mixed_degrees: bool | None = None
+    """Whether workers of one role may differ in degree and pool; absent, they may where there are several pools."""
     prefill: Bounds = Bounds()
-    """Bounds on prefill workers."""
+    """Bounds on prefill workers; a colocated layout has none."""
     decode: Bounds = Bounds()
     """Bounds on decode workers."""
     ratio: WorkerRatio | None = None
@@ -134,6 +154,19 @@ class Planning(ApiModel):
     """Share by which another layout must be better than the one in force to replace it."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the planner; the same inputs and seed give the same plan."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.layouts.all(l, l in ['disaggregated', 'colocated'])",
+            "spec.planning.layouts: symmetric and hybrid layouts are only advised yet; use disaggregated and colocated",
+            lambda p: set(p.layouts) <= {"disaggregated", "colocated"},
+        ),
+        Rule(
+            None,  # the list is a set
+            "spec.planning.layouts: names a layout twice; remove one",
+            lambda p: len(set(p.layouts)) == len(p.layouts),
+        ),
+    )
 
 
 class Routing(ApiModel):

@@ -34,7 +34,7 @@ class PlannedGroup(ApiModel):
     """Workers of one role, degree and pool."""
 
     role: Role
-    """prefill or decode."""
+    """prefill or decode; in a colocated layout all are decode."""
     degree: int
     """Tensor-parallel degree: GPUs of one worker."""
     replicas: int
@@ -115,7 +115,7 @@ class Predicted(ApiModel):
     attainment: Estimate | None = None
     """Share that meets the SLO, counted as reading says."""
     reading: ShortText | None = None
-    """What attainment counts."""
+    """What attainment counts: the unit and the ITL statistic of spec.slo."""
     readings: Annotated[dict[str, float] | None, Field(max_length=8)] = None
     """Attainment under every reading."""
     goodput: Estimate | None = None
@@ -181,7 +181,7 @@ class PlanStatus(ApiModel):
     objective: ShortText
     """latency or cost."""
     layout: ShortText | None = None
-    """disaggregated, colocated, symmetric or hybrid."""
+    """disaggregated; or colocated: no prefill workers, every decode worker prefills for its own sessions."""
     policy: Policy | None = None
     """The rules that the predictions were made with; absent for phases alone."""
     groups: Annotated[list[PlannedGroup], Field(max_length=64)]
@@ -231,7 +231,7 @@ class Status(ApiModel):
     plan: PlanStatus | None = None
     """The plan in force."""
     plan_summary: ShortText | None = None
-    """The plan in short: P4x2 D8x1 is two prefill workers of 4 GPUs and one decode worker of 8."""
+    """The plan in short: P4x2 D8x1 is two prefill workers of 4 GPUs and one decode worker of 8; C means co-located."""
     slo_summary: ShortText | None = None
     """Whether the plan should hold the SLO: met or missed."""
     ttft_summary: ShortText | None = None

@@ -1,12 +1,13 @@
 """What latencies are promised, and the load the first plan is made for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
+from weft_core.slo import ItlStatistic, Unit
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, Duration, Fraction, ObjectName
 
@@ -39,7 +40,7 @@ class SloClass(ApiModel):
 
 
 class Slo(ApiModel):
-    """The service level objective; a session counts when every TTFT and its mean ITL are within the thresholds."""
+    """The service level objective: thresholds, how much must meet them, and how that is counted."""
 
     ttft: Duration
     """Longest time to the first token of a round, queueing included."""
@@ -48,7 +49,11 @@ class Slo(ApiModel):
     percentile: Literal[50, 90, 95, 99] = 95
     """Percentile of rounds that predictions are made for."""
     attainment: Fraction = 0.9
-    """Share of sessions that must meet both thresholds."""
+    """Share of sessions, or rounds, that must meet both thresholds."""
+    unit: Unit = "session"
+    """What attainment counts: sessions of which every TTFT and the ITL over all tokens are met, or single rounds."""
+    itl_statistic: ItlStatistic = "mean"
+    """Which of the times between the unit's tokens must be within itl: their mean, their P95, or the largest."""
     classes: Annotated[list[SloClass], Field(max_length=MOST_CLASSES, json_schema_extra=BY_NAME)] | None = None
     """Thresholds of their own for classes of spec.workload.classes."""
 
@@ -97,8 +102,12 @@ def _rising(numbers: Sequence[float]) -> bool:
     return all(a <= b for a, b in pairwise(numbers))
 
 
-def _times_rise(times: Sequence[str]) -> bool:
-    return _rising([parse_duration(item) for item in times])
+def _plain(numbers: Sequence[float]) -> Sequence[float]:
+    return numbers
+
+
+def _in_seconds(times: Sequence[str]) -> Sequence[float]:
+    return [parse_duration(item) for item in times]
 
 
 def _shares_fit(q: "Quantiles | GapQuantiles") -> bool:
@@ -113,6 +122,20 @@ def _one_shape(figure: "Rounds | Tokens | Gap") -> bool:
     return sum(shape is not None for shape in (figure.cv, figure.quantiles, figure.histogram)) <= 1
 
 
+def _quantile_rules(values: str, numbers: Callable[[Any], Sequence[float]]) -> tuple[Rule, ...]:
+    """Return the rules of a shape by quantiles; both arguments turn its values into what can be compared."""
+    return (
+        Rule(_AT, _AT_MESSAGE, _shares_fit),
+        Rule(f"{values}.isSorted()", _VALUES_MESSAGE, lambda q: _rising(numbers(q.values))),
+    )
+
+
+def _histogram_rules(edges: str, numbers: Callable[[Any], Sequence[float]]) -> tuple[Rule, ...]:
+    """Return the rules of a shape by bins; both arguments turn its edges into what can be compared."""
+    cel = f"size(self.edges) == size(self.weights) + 1 && {edges}.isSorted() && self.weights.exists(w, w > 0.0)"
+    return (Rule(cel, _EDGES_MESSAGE, lambda h: _bins_fit(numbers(h.edges), h.weights)),)
+
+
 class Quantiles(ApiModel):
     """A shape by quantiles, straight in between."""
 
@@ -121,10 +144,7 @@ class Quantiles(ApiModel):
     values: Values
     """The share at[i] of all values is not above values[i]; two equal values side by side are a step."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(_AT, _AT_MESSAGE, _shares_fit),
-        Rule("self.values.isSorted()", _VALUES_MESSAGE, lambda q: _rising(q.values)),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = _quantile_rules("self.values", _plain)
 
 
 class Histogram(ApiModel):
@@ -135,13 +155,7 @@ class Histogram(ApiModel):
     weights: Weights
     """How much lies in each bin; any sum."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "size(self.edges) == size(self.weights) + 1 && self.edges.isSorted() && self.weights.exists(w, w > 0.0)",
-            _EDGES_MESSAGE,
-            lambda h: _bins_fit(h.edges, h.weights),
-        ),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = _histogram_rules("self.edges", _plain)
 
 
 class GapQuantiles(ApiModel):
@@ -152,10 +166,7 @@ class GapQuantiles(ApiModel):
     values: Times
     """The share at[i] of all gaps is not above values[i]."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(_AT, _AT_MESSAGE, _shares_fit),
-        Rule("self.values.map(v, duration(v)).isSorted()", _VALUES_MESSAGE, lambda q: _times_rise(q.values)),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = _quantile_rules("self.values.map(v, duration(v))", _in_seconds)
 
 
 class GapHistogram(ApiModel):
@@ -166,14 +177,7 @@ class GapHistogram(ApiModel):
     weights: Weights
     """How much lies in each bin; any sum."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "size(self.edges) == size(self.weights) + 1 && self.edges.map(e, duration(e)).isSorted()"
-            " && self.weights.exists(w, w > 0.0)",
-            _EDGES_MESSAGE,
-            lambda h: _bins_fit([parse_duration(edge) for edge in h.edges], h.weights),
-        ),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = _histogram_rules("self.edges.map(e, duration(e))", _in_seconds)
 
 
 class Rounds(ApiModel):

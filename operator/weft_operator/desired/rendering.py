@@ -1,7 +1,7 @@
 """What the builders are given, and the names and labels they share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft_core.plan import Plan, Role, content_hash
@@ -23,6 +23,13 @@ class PlanRecord:
     plan: Plan
     profile: Mapping[str, Any]
     request_hash: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The profile of each planned pool where pools differ; empty where ``profile`` is that of all."""
+
+    @property
+    def paired(self) -> bool:
+        """Tell whether workers hand KV to each other: co-located ones do not."""
+        return self.plan.layout != "colocated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ outlives it, so the engine's preStop waits in the sidecar until live requests ha
 
 from weft_core.plan import content_hash
 from weft_operator.api.capacity import Pool
+from weft_operator.desired.config import profile_key
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     CONFIG_VOLUME,
@@ -22,7 +23,7 @@ from weft_operator.desired.router import (
 )
 from weft_operator.desired.security import container_security, pod_security
 from weft_operator.engines import EngineContainer, EngineRequest, engine_container
-from weft_operator.engines.container import ROUTER_PORT, SIDE_CHANNEL_PORT
+from weft_operator.engines.container import CONFIG_FOLDER, ROUTER_PORT, SIDE_CHANNEL_PORT
 from weft_operator.fleet import Worker
 from weft_operator.manifest import (
     DEGREE_LABEL,
@@ -80,7 +81,13 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
     pool = rendering.pool(worker.pool)
     engine = engine_container(
         rendering.spec,
-        EngineRequest(role=worker.role, degree=worker.degree, default_image=rendering.settings.mock_image),
+        EngineRequest(
+            role=worker.role,
+            degree=worker.degree,
+            default_image=rendering.settings.mock_image,
+            paired=rendering.record.paired,
+            profile_file=f"{CONFIG_FOLDER}/{_profile_key(rendering, worker)}",
+        ),
     )
     pod: Manifest = {
         "serviceAccountName": rendering.name(),
@@ -113,6 +120,10 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
     if rendering.spec.engine.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret} for secret in rendering.spec.engine.image_pull_secrets]
     return pod
+
+
+def _profile_key(rendering: Rendering, worker: Worker) -> str:
+    return profile_key(worker.pool) if worker.pool in rendering.record.profiles else "profile.json"
 
 
 def _sidecar(rendering: Rendering, worker: Worker, name: str) -> Manifest:
@@ -152,7 +163,7 @@ def _engine(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineCont
         "livenessProbe": http_probe("/engine/livez", period=10, failures=3, timeout=5),
         "lifecycle": {"preStop": {"httpGet": {"path": "/engine/prestop", "port": ROUTER_PORT}}},
         "volumeMounts": [
-            {"name": CONFIG_VOLUME, "mountPath": "/etc/weft", "readOnly": True},
+            {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True},
             {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
             {"name": _SHM_VOLUME, "mountPath": "/dev/shm"},  # noqa: S108 - an emptyDir of the pod
             *engine.mounts,
@@ -182,7 +193,7 @@ def _engine_env(rendering: Rendering, engine: EngineContainer) -> list[Manifest]
 def _engine_resources(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineContainer) -> Manifest:
     """Return the engine's resources: devices from the pool, requests equal to limits as extended resources need."""
     devices = {pool.resource: str(worker.degree)}
-    if pool.rdma is not None:
+    if pool.rdma is not None and rendering.record.paired:
         devices[pool.rdma.resource] = str(pool.rdma.count)
     asked = resources_of(rendering.spec.engine.resources)
     requests = {**{name: str(amount) for name, amount in engine.requests.items()}, **asked.get("requests", {})}

@@ -8,16 +8,21 @@ from weft_operator.manifest import Manifest
 ENGINE_PORT = 8000
 SIDE_CHANNEL_PORT = 5600
 ROUTER_PORT = 8080
-PROFILE_FILE = "/etc/weft/profile.json"
+CONFIG_FOLDER = "/etc/weft"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """The worker an engine is started for; ``default_image`` serves where the spec names none."""
+    """The worker an engine is started for; ``default_image`` serves where the spec names none.
+
+    ``paired``: it hands KV to workers of the other role; ``profile_file`` is its cost profile, for the mock engine.
+    """
 
     role: Role
     degree: int
     default_image: str
+    paired: bool = True
+    profile_file: str = f"{CONFIG_FOLDER}/profile.json"
 
 
 @dataclass(frozen=True, slots=True)

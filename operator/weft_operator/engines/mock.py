@@ -3,7 +3,6 @@
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.engines.container import (
     ENGINE_PORT,
-    PROFILE_FILE,
     SIDE_CHANNEL_PORT,
     EngineContainer,
     EngineRequest,
@@ -16,9 +15,9 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
     args = [
         "mock-engine",
         f"--model={spec.model.name}",
-        f"--profile={PROFILE_FILE}",
+        f"--profile={request.profile_file}",
         f"--degree={request.degree}",
-        f"--role={request.role}",
+        f"--role={request.role if request.paired else 'both'}",
         f"--listen=127.0.0.1:{ENGINE_PORT}",
         "--side-channel-host=$(POD_IP)",
         f"--side-channel-port={SIDE_CHANNEL_PORT}",
@@ -27,7 +26,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         f"--kv-lease-seconds={transfer.lease_seconds}",
         f"--handle-ttl-seconds={transfer.handle_ttl_seconds}",
     ]
-    if transfer.bidirectional:
+    if transfer.bidirectional and request.paired:
         args.append("--bidirectional")
     if mock is not None:
         args.append(f"--time-scale={mock.time_scale:g}")

@@ -1,4 +1,4 @@
-"""vLLM 0.32 with the NIXL connector: prefill workers produce KV, decode workers consume it.
+"""vLLM 0.32 with the NIXL connector: prefill workers produce KV, decode workers consume it; co-located ones need none.
 
 Flags and settings: vLLM 0.32's ``vllm serve`` and its NixlConnector (docs/features/nixl_connector_usage). The API
 server listens on loopback, because only the sidecar in the same pod may reach it: it accepts transfer parameters
@@ -18,6 +18,10 @@ START_SECONDS = 1800
 """Loading 140 GB at 100 MB/s takes 1,400 s; compiling and capturing graphs some minutes more."""
 
 _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
+_SIDE_CHANNEL = (
+    ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
+    ("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT)),
+)
 _MODEL_VOLUME = "model"
 
 
@@ -34,8 +38,9 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         f"--dtype={spec.model.dtype}",
         f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
         f"--gpu-memory-utilization={spec.engine.memory_fraction:g}",
-        f"--kv-transfer-config={_transfer_config(spec, request)}",
     ]
+    if request.paired:
+        args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
     if revision:
         args.append(f"--revision={revision}")
     return EngineContainer(
@@ -43,8 +48,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         command=("vllm", "serve"),
         args=(*args, *spec.engine.args),
         env=(
-            ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
-            ("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT)),
+            *(_SIDE_CHANNEL if request.paired else ()),
             ("VLLM_NO_USAGE_STATS", "1"),
             # The root file system is read-only and user 65532 has no home in most images.
             ("HOME", "/tmp"),  # noqa: S108 - an emptyDir of the pod

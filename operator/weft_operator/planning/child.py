@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft_core.plan import Plan, PlanError, plan_from_json
+from weft_core.plan import Plan, PlanError, canonical_json, plan_from_json
 from weft_operator.planning.request import Request
 
 PLANNER = (sys.executable, "-m", "weft_planner", "solve")
@@ -28,10 +28,11 @@ _TAIL = 400
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planner's plan and the cost profile it used."""
+    """The planner's plan and the cost profile it used, and that of each planned pool where pools differ."""
 
     plan: Plan
     profile: Mapping[str, Any]
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,18 @@ def _read(status: int | None, out: bytes, err: str) -> Answer:
         plan = body["plan"]
         if not isinstance(plan, dict):
             raise TypeError(f"plan: an object is expected, not {type(plan).__name__}")
-        return Planned(plan=plan_from_json(plan), profile=dict(body["profile"]))
-    except (ValueError, KeyError, TypeError, PlanError) as error:
+        made = plan_from_json(plan)
+        return Planned(plan=made, profile=dict(body["profile"]), profiles=_differing(made, body.get("profiles", {})))
+    except (ValueError, KeyError, TypeError, AttributeError, PlanError) as error:
         return Refused("PlannerCrashed", f"the planner's answer cannot be read: {error!r}", passing=True)
+
+
+def _differing(plan: Plan, profiles: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the profile of each pool that the plan uses, none when they are all the same."""
+    used: dict[str, Mapping[str, Any]] = {
+        pool: dict(profiles[pool]) for pool in sorted({group.pool for group in plan.groups}) if pool in profiles
+    }
+    return used if len({canonical_json(profile) for profile in used.values()}) > 1 else {}
 
 
 def _signal_name(number: int) -> str:

@@ -1,0 +1,31 @@
+"""One manifest that ``kubectl apply`` must refuse, with the words that tell the user what is wrong.
+
+Every case is one change of a valid manifest. ``rule`` is the whole message of a rule over several fields, which
+the operator's own check gives in the same words; ``words`` are parts of the API server's message elsewhere.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft_operator.manifest import Manifest
+from weft_operator_tests.valid import changed, service
+
+
+@dataclass(frozen=True)
+class Case:
+    """One invalid manifest."""
+
+    name: str
+    body: Manifest
+    rule: str = ""
+    words: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """Return what the API server's message must hold."""
+        return (self.rule,) if self.rule else self.words
+
+
+def one_change(name: str, path: str, value: Any, *, rule: str = "", words: tuple[str, ...] = ()) -> Case:
+    """Return a service with one field set to what is refused."""
+    return Case(name, changed(service(), path, value), rule, words)

@@ -1,0 +1,398 @@
+"""Services that ``kubectl apply`` must refuse for what several fields say together, and for bounds of newer fields."""
+
+from weft_operator_tests.invalid_case import Case, one_change
+from weft_operator_tests.valid import REMOVED, VLLM, changed, service, vllm_service
+
+POOL = {"name": "h20", "gpuType": "nvidia-h20"}
+
+RULE_CASES: tuple[Case, ...] = (
+    one_change(
+        "long-name",
+        "metadata.name",
+        "a" * 41,
+        rule="metadata.name: use at most 40 characters a-z, 0-9 and -, beginning with a letter; "
+        "names of workers and Services are made from it",
+    ),
+    one_change(
+        "name-with-dot",
+        "metadata.name",
+        "llama.70b",
+        rule="metadata.name: use at most 40 characters a-z, 0-9 and -, beginning with a letter; "
+        "names of workers and Services are made from it",
+    ),
+    one_change(
+        "engine-to-come",
+        "spec.engine.type",
+        "sglang",
+        rule="spec.engine.type: sglang and tensorrt-llm are not supported yet; use vllm or mock",
+    ),
+    one_change(
+        "vllm-without-image",
+        "spec.engine.type",
+        "vllm",
+        rule="spec.engine.image: type vllm needs an image; name one with vLLM 0.32 or newer",
+    ),
+    Case(
+        "mock-settings-for-vllm",
+        changed(vllm_service(), "spec.engine", {**VLLM, "mock": {"timeScale": 0.5}}),
+        rule="spec.engine.mock: only for type mock; remove it or set spec.engine.type to mock",
+    ),
+    Case(
+        "argument-of-the-operator",
+        changed(vllm_service(), "spec.engine.args", ["--tensor-parallel-size=2"]),
+        rule="spec.engine.args: the operator sets --host, --port, --model, --served-model-name, "
+        "--tensor-parallel-size, --pipeline-parallel-size, --kv-transfer-config, --max-model-len, --dtype, "
+        "--kv-cache-dtype, --gpu-memory-utilization, --api-key from other fields; remove them here",
+    ),
+    Case(
+        "argument-with-underscores",
+        changed(vllm_service(), "spec.engine.args", ["--kv_transfer_config", "{}"]),
+        rule="spec.engine.args: the operator sets --host, --port, --model, --served-model-name, "
+        "--tensor-parallel-size, --pipeline-parallel-size, --kv-transfer-config, --max-model-len, --dtype, "
+        "--kv-cache-dtype, --gpu-memory-utilization, --api-key from other fields; remove them here",
+    ),
+    one_change(
+        "variable-of-the-operator",
+        "spec.engine.env",
+        [{"name": "POD_IP", "value": "10.0.0.1"}],
+        rule="spec.engine.env: names that begin with WEFT_, POD_, NODE_ or VLLM_NIXL_ are set by the operator; "
+        "remove this one",
+    ),
+    one_change(
+        "two-model-sources",
+        "spec.model.source",
+        {"huggingFace": {}, "pvc": {"claimName": "models"}},
+        rule="spec.model.source: give exactly one of huggingFace and pvc",
+    ),
+    one_change(
+        "ttft-below-itl",
+        "spec.slo",
+        {"ttft": "30ms", "itl": "40ms"},
+        rule="spec.slo.ttft: must be longer than spec.slo.itl; a prefill takes longer than one decode step",
+    ),
+    one_change(
+        "itl-of-zero",
+        "spec.slo.itl",
+        "0ms",
+        rule="spec.slo.itl: must be longer than 0; 50ms is common",
+    ),
+    one_change(
+        "degree-of-three",
+        "spec.capacity.pools.0.degrees",
+        [1, 3],
+        rule="spec.capacity.pools.degrees: must be powers of two (1, 2, 4, 8, 16, 32, 64)",
+    ),
+    one_change(
+        "degree-above-the-node",
+        "spec.capacity.pools.0.degrees",
+        [8, 16],
+        rule="spec.capacity.pools.degrees: a worker cannot span nodes yet; remove the degrees above gpusPerNode",
+    ),
+    one_change(
+        "nobody-prefills",
+        "spec.capacity.pools.0.roles",
+        ["decode"],
+        rule="spec.capacity.pools: no pool has the role prefill; add it to the roles of one",
+    ),
+    one_change(
+        "nobody-decodes",
+        "spec.capacity.pools.0.roles",
+        ["prefill"],
+        rule="spec.capacity.pools: no pool has the role decode; add it to the roles of one",
+    ),
+    one_change(
+        "pool-above-the-budget",
+        "spec.capacity.pools.0.gpus",
+        32,
+        rule="spec.capacity.pools.gpus: is above spec.capacity.gpus; lower it or raise the budget",
+    ),
+    one_change(
+        "rdma-is-the-gpu",
+        "spec.capacity.pools.0.rdma",
+        {"resource": "nvidia.com/gpu"},
+        rule="spec.capacity.pools.rdma.resource: is the same as the GPU's resource; name the network device's",
+    ),
+    one_change(
+        "toleration-with-value",
+        "spec.capacity.pools.0.tolerations",
+        [{"key": "gpu", "operator": "Exists", "value": "h20"}],
+        rule="tolerations: operator Exists takes no value; remove value or use operator Equal",
+    ),
+    one_change(
+        "toleration-without-key",
+        "spec.capacity.pools.0.tolerations",
+        [{"value": "h20"}],
+        rule="tolerations: operator Equal needs a key; add it or use operator Exists",
+    ),
+    one_change(
+        "two-profiles",
+        "spec.profile",
+        {"ref": {"name": "measured"}, "analytic": {}},
+        rule="spec.profile: give exactly one of ref, refs and analytic",
+    ),
+    one_change(
+        "no-profile",
+        "spec.profile",
+        {},
+        rule="spec.profile: give exactly one of ref, refs and analytic",
+    ),
+    one_change(
+        "min-above-max",
+        "spec.planning.prefill",
+        {"min": 3, "max": 2},
+        rule="spec.planning: min is above max; lower min or raise max",
+    ),
+    one_change(
+        "bounds-above-the-budget",
+        "spec.planning",
+        {"prefill": {"min": 10}, "decode": {"min": 7}},
+        rule="spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
+        "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
+    ),
+    one_change(
+        "session-longer-than-context",
+        "spec.model.maxModelLen",
+        4096,
+        rule="spec.workload: the mean session is longer than spec.model.maxModelLen; "
+        "raise maxModelLen or shorten the workload",
+    ),
+    one_change(
+        "variation-below-zero", "spec.workload.decode.cv", -0.5, words=("spec.workload.decode.cv", "equal to 0")
+    ),
+    one_change(
+        "unknown-arrivals", "spec.workload.arrivals", {"process": "pareto"}, words=("arrivals.process", "Unsupported")
+    ),
+    one_change(
+        "gap-quantiles-without-unit",
+        "spec.workload.gap",
+        {"mean": "2s", "quantiles": {"at": [0, 1], "values": ["0", "4"]}},
+        words=("spec.workload.gap.quantiles.values[0]", "should match"),
+    ),
+    one_change(
+        "class-without-share",
+        "spec.workload.classes",
+        [{"name": "chat"}],
+        words=("spec.workload.classes[0].share: Required value",),
+    ),
+    one_change(
+        "same-class-twice",
+        "spec.workload.classes",
+        [{"name": "chat", "share": 1}, {"name": "chat", "share": 2}],
+        words=("spec.workload.classes[1]", "Duplicate value"),
+    ),
+    one_change("preset-of-words", "spec.workload.preset", "GAIA", words=("spec.workload.preset", "should match")),
+    one_change(
+        "two-shapes",
+        "spec.workload.increment",
+        {"mean": 800, "cv": 1, "quantiles": {"at": [0, 1], "values": [1, 1600]}},
+        rule="spec.workload: give at most one of cv, quantiles and histogram of a figure; remove the others",
+    ),
+    one_change(
+        "quantiles-that-end-early",
+        "spec.workload.decode.quantiles",
+        {"at": [0, 0.5], "values": [1, 600]},
+        rule="spec.workload.quantiles: at must rise from 0 to 1 and be as long as values; correct the lists",
+    ),
+    one_change(
+        "quantiles-that-fall",
+        "spec.workload.decode.quantiles",
+        {"at": [0, 0.5, 1], "values": [1, 600, 500]},
+        rule="spec.workload.quantiles: values must not fall; sort them",
+    ),
+    one_change(
+        "gaps-that-fall",
+        "spec.workload.gap.quantiles",
+        {"at": [0, 0.5, 1], "values": ["0s", "1m", "50s"]},
+        rule="spec.workload.quantiles: values must not fall; sort them",
+    ),
+    one_change(
+        "histogram-without-weight",
+        "spec.workload.rounds.histogram",
+        {"edges": [1, 5, 9], "weights": [0, 0]},
+        rule="spec.workload.histogram: edges must not fall and be one more than weights, of which one must be above 0; "
+        "correct the lists",
+    ),
+    one_change(
+        "bursts-without-variation",
+        "spec.workload.arrivals",
+        {"process": "gamma"},
+        rule="spec.workload.arrivals.cv: needed for process gamma and for no other; add or remove it",
+    ),
+    one_change(
+        "replay-of-nothing",
+        "spec.workload.arrivals",
+        {"process": "replayed"},
+        rule="spec.workload.arrivals.timestamps: needed for process replayed and for no other; add or remove them",
+    ),
+    one_change(
+        "timestamps-that-fall",
+        "spec.workload.arrivals",
+        {"process": "replayed", "timestamps": [0, 3, 2]},
+        rule="spec.workload.arrivals.timestamps: must not fall, and not all be the same; sort them",
+    ),
+    one_change(
+        "preset-and-trace",
+        "spec.workload",
+        {"preset": "ampd/gaia", "traceConfigMap": {"name": "trace", "key": "all"}, "arrivalRate": 1},
+        rule="spec.workload: give one of preset and traceConfigMap; remove the other",
+    ),
+    one_change(
+        "no-increment",
+        "spec.workload.increment",
+        REMOVED,
+        rule="spec.workload: needs rounds, firstPrompt, increment and decode; add them, a preset or a traceConfigMap",
+    ),
+    one_change(
+        "preset-without-rate",
+        "spec.workload",
+        {"preset": "ampd/gaia"},
+        rule="spec.workload.arrivalRate: is needed, in sessions per second; add it",
+    ),
+    one_change(
+        "slo-of-no-class",
+        "spec.slo.classes",
+        [{"name": "chat", "ttft": "1s"}],
+        rule="spec.slo.classes: names a class that spec.workload.classes lacks; add it there or remove it here",
+    ),
+    one_change("slo-per-token", "spec.slo.unit", "token", words=("spec.slo.unit", "Unsupported value")),
+    one_change("itl-as-median", "spec.slo.itlStatistic", "p50", words=("spec.slo.itlStatistic", "Unsupported value")),
+    one_change("unknown-layout", "spec.planning.layouts", ["ring"], words=("planning.layouts[0]", "Unsupported value")),
+    one_change("no-layout", "spec.planning.layouts", [], words=("spec.planning.layouts", "at least 1 items")),
+    one_change(
+        "same-layout-twice",
+        "spec.planning.layouts",
+        ["colocated", "colocated"],
+        words=("planning.layouts[1]", "Duplicate value"),
+    ),
+    one_change(
+        "layout-to-come",
+        "spec.planning.layouts",
+        ["disaggregated", "symmetric"],
+        rule="spec.planning.layouts: symmetric and hybrid layouts are only advised yet; "
+        "use disaggregated and colocated",
+    ),
+    Case(
+        "colocated-without-a-pool",
+        changed(
+            changed(service(), "spec.planning", {"layouts": ["disaggregated", "colocated"]}),
+            "spec.capacity.pools",
+            [{**POOL, "roles": ["prefill"]}, {**POOL, "name": "h100", "roles": ["decode"]}],
+        ),
+        rule="spec.planning.layouts: colocated needs a pool with the roles prefill and decode; add the missing one, "
+        "or remove colocated",
+    ),
+    one_change(
+        "policy-without-prefill-workers",
+        "spec.routing.policy",
+        "colocated",
+        rule="spec.routing.policy: colocated leaves prefill workers idle; set spec.planning.layouts to [colocated], or "
+        "choose another policy",
+    ),
+    one_change("no-profiles", "spec.profile", {"refs": []}, words=("spec.profile.refs", "at least 1 items")),
+    one_change(
+        "same-profile-twice",
+        "spec.profile",
+        {"refs": [{"name": "measured"}, {"name": "measured"}]},
+        words=("spec.profile.refs[1]", "Duplicate value"),
+    ),
+    one_change(
+        "mixed-degrees-as-text",
+        "spec.planning.mixedDegrees",
+        "maybe",
+        words=("mixedDegrees", "must be of type boolean"),
+    ),
+    one_change(
+        "price-below-zero", "spec.capacity.pools.0.pricePerGpuHour", -1, words=("pricePerGpuHour", "equal to 0")
+    ),
+    one_change(
+        "link-of-nothing",
+        "spec.capacity.pools.0.interconnect",
+        {"acrossNodes": 0},
+        words=("interconnect.acrossNodes", "greater than 0"),
+    ),
+    one_change(
+        "budget-of-nothing", "spec.planning.budgetPerHour", 0, words=("spec.planning.budgetPerHour", "greater than 0")
+    ),
+    one_change(
+        "budget-without-prices",
+        "spec.planning.budgetPerHour",
+        40,
+        rule="spec.planning.budgetPerHour: needs spec.capacity.pools.pricePerGpuHour of every pool; add it",
+    ),
+    one_change("headroom-of-twenty", "spec.planning.headroom", 20, words=("spec.planning.headroom", "equal to 10")),
+    one_change("improvement-as-percent", "spec.planning.minImprovement", 5, words=("minImprovement", "equal to 1")),
+    one_change("ratio-of-zero", "spec.planning.ratio", {"min": 0}, words=("spec.planning.ratio.min", "greater than 0")),
+    one_change(
+        "ratio-upside-down",
+        "spec.planning.ratio",
+        {"min": 2, "max": 1},
+        rule="spec.planning.ratio: min is above max; lower min or raise max",
+    ),
+    Case(
+        "class-slo-of-zero",
+        changed(
+            changed(service(), "spec.workload.classes", [{"name": "chat", "share": 1}]),
+            "spec.slo.classes",
+            [{"name": "chat", "itl": "0s"}],
+        ),
+        rule="spec.slo.classes: ttft and itl must be longer than 0; leave one out to take the service's",
+    ),
+    one_change(
+        "mode-of-another-policy",
+        "spec.routing.mode",
+        "ia",
+        rule="spec.routing.mode: only policy weft has modes; remove it, or set policy weft",
+    ),
+    one_change(
+        "mode-the-router-lacks",
+        "spec.routing",
+        {"policy": "weft", "mode": "imd"},
+        rule="spec.routing.mode: imd and whole-or-chunked need local prefills in chunks, which the router cannot run "
+        "yet; use ia or remote-jsq",
+    ),
+    one_change(
+        "binding-the-router-lacks",
+        "spec.routing.binding",
+        "prefix-aware",
+        rule="spec.routing.binding: prefix-aware and kv-aware need to know what decode workers' prefix caches hold, "
+        "which the router does not yet; use one of kv-headroom, least-requests, round-robin",
+    ),
+    one_change(
+        "parameter-of-another-policy",
+        "spec.routing",
+        {"policy": "fixed-x", "params": {"w_ttft": 1}},
+        rule="spec.routing.params: parameters of fixed-x: x (0 to 1)",
+    ),
+    one_change(
+        "parameter-out-of-range",
+        "spec.routing",
+        {"policy": "fixed-x", "params": {"x": 1.5}},
+        rule="spec.routing.params: parameters of fixed-x: x (0 to 1)",
+    ),
+    one_change(
+        "parameters-of-ampd",
+        "spec.routing",
+        {"policy": "ampd", "params": {"alpha": 0.5}},
+        rule="spec.routing.params: parameters of ampd: none; set spec.routing.alpha and beta",
+    ),
+    one_change("unknown-order", "spec.routing.order", "random", words=("spec.routing.order", "Unsupported value")),
+    one_change("no-ageing", "spec.routing.ageingCap", 0, words=("spec.routing.ageingCap", "equal to 1")),
+    one_change(
+        "no-statistics",
+        "spec.routing.statsWindow",
+        "10ms",
+        rule="spec.routing.statsWindow: must be between 1s and 10m",
+    ),
+    one_change(
+        "sessions-of-a-second",
+        "spec.routing.sessionTTL",
+        "1s",
+        rule="spec.routing.sessionTTL: must be between 1m and 168h",
+    ),
+    one_change(
+        "drain-for-a-day",
+        "spec.rollout.drainTimeout",
+        "24h",
+        rule="spec.rollout.drainTimeout: must be between 1s and 1h",
+    ),
+)
