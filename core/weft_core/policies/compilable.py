@@ -37,6 +37,7 @@ FUNCTIONS: tuple[Callable[..., object], ...] = (
     finish.overlapped_finish,
     finish.shortest_queue,
     finish.first_to_finish,
+    finish.offload,
     ampd.route_ampd,
     weft.chance_over,
     weft.stall_cost,

@@ -67,3 +67,9 @@ def first_to_finish(remote: Sequence[float], workers: int, costs: MutableSequenc
     if missing or best == LOCAL:
         return shortest_queue(remote, workers), PROFILE_INCOMPLETE
     return best, SHORTEST_FINISH
+
+
+def offload(remote: Sequence[float], workers: int, costs: MutableSequence[float], reason: int) -> tuple[int, int]:
+    """Return the worker that should finish first with a rule's own reason, unless there is no such prediction."""
+    best, found = first_to_finish(remote, workers, costs)
+    return best, reason if found == SHORTEST_FINISH else found

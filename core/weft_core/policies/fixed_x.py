@@ -9,9 +9,9 @@ remote.
 from collections.abc import MutableSequence, Sequence
 
 from weft_core.policies.features import LOCAL, TASK_ROUND, TASK_UNIFORM
-from weft_core.policies.finish import first_to_finish
+from weft_core.policies.finish import offload
 from weft_core.policies.parameter import Parameter, defaults
-from weft_core.policies.reasons import FIRST_ROUND, NO_PREFILL_WORKER, PROFILE_INCOMPLETE, SHARE
+from weft_core.policies.reasons import FIRST_ROUND, NO_PREFILL_WORKER, SHARE
 
 SOURCE = "PPD, section 4.2"
 X = 0
@@ -31,7 +31,4 @@ def route_fixed_x(
         return LOCAL, NO_PREFILL_WORKER
     if task[TASK_ROUND] >= 1 and task[TASK_UNIFORM] < params[X]:
         return LOCAL, SHARE
-    best, reason = first_to_finish(remote, workers, costs)
-    if reason == PROFILE_INCOMPLETE:
-        return best, reason
-    return best, SHARE if task[TASK_ROUND] >= 1 else FIRST_ROUND
+    return offload(remote, workers, costs, SHARE if task[TASK_ROUND] >= 1 else FIRST_ROUND)

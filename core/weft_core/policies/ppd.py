@@ -17,9 +17,9 @@ Hand-worked example (test_policy_ppd.py): history 2,000, 3,000 tokens in, 100 ou
 from collections.abc import MutableSequence, Sequence
 
 from weft_core.policies.features import LOCAL, TASK_DECODE, TASK_HISTORY, TASK_INCREMENT, TASK_RATE, TASK_ROUND
-from weft_core.policies.finish import first_to_finish
+from weft_core.policies.finish import offload
 from weft_core.policies.parameter import Parameter, defaults
-from weft_core.policies.reasons import FIRST_ROUND, NO_PREFILL_WORKER, PROFILE_INCOMPLETE, TABLE
+from weft_core.policies.reasons import FIRST_ROUND, NO_PREFILL_WORKER, TABLE
 
 SOURCE = "PPD, Algorithm 1, section 5"
 CLASSES = 3
@@ -110,7 +110,4 @@ def route_ppd(
         score = params[W_TTFT] * params[TTFT_FALL + at] - params[W_TPOT] * params[TPOT_RISE + at]
         if score > 0:
             return LOCAL, TABLE
-    best, reason = first_to_finish(remote, workers, costs)
-    if reason == PROFILE_INCOMPLETE:
-        return best, reason
-    return best, FIRST_ROUND if first else TABLE
+    return offload(remote, workers, costs, FIRST_ROUND if first else TABLE)

@@ -17,16 +17,9 @@ from weft_core.policies.features import (
     TASK_INCREMENT,
     TASK_TTFT_SLO,
 )
-from weft_core.policies.finish import first_to_finish
+from weft_core.policies.finish import offload
 from weft_core.policies.parameter import Parameter, defaults
-from weft_core.policies.reasons import (
-    DECODE_BUSY,
-    LONG_PROMPT,
-    NO_PREFILL_WORKER,
-    PROFILE_INCOMPLETE,
-    QUEUE_FULL,
-    SHORT_PROMPT,
-)
+from weft_core.policies.reasons import DECODE_BUSY, LONG_PROMPT, NO_PREFILL_WORKER, QUEUE_FULL, SHORT_PROMPT
 
 SOURCE = "AI systems performance engineering, chapter 17, Table 17-2 and should_offload_prefill"
 PROMPT_LENGTH = 0
@@ -66,7 +59,4 @@ def route_threshold(
     busy = local[LOCAL_BATCH] >= params[DECODE_LOAD] and task[TASK_TTFT_SLO] <= params[URGENT_TTFT]
     if not (long_prompt and room) and not busy:
         return LOCAL, QUEUE_FULL if long_prompt else SHORT_PROMPT
-    best, reason = first_to_finish(remote, workers, costs)
-    if reason == PROFILE_INCOMPLETE:
-        return best, reason
-    return best, LONG_PROMPT if long_prompt and room else DECODE_BUSY
+    return offload(remote, workers, costs, LONG_PROMPT if long_prompt and room else DECODE_BUSY)

@@ -9,9 +9,9 @@ Hand-worked example (test_policy_threshold.py): 300 tokens, 3 queued: 0.7 > 0.5,
 from collections.abc import MutableSequence, Sequence
 
 from weft_core.policies.features import LOCAL, LOCAL_BATCH, TASK_HISTORY, TASK_INCREMENT
-from weft_core.policies.finish import first_to_finish
+from weft_core.policies.finish import offload
 from weft_core.policies.parameter import Parameter, defaults
-from weft_core.policies.reasons import LOW_SCORE, NO_PREFILL_WORKER, PROFILE_INCOMPLETE, SCORE
+from weft_core.policies.reasons import LOW_SCORE, NO_PREFILL_WORKER, SCORE
 from weft_core.policies.threshold import queued_tasks
 
 SOURCE = "AI systems performance engineering, chapter 17, disaggregated_router"
@@ -66,5 +66,4 @@ def route_weighted_score(
         return LOCAL, NO_PREFILL_WORKER
     if remote_score(task, local, remote, workers, params) <= params[MIN_SCORE]:
         return LOCAL, LOW_SCORE
-    best, reason = first_to_finish(remote, workers, costs)
-    return best, reason if reason == PROFILE_INCOMPLETE else SCORE
+    return offload(remote, workers, costs, SCORE)
