@@ -86,7 +86,7 @@ class Answering:
         passing = Passing(self, request, rnd, prefilled, slot, deadline)
         deadline.cap(timeouts.total)
         if not inference.stream:
-            passing.expect_first(self._queue.predict(rnd.outlook.task) if prefilled is None else 0.0)
+            passing.expect_first(slot.until_first() if slot is not None else 0.0)
         url = self._engine.url + inference.path
         try:
             with self.legs.track(deadline):

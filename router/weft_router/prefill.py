@@ -93,26 +93,27 @@ class PrefillSidecar:
         request[FACTS].update(request_id=request_id, history=task.history, increment=task.increment)
         limits, timeouts = self._settings.config.limits, self._settings.config.timeouts
         body = await read_body(request, limit=2 * limits.max_body_bytes, seconds=timeouts.body)
+        asked = monotonic()
         slot = await sidecar.queue.acquire(request_id, task)
-        self._metrics.queue_seconds.observe(slot.waited_s)
-        started = monotonic()
         try:
             status, reply = await self._run(path, body, request_id, fresh=task.history == 0)
         finally:
+            began = slot.began
             slot.release()
+            self._metrics.queue_seconds.observe(began - asked)
         ended = monotonic()
         if status == 200:
             self._ttft.add(ended, ended - arrived)
-            self._metrics.prefill_seconds.observe(ended - started)
-        request[FACTS].update(queued=round(slot.waited_s, 4), prefill=round(ended - started, 4))
+            self._metrics.prefill_seconds.observe(ended - began)
+        request[FACTS].update(queued=round(began - asked, 4), prefill=round(ended - began, 4))
         return web.Response(
             status=status,
             body=reply,
             content_type="application/json",
             headers={
                 FROM_ENGINE: "1",
-                QUEUED_HEADER: f"{slot.waited_s:.6f}",
-                PREFILL_HEADER: f"{ended - started:.6f}",
+                QUEUED_HEADER: f"{began - asked:.6f}",
+                PREFILL_HEADER: f"{ended - began:.6f}",
             },
         )
 

@@ -1,6 +1,7 @@
-"""Hold the prefill tasks of one worker, choose who runs next by the service's queue order, let a bounded number run."""
+"""Hold the prefill tasks of one worker, choose who runs next by the service's queue order, and keep the engine fed."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -13,8 +14,12 @@ from weft_core.policies.decide_order import ORDER_MAX, next_task
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import UnavailableError
 from weft_router.state import QueueEntry
+from weft_router.turns import Turn, Turns
 
 T = TypeVar("T")
+
+TICK_S = 0.001
+"""Event loops count whole milliseconds: a timer may ring a little before its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +34,35 @@ class QueueRule:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     entry: QueueEntry
-    granted: asyncio.Future[None]
+    granted: asyncio.Future[Turn]
 
 
 class Slot:
-    """The right to run one prefill; giving it back twice is harmless."""
+    """The right to give one prefill to the engine; giving it back twice is harmless.
 
-    def __init__(self, queue: "PrefillQueue", entry: QueueEntry, waited_s: float) -> None:
+    ``granted`` is when that was; before it is given back, ``began`` says when its turn in the engine began, ``granted``
+    where that is not known: then it has not, or it overtook the one before.
+    """
+
+    def __init__(self, queue: "PrefillQueue", turn: Turn, granted: float) -> None:
         self._queue: PrefillQueue | None = queue
-        self.entry = entry
-        self.waited_s = waited_s
+        self._turn = turn
+        self.granted = granted
+
+    @property
+    def began(self) -> float:
+        """Return when the engine began with it, as far as this process can tell."""
+        return self.granted if self._turn.began is None else self._turn.began
+
+    def until_first(self) -> float:
+        """Return the predicted seconds until the prefill is done, those of the task before it included."""
+        return self._queue.until_first(self._turn) if self._queue is not None else 0.0
 
     def release(self) -> None:
         """Let the next task run."""
         if self._queue is not None:
             queue, self._queue = self._queue, None
-            queue.give_back(self.entry)
+            queue.give_back(self._turn)
 
 
 class PrefillQueue:
@@ -63,7 +81,6 @@ class PrefillQueue:
     ) -> None:
         self._profile = profile
         self._degree = degree
-        self._concurrency = concurrency
         self._limit = limit
         self._code = ORDERS[rule.order].code
         self._window = rule.window
@@ -78,11 +95,12 @@ class PrefillQueue:
         self._postponed: list[int] = []
         self._lost: list[int] = []
         self._head = [0] * ORDER_MAX
-        self._running: dict[str, tuple[QueueEntry, float]] = {}
+        self._turns = Turns(concurrency)
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """Return how many tasks wait or run."""
-        return len(self._waiting) + len(self._running)
+        return len(self._waiting) + len(self._turns)
 
     @property
     def waiting(self) -> int:
@@ -92,11 +110,11 @@ class PrefillQueue:
     @property
     def seconds(self) -> float:
         """Return the predicted seconds of all running and waiting tasks, each counted whole."""
-        return sum((seconds for _, seconds in self._running.values()), 0.0) + sum(self._seconds)
+        return sum((turn.seconds for turn in self._turns), 0.0) + sum(self._seconds)
 
     def entries(self) -> tuple[QueueEntry, ...]:
         """Return running and waiting tasks, as other processes shall see them."""
-        return (*(entry for entry, _ in self._running.values()), *(waiting.entry for waiting in self._waiting))
+        return (*(turn.entry for turn in self._turns), *(waiting.entry for waiting in self._waiting))
 
     async def acquire(self, task_id: str, task: PrefillTask) -> Slot:
         """Wait for this task's turn.
@@ -107,7 +125,7 @@ class PrefillQueue:
         if len(self._waiting) >= self._limit:
             raise UnavailableError(f"the prefill queue holds {self._limit} tasks already; try again", retryable=True)
         now = self._clock()
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        granted: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(QueueEntry(task.history, task.increment, task_id), granted)
         self._waiting.append(waiting)
         self._seconds.append(self.predict(task))
@@ -117,30 +135,41 @@ class PrefillQueue:
         self._lost.append(0)
         self._admit()
         try:
-            await granted
+            turn = await granted
         except asyncio.CancelledError:
             place = next((i for i, other in enumerate(self._waiting) if other is waiting), None)
             if place is not None:
                 self._take(place)
             elif not granted.cancelled():
-                self.give_back(waiting.entry)
+                self.give_back(granted.result())
             raise
-        return Slot(self, waiting.entry, self._clock() - now)
+        return Slot(self, turn, self._clock())
 
-    def give_back(self, entry: QueueEntry) -> None:
+    def give_back(self, turn: Turn) -> None:
         """Free the place of a task that ran."""
-        self._running.pop(entry.id, None)
+        self._turns.end(turn, now=self._clock())
         self._admit()
 
+    def until_first(self, turn: Turn) -> float:
+        """Return the predicted seconds until a task in the engine is done."""
+        now = self._clock()
+        return max(0.0, self._turns.ends(turn, now=now) - now)
+
     def _admit(self) -> None:
+        """Give the engine what it can take now, and look again when it can take more."""
         # A caller cancelled a moment ago has not run yet to take itself off the list.
         for place in range(len(self._waiting) - 1, -1, -1):
             if self._waiting[place].granted.done():
                 self._take(place)
-        while self._waiting and len(self._running) < self._concurrency:
+        while self._waiting and self._turns.due <= (now := self._clock()):
             seconds, chosen = self._take(self._next())
-            self._running[chosen.entry.id] = (chosen.entry, seconds)
-            chosen.granted.set_result(None)
+            chosen.granted.set_result(self._turns.add(chosen.entry, seconds, now=now))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._turns.due
+        if self._waiting and due < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(max(TICK_S, due - self._clock()), self._admit)
 
     def _next(self) -> int:
         place = next_task(

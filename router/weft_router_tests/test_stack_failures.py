@@ -208,17 +208,17 @@ async def test_a_prefill_still_queued_is_given_up_with_its_client(stack: Stack) 
     await stack.up()
     prefill = stack.engines["p0"]
     prefill.script.gate = asyncio.Event()
-    first = asyncio.ensure_future(stack.chat(HELLO, session="a"))
-    await until(lambda: is_so(prefill.running == 1))
-    second = asyncio.ensure_future(stack.chat(HELLO, session="b"))
+    served = [asyncio.ensure_future(stack.chat(HELLO, session=name)) for name in ("a", "b")]
+    await until(lambda: is_so(prefill.running == 2))  # one at work, and one that goes to the engine ahead of its turn
+    queued = asyncio.ensure_future(stack.chat(HELLO, session="c"))
+    await until(lambda: _queue_is(stack, 3))
+    assert prefill.running == 2
+    queued.cancel()
+    await asyncio.wait([queued])
     await until(lambda: _queue_is(stack, 2))
-    assert prefill.running == 1
-    second.cancel()
-    await asyncio.wait([second])
-    await until(lambda: _queue_is(stack, 1))
     prefill.script.gate.set()
-    assert (await first).status == 200
-    assert len(prefill.seen) == 1
+    assert [(await one).status for one in served] == [200, 200]
+    assert len(prefill.seen) == 2
 
 
 async def test_an_engines_own_400_reaches_the_client(stack: Stack) -> None:
