@@ -47,6 +47,10 @@ class PrefillPiece:
         """Return this regime's time for an increment on top of a cached history."""
         return prefill_seconds(self.figures, history, increment)
 
+    def slower(self, factor: float) -> "PrefillPiece":
+        """Return the regime in which everything takes ``factor`` times as long."""
+        return PrefillPiece(*(factor * figure for figure in self.figures))
+
 
 @dataclass(frozen=True, slots=True)
 class DecodePiece:
@@ -85,6 +89,10 @@ class DecodePiece:
         """Return this regime's time for one step of ``batch`` sequences holding ``context`` tokens in total."""
         return step_seconds(self.figures, batch, context)
 
+    def slower(self, factor: float) -> "DecodePiece":
+        """Return the regime in which everything takes ``factor`` times as long; the share of experts is no time."""
+        return replace(DecodePiece(*(factor * figure for figure in self.figures)), expert_share=self.expert_share)
+
 
 def with_chunk_costs(decode: Sequence[DecodePiece], prefill: Sequence[PrefillPiece]) -> tuple[DecodePiece, ...]:
     """Return decode regimes whose chunk costs follow from prefill alone, for profiles that never measured mixed steps.
@@ -120,6 +128,14 @@ class DegreeCosts:
         """Lay the pieces flat once: every routing decision reads them."""
         object.__setattr__(self, "prefill_figures", tuple(chain.from_iterable(p.figures for p in self.prefill)))
         object.__setattr__(self, "step_figures", tuple(chain.from_iterable(p.figures for p in self.decode)))
+
+    def slower(self, factor: float) -> "DegreeCosts":
+        """Return the costs of a worker that takes ``factor`` times as long for everything."""
+        return replace(
+            self,
+            prefill=tuple(piece.slower(factor) for piece in self.prefill),
+            decode=tuple(piece.slower(factor) for piece in self.decode),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,19 @@ def test_a_mixed_step_that_nobody_measured_is_estimated_from_above(
         assert step >= (decode + alone - fixed) * (1 - 1e-9)
 
 
+@given(profiles(), st.floats(0.1, 10), st.integers(0, 500), lengths, lengths)
+def test_a_slower_worker_takes_so_many_times_as_long(
+    profile: CostProfile, factor: float, batch: int, context: int, tokens: int
+) -> None:
+    slow = replace(profile, degrees={n: costs.slower(factor) for n, costs in profile.degrees.items()})
+    for degree in profile.degrees:
+        prefill = profile.t_pre(history=context, increment=tokens, degree=degree)
+        assert slow.t_pre(history=context, increment=tokens, degree=degree) == pytest.approx(factor * prefill)
+        step = profile.t_step(batch=batch, context=context, chunk=tokens, chunk_history=context, degree=degree)
+        found = slow.t_step(batch=batch, context=context, chunk=tokens, chunk_history=context, degree=degree)
+        assert found == pytest.approx(factor * step)
+
+
 def test_the_flat_figures_are_the_pieces() -> None:
     profile = simple_profile()
     assert profile.prefill_figures(2) == (0.0, 0.0005, 0.0, 0.0)

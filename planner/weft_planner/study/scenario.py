@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece
+from weft_core.cost import CostProfile
 from weft_core.slo import Reading
 from weft_planner.contestants import Contestant, layout_of
 from weft_planner.inputs import Inputs
@@ -119,21 +119,4 @@ class Scenario:
 
 def at_speed(profile: CostProfile, speed: float) -> CostProfile:
     """Return the profile of GPUs that compute and read memory ``speed`` times as fast; links stay as they are."""
-    return replace(profile, degrees={n: _degree(costs, 1 / speed) for n, costs in profile.degrees.items()})
-
-
-def _degree(costs: DegreeCosts, factor: float) -> DegreeCosts:
-    return replace(
-        costs,
-        prefill=tuple(_prefill(piece, factor) for piece in costs.prefill),
-        decode=tuple(_decode(piece, factor) for piece in costs.decode),
-    )
-
-
-def _prefill(piece: PrefillPiece, factor: float) -> PrefillPiece:
-    return PrefillPiece(*(figure * factor for figure in piece.figures))
-
-
-def _decode(piece: DecodePiece, factor: float) -> DecodePiece:
-    scaled = DecodePiece(*(figure * factor for figure in piece.figures))
-    return replace(scaled, expert_share=piece.expert_share)  # a share, not a time
+    return replace(profile, degrees={n: costs.slower(1 / speed) for n, costs in profile.degrees.items()})
