@@ -2,11 +2,10 @@
 
 import logging
 import sys
-from datetime import UTC, datetime
 
 import orjson
 
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+from weft_core.log_lines import facts
 
 
 class EventLines(logging.Formatter):
@@ -14,13 +13,7 @@ class EventLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        line |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        line = facts(record)
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()

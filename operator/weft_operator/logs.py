@@ -3,9 +3,9 @@
 import json
 import logging
 import sys
-from datetime import UTC, datetime
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+from weft_core.log_lines import facts
+
 _FOREIGN = ("settings", "k8s_skip", "k8s_ref")
 
 
@@ -14,15 +14,11 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
+        line = {
+            name: value if isinstance(value, int | float | bool | None) else str(value)
+            for name, value in facts(record).items()
+            if name not in _FOREIGN
         }
-        for name, value in vars(record).items():
-            if name not in _STANDARD and name not in _FOREIGN:
-                line[name] = value if isinstance(value, int | float | bool | None) else str(value)
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)

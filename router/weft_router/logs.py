@@ -2,24 +2,17 @@
 
 import logging
 import sys
-from datetime import UTC, datetime
 
 import orjson
 
-_PLAIN = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
+from weft_core.log_lines import facts
 
 
 class JsonLines(logging.Formatter):
     """Format a record as JSON; everything given as ``extra`` becomes a field."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            "logger": record.name,
-        }
-        line.update((key, value) for key, value in record.__dict__.items() if key not in _PLAIN)
+        line = facts(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
