@@ -1,11 +1,15 @@
 """A snapshot becomes vectors, and a rule's answer a Decision with names."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_core.analytic import derive_profile
+from weft_core.gpus import GPUS
+from weft_core.models import MODELS
 from weft_core.policies.catalogue import POLICIES
 from weft_core.policies.live import Binding, Routing, prefill_seconds, queue_seconds
 from weft_core.policies.parameter import PolicyError
@@ -18,6 +22,7 @@ from weft_core.policies.snapshot import (
     PrefillWorkerView,
 )
 from weft_core.slo import Slo
+from weft_core.transfers import transfer_between
 from weft_core_tests.profiles import simple_profile
 
 PROFILE = simple_profile()
@@ -152,3 +157,24 @@ def test_a_known_prefix_hit_counts() -> None:
 def test_an_unknown_binding_is_refused() -> None:
     with pytest.raises(PolicyError, match="binding: 'best' is not one of kv-headroom"):
         Binding("best")
+
+
+def test_a_worker_of_another_pool_is_predicted_by_its_own_profile() -> None:
+    fast = derive_profile(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-h100"], degrees=(1, 2))
+    slow = derive_profile(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-l40s"], degrees=(1, 2))
+    views = [replace(prefill("slow"), pool="l40s"), replace(prefill("fast"), pool="h100")]
+    mixed = Routing("remote-jsq", mode="ia", overrides={}, profile=slow, slo=SLO, pools={"l40s": slow, "h100": fast})
+
+    found = mixed.decide(TASK, decode=decode(), prefill=views, order=(0, 1))
+
+    assert found.remote == "fast"
+    alone = Routing("remote-jsq", mode="ia", overrides={}, profile=slow, slo=SLO)
+    own = alone.decide(TASK, decode=decode(), prefill=views[:1], order=(0,)).costs["slow"]
+    assert found.costs["slow"] == own, "its own pool is predicted as before"
+    there = transfer_between(slow, fast, source_degree=1, destination_degree=1, link="inter-node")
+    back = transfer_between(fast, slow, source_degree=1, destination_degree=1, link="inter-node")
+    compute = prefill_seconds(TASK, degree=1, profile=fast)
+    moved = there.seconds(TASK.history) + back.seconds(TASK.increment)
+    assert compute <= found.costs["fast"] <= compute + moved + 1e-9
+    again = mixed.decide(TASK, decode=decode(), prefill=views, order=(0, 1))
+    assert again.costs == found.costs

@@ -25,6 +25,7 @@ class FakeCluster:
         self.objects: dict[ObjectKey, Manifest] = {}
         self.pods: dict[str, Manifest] = {}
         self.profile: Manifest | None = None
+        self.more_profiles: dict[str, Manifest] = {}
         self.trace: Manifest | None = None
         self.api_key_found = True
         self.model_token_found = True
@@ -45,7 +46,10 @@ class FakeCluster:
             service=copy.deepcopy(self.service),
             owned=tuple(copy.deepcopy(item) for item in self.objects.values()),
             pods=tuple(copy.deepcopy(item) for item in self.pods.values()),
-            profiles={name_of(self.profile): self.profile} if self.profile is not None else {},
+            profiles={
+                **({name_of(self.profile): self.profile} if self.profile is not None else {}),
+                **self.more_profiles,
+            },
             trace=self.trace,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from weft_core.plan import Plan, PlannedGroup, Prediction, plan_revision
+from weft_core.plan import Plan, PlannedGroup, PlannedPolicy, Prediction, plan_revision
 from weft_operator.api import CostProfileSpec, DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.planning.child import Planned
 from weft_operator.planning.request import planner_request, request_hash
 from weft_operator.settings import Settings
-from weft_operator_tests.valid import PROFILE, service, spec
+from weft_operator_tests.valid import PROFILE, pools_service, service, spec
 
 PROFILE_JSON = CostProfileSpec.model_validate(PROFILE["spec"]).model_dump(mode="json", by_alias=True, exclude_none=True)
 KEY = ServiceKey("default", "demo")
@@ -70,3 +70,20 @@ def rendering(body: Manifest | None = None, *groups: PlannedGroup) -> Rendering:
 def with_spec(base: Rendering, **parts: Any) -> Rendering:
     """Return a rendering with parts of its spec replaced."""
     return replace(base, record=replace(base.record, spec=base.spec.model_copy(update=parts)))
+
+
+def colocated(body: Manifest | None = None) -> Rendering:
+    """Return a co-located service: two decode workers of 8 GPUs that prefill for their own sessions."""
+    base = rendering(body, group("decode", 8, 2))
+    policy = PlannedPolicy("colocated", order="moore-hodgson")
+    return replace(base, record=replace(base.record, plan=replace(base.record.plan, layout="colocated", policy=policy)))
+
+
+def two_pools(body: Manifest | None = None) -> Rendering:
+    """Return a service over two GPU types: prefill on the faster one, decode on both at degrees that differ."""
+    base = rendering(body or pools_service(), *TWO_POOLS)
+    return replace(base, record=replace(base.record, profiles=POOL_PROFILES))
+
+
+TWO_POOLS = (group("prefill", 4, 1, "h100"), group("decode", 8, 1), group("decode", 4, 1, "h100"))
+POOL_PROFILES = {"h20": PROFILE_JSON, "h100": {**PROFILE_JSON, "gpu": "nvidia-h100"}}

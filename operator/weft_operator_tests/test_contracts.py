@@ -9,7 +9,7 @@ from weft_operator.desired import desired_objects
 from weft_operator.desired.config import router_config
 from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest
-from weft_operator_tests.samples import TOKEN, rendering
+from weft_operator_tests.samples import TOKEN, colocated, rendering, two_pools
 from weft_operator_tests.valid import changed, service, vllm_service
 from weft_router import cli as router_cli
 from weft_router.config import read_config
@@ -60,6 +60,28 @@ def test_routers_and_mock_engines_take_their_arguments() -> None:
         ("engine", "prefill"),
         ("engine", "decode"),
     }
+
+
+def test_the_router_reads_the_profile_of_every_pool_where_they_differ() -> None:
+    raw = router_config(two_pools())["data"]["router.json"]
+    config = read_config(raw.encode(), source="router.json")
+    assert {pool: profile.gpu for pool, profile in config.pool_profiles().items()} == {
+        "h20": "nvidia-h20",
+        "h100": "nvidia-h100",
+    }
+    assert "profiles" not in json.loads(router_config(rendering())["data"]["router.json"])
+
+
+def test_a_co_located_plan_is_routed_as_it_was_planned() -> None:
+    raw = router_config(colocated(changed(service(), "spec.routing.alpha", 0.7)))["data"]["router.json"]
+    routing = read_config(raw.encode(), source="router.json").routing
+    assert (routing.policy, routing.order) == ("colocated", "moore-hodgson")
+
+
+def test_weft_is_told_which_itl_the_slo_is_about() -> None:
+    body = changed(changed(service(), "spec.routing.policy", "weft"), "spec.slo.itlStatistic", "max")
+    raw = router_config(rendering(body))["data"]["router.json"]
+    assert read_config(raw.encode(), source="router.json").routing.params == {"itl_statistic": 2.0}
 
 
 def test_a_change_of_scale_changes_no_pod() -> None:

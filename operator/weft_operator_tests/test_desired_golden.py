@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from weft_operator.desired import desired_objects
+from weft_operator.desired import Rendering, desired_objects
 from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest
-from weft_operator_tests.samples import TOKEN, rendering
+from weft_operator_tests.samples import TOKEN, colocated, rendering, two_pools
 from weft_operator_tests.valid import changed, service, vllm_service
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,12 +22,19 @@ KEYS = changed(
     "spec.engine",
     {"type": "mock", "kvTransfer": {"bidirectional": False}, "mock": {"timeScale": 0.1, "chunkTokens": 512}},
 )
-CASES = {"mock": service(), "mock-keys": KEYS, "vllm": vllm_service(), "vllm-pvc": PVC}
+CASES = {
+    "mock": rendering(service()),
+    "mock-keys": rendering(KEYS),
+    "mock-pools": two_pools(),
+    "vllm": rendering(vllm_service()),
+    "vllm-colocated": colocated(vllm_service()),
+    "vllm-pvc": rendering(PVC),
+}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_rendered_objects_are_those_of_the_golden_file(name: str) -> None:
-    base = rendering(CASES[name])
+    base = CASES[name]
     fleet = choose(base.record.plan.groups, ())
     objects = desired_objects(base, fleet.workers, token=TOKEN)
     text = yaml.safe_dump_all(objects, sort_keys=True, width=120)
@@ -52,7 +59,7 @@ def containers(objects: tuple[Manifest, ...]) -> list[Manifest]:
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_every_pod_is_restricted(name: str) -> None:
-    base = rendering(CASES[name])
+    base = CASES[name]
     objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
     for container in containers(objects):
         security = container["securityContext"]
@@ -90,3 +97,35 @@ def test_a_variable_of_the_spec_wins_over_the_adapters() -> None:
     objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
     engine = next(item for item in containers(objects) if item["name"] == "engine")
     assert [item["value"] for item in engine["env"] if item["name"] == "HOME"] == ["/models/home"]
+
+
+def engines(base: Rendering) -> dict[str, Manifest]:
+    objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    sets = [item for item in objects if item["kind"] == "StatefulSet"]
+    return {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in sets}
+
+
+def test_each_worker_takes_degree_devices_nodes_and_profile_from_its_group() -> None:
+    pods = engines(two_pools())
+    assert sorted(pods) == ["demo-d4-0", "demo-d8-0", "demo-p4-0"]
+    for name, pool, devices in (
+        ("demo-d8-0", "h20", {"nvidia.com/gpu": "8"}),
+        ("demo-d4-0", "h100", {"example.com/h100": "4", "rdma/ib": "1"}),
+        ("demo-p4-0", "h100", {"example.com/h100": "4", "rdma/ib": "1"}),
+    ):
+        engine, sidecar = pods[name]["containers"][0], pods[name]["initContainers"][0]
+        assert pods[name]["nodeSelector"] == {"gpu": pool}
+        assert engine["resources"]["limits"] == devices
+        assert f"--profile=/etc/weft/profile-{pool}.json" in engine["args"]
+        assert {"name": "WEFT_POOL", "value": pool} in sidecar["env"]
+
+
+@pytest.mark.parametrize("body", [service(), vllm_service()], ids=["mock", "vllm"])
+def test_co_located_workers_hand_no_kv_to_each_other(body: Manifest) -> None:
+    pods = engines(colocated(body))
+    assert sorted(pods) == ["demo-d8-0", "demo-d8-1"]
+    for pod in pods.values():
+        engine = pod["containers"][0]
+        assert not [arg for arg in engine["args"] if "kv-transfer-config" in arg or "bidirectional" in arg]
+        assert not [item for item in engine["env"] if "SIDE_CHANNEL" in item["name"]]
+        assert engine["resources"]["limits"].keys() - {"memory"} == {"nvidia.com/gpu"}, "no network devices"

@@ -1,14 +1,18 @@
 """`weft plan -f` must ask the planner exactly what the operator asks, or the preview would be of another plan."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.manifest import Manifest
 from weft_operator.planning.request import planner_request
+from weft_operator_tests.samples import PROFILE_JSON
+from weft_operator_tests.valid import PROFILE, changed, pools_service, rich_service, service, spec, vllm_service
 from weft_planner.manifest import request_from_service
-from weft_planner.workload import request_of
+from weft_planner.workload import Request, request_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MINIMAL = """
@@ -38,16 +42,83 @@ ROUTINGS = (
 )
 
 
-def manifests() -> list[str]:
-    services = (path.read_text() for path in sorted(EXAMPLES.glob("*.yaml")))
-    routed = [f"{MINIMAL}  routing: {routing}\n" for routing in ROUTINGS]
-    return [MINIMAL, *routed, *(text for text in services if "kind: DisaggInferenceService" in text)]
+def manifests() -> list[Manifest]:
+    texts = [path.read_text() for path in sorted(EXAMPLES.glob("*.yaml"))]
+    texts += [MINIMAL, *(f"{MINIMAL}  routing: {routing}\n" for routing in ROUTINGS)]
+    found = [document for text in texts for document in yaml.safe_load_all(text) if document]
+    found = [body for body in found if "slo" in body.get("spec", {}) and "ref" not in body["spec"].get("profile", {})]
+    return [*found, service(), vllm_service(), rich_service(), pools_service()]
 
 
-@pytest.mark.parametrize("text", manifests())
-def test_the_preview_asks_what_the_operator_asks(text: str) -> None:
-    for document in yaml.safe_load_all(text):
-        if not document or "slo" not in document.get("spec", {}) or "ref" in document["spec"].get("profile", {}):
-            continue
-        spec = DisaggInferenceServiceSpec.model_validate(document["spec"])
-        assert request_from_service(document) == request_of(planner_request(spec))
+@pytest.mark.parametrize("body", manifests())
+def test_the_preview_asks_what_the_operator_asks(body: Manifest) -> None:
+    parsed = DisaggInferenceServiceSpec.model_validate(body["spec"])
+    assert request_from_service(body) == request_of(planner_request(parsed))
+
+
+FIELDS: tuple[tuple[str, Any, str, Any], ...] = (
+    ("slo.percentile", 99, "slo.percentile", 99),
+    ("slo.attainment", 0.99, "slo.attainment", 0.99),
+    ("slo.unit", "round", "slo.unit", "round"),
+    ("slo.itlStatistic", "max", "slo.itl_statistic", "max"),
+    ("planning.layouts", ["colocated", "disaggregated"], "engine.layouts", ("colocated", "disaggregated")),
+    ("planning.mixedDegrees", True, "engine.mixed_degrees", True),
+    ("planning.objective", "cost", "objective", "cost"),
+    ("planning.headroom", 0.5, "headroom", 0.5),
+    ("planning.minImprovement", 0.2, "min_improvement", 0.2),
+    ("planning.prefill", {"min": 2, "max": 3}, "bounds.prefill.max", 3),
+    ("planning.decode", {"min": 2}, "bounds.decode.min", 2),
+    ("planning.ratio", {"min": 0.5, "max": 2}, "bounds.ratio.min", 0.5),
+    ("planning.seed", 5, "seed", 5),
+    ("engine.kvTransfer", {"bidirectional": False}, "engine.bidirectional", False),
+    ("engine.memoryFraction", 0.7, "analytic.memory_fraction", 0.7),
+    ("profile", {"analytic": {"kvLink": 0.4}}, "analytic.kv_link", 0.4),
+    ("capacity.gpus", 12, "capacity.gpus", 12),
+    ("capacity.pools.0.gpus", 8, "capacity.pools.0.gpus", 8),
+    ("capacity.pools.0.gpusPerNode", 16, "capacity.pools.0.gpus_per_node", 16),
+    ("capacity.pools.0.degrees", [4, 2], "capacity.pools.0.degrees", (2, 4)),
+    ("capacity.pools.0.pricePerGpuHour", 3.5, "capacity.pools.0.price_per_gpu_hour", 3.5),
+    ("capacity.pools.0.interconnect", {"acrossNodes": 25}, "capacity.pools.0.interconnect.across_nodes", 25e9),
+    ("model.maxModelLen", 16384, "model.max_model_len", 16384),
+    ("model.kvCacheDtype", "fp8_e5m2", "model.kv_cache_dtype", "fp8"),
+    ("routing.statsWindow", "1m", "routing.stats_window", 60.0),
+)
+
+
+@pytest.mark.parametrize(("field", "value", "at", "expected"), FIELDS, ids=[field for field, *_ in FIELDS])
+def test_what_is_set_reaches_the_planner_both_ways(field: str, value: Any, at: str, expected: Any) -> None:
+    body = changed(service(), f"spec.{field}", value)
+    for request in (request_from_service(body), request_of(planner_request(spec(body)))):
+        assert value_at(request, at) == expected
+        assert value_at(request_from_service(service()), at) != expected, "the test would pass without the field"
+
+
+def value_at(request: Request, path: str) -> Any:
+    """Return a field of a request by its dotted path, None behind what is not there."""
+    at: Any = request
+    for name in path.split("."):
+        at = at[int(name)] if isinstance(at, tuple) else getattr(at, name, None)
+    return at
+
+
+def test_pools_prices_and_a_budget_reach_the_planner_both_ways() -> None:
+    for request in (request_from_service(pools_service()), request_of(planner_request(spec(pools_service())))):
+        h20, h100 = request.capacity.pools
+        assert (h20.price_per_gpu_hour, h100.price_per_gpu_hour, request.budget_per_hour) == (2.5, 6, 80)
+        assert h100.interconnect is not None
+        assert (h100.interconnect.in_node, h100.interconnect.across_nodes) == (200e9, 40e9)
+        assert request.engine.mixed_degrees, "several pools may be mixed"
+    single = changed(pools_service(), "spec.planning.mixedDegrees", False)
+    assert not request_of(planner_request(spec(single))).engine.mixed_degrees
+
+
+def test_a_profile_for_each_gpu_type_reaches_the_planner_both_ways() -> None:
+    other = changed(changed(PROFILE, "metadata.name", "h100"), "spec.gpu", "nvidia-h100")
+    body = changed(pools_service(), "spec.profile", {"refs": [{"name": "measured"}, {"name": "h100"}]})
+    bodies = [PROFILE_JSON, {**PROFILE_JSON, "gpu": "nvidia-h100"}]
+    for request in (
+        request_from_service(body, [other, PROFILE]),
+        request_of(planner_request(spec(body), profiles=bodies)),
+    ):
+        assert [request.profile, *request.profiles] == bodies
+        assert request.analytic is None

@@ -112,6 +112,27 @@ def vllm_service() -> Manifest:
     return body
 
 
+def pools_service() -> Manifest:
+    """Return a valid service over nodes of two GPU types, with prices, links of its own and a budget."""
+    body = service()
+    body["spec"]["capacity"]["pools"] = [
+        {"name": "h20", "gpuType": "nvidia-h20", "pricePerGpuHour": 2.5, "nodeSelector": {"gpu": "h20"}},
+        {
+            "name": "h100",
+            "gpuType": "nvidia-h100",
+            "gpus": 8,
+            "resource": "example.com/h100",
+            "degrees": [2, 4],
+            "pricePerGpuHour": 6,
+            "interconnect": {"inNode": 200, "acrossNodes": 40},
+            "rdma": {"resource": "rdma/ib"},
+            "nodeSelector": {"gpu": "h100"},
+        },
+    ]
+    body["spec"]["planning"] = {"objective": "cost", "budgetPerHour": 80}
+    return body
+
+
 def spec(body: Manifest | None = None) -> DisaggInferenceServiceSpec:
     """Return the parsed spec of a service."""
     return DisaggInferenceServiceSpec.model_validate((body or service())["spec"])

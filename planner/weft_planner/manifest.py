@@ -15,6 +15,9 @@ CONFIG_MAP_KIND = "ConfigMap"
 
 Json = Mapping[str, object]
 
+PIECES = {"prefill": ("perToken", "perPair", "perContextToken"), "decode": ("perSequence", "perContextToken")}
+"""Figures of a profile's pieces that the API server sets to 0 where a manifest is silent."""
+
 
 def read_documents(text: str) -> list[Json]:
     """Return the objects of a YAML stream.
@@ -100,7 +103,27 @@ def _profile(where: str, name: str, documents: Sequence[Json]) -> Json:
     spec = found[0].get("spec")
     if not isinstance(spec, Mapping):
         raise RequestError(f"{PROFILE_KIND} {name}: spec: an object is needed, got {spec!r}")
-    return cast(Json, spec)
+    return _filled_in(spec)
+
+
+def _filled_in(profile: Json) -> Json:
+    """Return a CostProfile's spec with what the API server fills in; what has another form is left as it is."""
+    degrees = profile.get("degrees")
+    if not isinstance(degrees, list):
+        return profile
+    return {
+        "provenance": {},
+        **profile,
+        "degrees": [{**row, **_pieces(row)} if isinstance(row, Mapping) else row for row in degrees],
+    }
+
+
+def _pieces(row: Json) -> dict[str, object]:
+    return {
+        key: [{**dict.fromkeys(figures, 0.0), **piece} if isinstance(piece, Mapping) else piece for piece in pieces]
+        for key, figures in PIECES.items()
+        if isinstance(pieces := row.get(key), list)
+    }
 
 
 def _trace(reference: object, documents: Sequence[Json]) -> Mapping[str, str] | None:

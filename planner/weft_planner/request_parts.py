@@ -127,7 +127,7 @@ class Pool(Part):
     gpu_type: Annotated[str, Field(min_length=1)]
     gpus_per_node: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
     degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] = (1, 2, 4, 8)
-    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("prefill", "decode")
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("decode", "prefill")
     gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     nodes: Annotated[tuple[Annotated[int, Field(ge=0, le=1024, strict=True)], ...], Field(max_length=4096)] | None = (
         None

@@ -12,7 +12,7 @@ from weft_router.auth import ApiKeys
 from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError
 from weft_router.logs import JsonLines
-from weft_router_tests.stack import router_json
+from weft_router_tests.stack import PROFILE, router_json
 
 ENV = {"WEFT_WORKER": "svc-d1-0", "WEFT_DEGREE": "1", "POD_IP": "10.0.0.7"}
 
@@ -62,6 +62,24 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path, env: dict[str, str], args: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         load(arguments(tmp_path, **args), environment(tmp_path, **env))
+
+
+def test_a_sidecar_is_costed_as_its_pool(tmp_path: Path) -> None:
+    other = {**PROFILE, "gpu": "fast", "degrees": [{**PROFILE["degrees"][0], "degree": 2, "kvCapacityTokens": 500}]}
+    flags = arguments(tmp_path)
+    text = json.dumps({**router_json(), "profiles": {"a": PROFILE, "b": other, "c": other}})
+    (tmp_path / "router.json").write_text(text)
+    found = load(flags, environment(tmp_path, WEFT_POOL="b", WEFT_DEGREE="2"))
+    assert (found.profile.gpu, found.kv_capacity_tokens) == ("fast", 500)
+    assert found.profile_of("c") is found.profile, "equal profiles are one object"
+    assert found.profile_of("a").gpu == "none"
+    assert found.profile_of("gone") is found.profile
+    with pytest.raises(ConfigError, match="the profile of fast knows only degree 2"):
+        load(flags, environment(tmp_path, WEFT_POOL="b"))
+    bad = {**router_json(), "profiles": {"a": {**PROFILE, "kvBytesPerToken": -1}}}
+    (tmp_path / "router.json").write_text(json.dumps(bad))
+    with pytest.raises(ConfigError, match=r"profiles\.a\.kvBytesPerToken"):
+        load(flags, environment(tmp_path, WEFT_POOL="b", WEFT_DEGREE="2"))
 
 
 def test_a_short_token_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ DECODE = DecodeWorkerView(
 TASK = PrefillTask(0, 100)
 FIRST = Circumstances()
 COSTS = profile_from_json(PROFILE)
+SLOW = {"alpha": 3.0, "perToken": 0.0, "perPair": 0.0, "perContextToken": 0.0}
 
 
 def policy(name: str, *, profile: dict[str, Any] | None = None, **routing: object) -> Policy:
@@ -132,6 +133,15 @@ def test_what_was_sent_since_the_heartbeat_counts_once() -> None:
     assert queued(replace(record, queue=(), seq=1)) == predicted(PrefillTask(1, 2))
     sent.forget(["p1"])
     assert sent.view(record).used_at == -math.inf
+
+
+def test_a_queue_is_predicted_by_the_profile_of_its_pool() -> None:
+    slow = profile_from_json({**PROFILE, "degrees": [{**PROFILE["degrees"][0], "prefill": [SLOW]}]})
+    sent = Dispatched(COSTS, pools={"fast": COSTS, "slow": slow}, clock=lambda: 0.0)
+    entries = (QueueEntry(0, 100, "x"),)
+    for pool, costs in (("fast", COSTS), ("slow", slow), ("gone", COSTS)):
+        seen = sent.view(WorkerRecord(f"p-{pool}", "prefill", "http://x", 1, 0, pool=pool, queue=entries))
+        assert (seen.pool, seen.queue_s) == (pool, queue_seconds([TASK], degree=1, profile=costs))
 
 
 def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None:
