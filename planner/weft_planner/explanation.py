@@ -19,9 +19,10 @@ SIMULATED = " They were then simulated with the rules that will run, beside co-l
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A layout that was not chosen, and why."""
+    """A layout under a policy that was not chosen, and why."""
 
     name: str
+    policy: str
     gpus: int
     reasons: tuple[str, ...]
 
@@ -44,7 +45,12 @@ def explain(plan: Plan) -> Explanation:
         how_found=SEARCHES[plan.search] + (SIMULATED if plan.predicted.source == "simulation" else ""),
         constraints=tuple(_constraints(plan)),
         rivals=tuple(
-            Rival(layout_name(rival.groups, rival.layout), rival.predicted.gpus, tuple(_reasons(plan, rival)))
+            Rival(
+                layout_name(rival.groups, rival.layout),
+                "-" if rival.policy is None else str(rival.policy),
+                rival.predicted.gpus,
+                tuple(_reasons(plan, rival)),
+            )
             for rival in plan.alternatives
         ),
         assumptions=tuple(_assumptions(plan)),
@@ -74,7 +80,8 @@ def _constraints(plan: Plan) -> Iterator[str]:
 def _reasons(plan: Plan, rival: Alternative) -> Iterator[str]:
     """Yield why a rival lost; at least one reason."""
     mine, theirs = plan.predicted, rival.predicted
-    found = [*_worse(plan, mine, theirs)]
+    found = [*_better(mine, theirs)] if not rival.runnable else []
+    found += _worse(plan, mine, theirs)
     if rival.note:
         found.append(rival.note)
     elif not rival.runnable:
@@ -85,6 +92,13 @@ def _reasons(plan: Plan, rival: Alternative) -> Iterator[str]:
         yield "it takes as many GPUs and comes later in order"
     else:
         yield "it predicts no better, so the plan's order decided"
+
+
+def _better(mine: Prediction, theirs: Prediction) -> Iterator[str]:
+    """Yield what a layout that cannot run would bring."""
+    if theirs.goodput and mine.goodput and theirs.goodput.value > mine.goodput.value > 0:
+        apart = "" if theirs.goodput.low > mine.goodput.high else ", within the error of both"
+        yield f"its goodput would be {theirs.goodput.value / mine.goodput.value - 1:+.0%}{apart}"
 
 
 def _worse(plan: Plan, mine: Prediction, theirs: Prediction) -> Iterator[str]:

@@ -119,7 +119,7 @@ def test_the_page_says_what_a_manager_asks() -> None:
     text = page(FACTS)
     for words in (
         "P4x2 D8x1 on 16 GPUs holds the service levels at 0.8 sessions per second",
-        "P4x1 D4x1 on 8 GPUs would hold them too",
+        "The smallest that would do is P4x1 D4x1 on 8 GPUs",
         "48.00",
         "stays the choice in 2 of 4 cases",
         "GPUs 20 % slower",

@@ -1,6 +1,8 @@
 """What people read about plans: ranking, latencies, differences and explanations."""
 
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from weft_planner.explanation import explain
 from weft_planner.tables import plan_parts, refusal_parts, text_of
 from weft_planner.tables.difference import difference_parts
 from weft_planner.tables.figures import layout_name, rate_interval, share_interval
-from weft_planner.tables.writing import Rows, Words
+from weft_planner.tables.writing import Cell, Rows, Words
 from weft_planner_tests.plans import MISSED, PLAN, decode, predicted, prefill
 from weft_planner_tests.requests import request
 
@@ -208,3 +210,38 @@ def test_the_named_service_of_a_list_is_explained(tmp_path: Path, capsys: pytest
     items = [{"metadata": {"name": name}, "status": {"plan": {**STATUS, "revision": name}}} for name in ("a", "b")]
     assert cli.main(["explain", written(tmp_path, {"items": items}), "--name", "b"]) == 0
     assert "Plan b of b" in capsys.readouterr().out
+
+
+RANKED = Rows(
+    ["#>", "LAYOUT", "WITHIN SLO>", "HELD"],
+    [
+        ["1", "P4x3 D4x1", Cell("99% (99-100)", short="99%"), "yes"],
+        ["2", "P8x1 D8x1", Cell("7% (0-9)", short="7%"), "no"],
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (80, ["#   LAYOUT        WITHIN SLO   HELD", "1   P4x3 D4x1   99% (99-100)   yes"]),
+        (34, ["#  LAYOUT       WITHIN SLO  HELD", "1  P4x3 D4x1  99% (99-100)  yes"]),
+        (28, ["# LAYOUT    WITHIN SLO HELD", "1 P4x3 D4x1        99% yes"]),
+        (23, ["            WITHIN", "# LAYOUT       SLO HELD", "1 P4x3 D4x1    99% yes"]),
+        (20, ["         WITHIN", "# LAYOUT    SLO HELD", "1 P4x3      99% yes", "  D4x1"]),
+    ],
+)
+def test_a_table_fits_the_terminal_and_loses_no_figure(
+    columns: int, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in text_of([RANKED]).splitlines()]
+    assert shown[: len(lines)] == lines
+    assert all(len(line) <= columns for line in shown)
+
+
+def test_sentences_in_a_table_are_folded_in_files_too() -> None:
+    lines = text_of([Rows(["WHY NOT", "BECAUSE~"], [["P4x3 D4x1", "word " * 60]])]).splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    assert " ".join(lines).count("word") == 60

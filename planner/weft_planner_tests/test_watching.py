@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_the_kernel_is_loaded_once_and_a_compilation_is_told(monkeypatch: pytest
 
     loading.load_kernel(tell)
     assert told == [], "the machine code of this version is kept, or loaded already"
-    monkeypatch.delitem(loading.sys.modules, "weft_planner.simulation.kernel")
+    monkeypatch.delitem(sys.modules, "weft_planner.simulation.kernel")
     monkeypatch.setattr(compiled, "compiled_before", lambda: False)
     loading.load_kernel(tell)
     assert told == [(COMPILING, 0, 1), (COMPILING, 1, 1)]

@@ -40,7 +40,7 @@ def _sections(facts: Facts) -> Iterator[str]:
     if facts.layouts:
         yield _layouts(facts)
     if facts.timeline is not None:
-        pictures = "".join(plots.timeline(facts.timeline))
+        pictures = f'<div class="scroll wide">{"".join(plots.timeline(facts.timeline))}</div>'
         caption = "A queue that drains again is healthy. Larger batches use a GPU better and slow each token."
         yield (
             "<h2>A stretch of time at the planned load</h2>"
@@ -138,20 +138,23 @@ def _layouts(facts: Facts) -> str:
 
 def _sensitivity(facts: Facts, found: Sensitivity) -> str:
     own = figures.layout_name(facts.plan.groups, facts.plan.layout)
+    goal = facts.request.slo.attainment
     head = "".join(f'<th scope="col">load {_factor(rate)}</th>' for rate in found.rates)
     rows = []
     for speed, cells in zip(found.speeds, found.cells, strict=True):
         shown = "".join(
-            _cell(cell, own, here=(rate, speed) == (1, 1)) for rate, cell in zip(found.rates, cells, strict=True)
+            _cell(cell, own, goal, here=(rate, speed) == (1, 1)) for rate, cell in zip(found.rates, cells, strict=True)
         )
         rows.append(f'<tr><th scope="row" class="words">GPUs {_speed(speed)}</th>{shown}</tr>')
     every = [cell for cells in found.cells for cell in cells]
     same = sum(cell.layout == own for cell in every)
+    none = sum(cell.attainment < goal for cell in every)
+    missed = f" In {none} none of them holds the goal of {goal:.0%} (red)." if none else ""
     return (
         "<h2>If the assumptions are off</h2>"
         + html.paragraph(
             f"The best of the considered layouts when load or GPU efficiency differ from what was planned. {own} stays "
-            f"the choice in {same} of {len(every)} cases (tinted); the case planned for is framed.",
+            f"the choice in {same} of {len(every)} cases (tinted); the case planned for is framed.{missed}",
             "quiet",
         )
         + '<div class="panel"><div class="scroll"><table class="grid"><caption>Best layout, and in brackets how many '
@@ -161,10 +164,12 @@ def _sensitivity(facts: Facts, found: Sensitivity) -> str:
     )
 
 
-def _cell(cell: Cell, own: str, *, here: bool) -> str:
+def _cell(cell: Cell, own: str, goal: float, *, here: bool) -> str:
     kind = f"cell{' same' if cell.layout == own else ''}{' here' if here else ''}"
     other = "" if cell.layout == own else f"<small>{escape(own)}: {100 * cell.chosen_attainment:.0f} %</small>"
-    return f'<td class="{kind}">{escape(cell.layout)} ({100 * cell.attainment:.0f} %){other}</td>'
+    share = f"{100 * cell.attainment:.0f} %"
+    shown = f"({share})" if cell.attainment >= goal else f'<span class="no">({share})</span>'
+    return f'<td class="{kind}">{escape(cell.layout)} {shown}{other}</td>'
 
 
 def _factor(rate: float) -> str:

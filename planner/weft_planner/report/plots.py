@@ -14,6 +14,8 @@ from weft_planner.tables.figures import rate
 FIRST, LATER, THIRD, MUTED = 1, 2, 3, 4
 OVERLOADED = 10
 """TTFT beyond this many times its SLO is drawn at the edge: a queue without end has no height."""
+STALLED = 3
+"""The same of ITL: the interval of a few overloaded runs would flatten all that matters."""
 RATE = "sessions per second"
 
 
@@ -49,6 +51,7 @@ def itl_by_load(facts: Facts) -> str:
         x_label=RATE,
         y_label="ITL P95, ms",
         lines=[_line("rounds' mean inter-token latency", facts.load, lambda p: p.itl, FIRST, scale=1e3)],
+        y_most=STALLED * slo.itl * 1e3,
         thresholds=[chart.Threshold("y", slo.itl * 1e3, f"SLO {format_seconds(slo.itl)}")],
     )
     return _by_load(facts, picture)

@@ -32,7 +32,7 @@ def _smaller(facts: Facts) -> str:
         return ""
     least = min(rows, key=lambda row: (row.gpus, row.ttft_s))
     return (
-        f"{least.name} on {least.gpus} GPUs would hold them too, with TTFT {figures.latency(least.ttft_s)}, ITL "
+        f"The smallest that would do is {least.name} on {least.gpus} GPUs: TTFT {figures.latency(least.ttft_s)}, ITL "
         f"{figures.latency(least.itl_s)} and a goodput of {figures.rate_interval(least.goodput)} sessions per second."
     )
 

@@ -43,17 +43,17 @@ def _row(row: Compared, *, searched: bool) -> list[str | Cell]:
     found = row.summary
     cells: list[str | Cell] = [
         row.name,
-        figures.share_interval(found.attained),
+        Cell(figures.share_interval(found.attained), short=figures.share(found.attained.value)),
         _points(row.against),
         figures.latency(found.ttft.p95.value),
         figures.latency(found.itl.p95.value),
         figures.share(found.local_share),
     ]
-    return (
-        [*cells, figures.rate_interval(None if row.goodput is None else row.goodput.rate), _times(row.ratio)]
-        if searched
-        else cells
-    )
+    if not searched:
+        return cells
+    goodput = None if row.goodput is None else row.goodput.rate
+    short = figures.rate(None if goodput is None else goodput.value)
+    return [*cells, Cell(figures.rate_interval(goodput), short=short), _times(row.ratio)]
 
 
 def _points(difference: Estimate | None) -> str | Cell:
@@ -72,7 +72,7 @@ def _times(ratio: Estimate | None) -> str | Cell:
     if not math.isfinite(ratio.low):
         return f"x {ratio.value:.2f}"
     style = GOOD if ratio.low > 1 else BAD if ratio.high < 1 else ""
-    return Cell(f"x {ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})", style)
+    return Cell(f"x {ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})", style, short=f"x {ratio.value:.2f}")
 
 
 def comparison_body(scenario: Scenario, rows: Sequence[Compared], *, rate: float, complete: bool) -> Json:

@@ -29,10 +29,10 @@ def _parts(found: Explanation, plan: Plan, name: str) -> Iterator[Part]:
     yield Words(found.how_found, lead="How it was found:")
     if found.constraints:
         rows = [[text] for text in found.constraints]
-        yield Rows(["WHAT BINDS IT"], rows)
+        yield Rows(["WHAT BINDS IT~"], rows)
     if found.rivals:
-        rows = [[rival.name, str(rival.gpus), "; ".join(rival.reasons)] for rival in found.rivals]
-        yield Rows(["WHY NOT", "GPUS>", "BECAUSE"], rows)
+        rows = [[rival.name, rival.policy, str(rival.gpus), "; ".join(rival.reasons)] for rival in found.rivals]
+        yield Rows(["WHY NOT", "POLICY", "GPUS>", "BECAUSE~"], rows)
     else:
         yield Words("The plan was stored without its alternatives; `weft plan` lists them anew.")
     if plan.shortfall is not None:

@@ -51,7 +51,7 @@ def _row(scenario: Scenario, row: LoadRow, goal: float) -> list[str | Cell]:
     ]
     return [
         f"{row.rate:.3g}",
-        figures.share_interval(found.attained),
+        Cell(figures.share_interval(found.attained), short=figures.share(found.attained.value)),
         *latencies,
         figures.share(prefill_busy(scenario, found)),
         figures.share(max(found.kv_peak)),

@@ -114,7 +114,11 @@ def _ranked(place: int, row: Alternative, note: str, *, simulated: bool, priced:
         figures.latency(predicted.itl_p95_s),
     ]
     if simulated:
-        cells += [figures.share_interval(predicted.attainment), figures.rate_interval(predicted.goodput)]
+        attained, goodput = predicted.attainment, predicted.goodput
+        cells += [
+            Cell(figures.share_interval(attained), short=figures.share(None if attained is None else attained.value)),
+            Cell(figures.rate_interval(goodput), short=figures.rate(None if goodput is None else goodput.value)),
+        ]
     if priced:
         cells.append(figures.money(predicted.cost_per_hour))
     return [*cells, held(predicted.slo_met), note]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weft_core.plan_fields import finite_or_none
 from weft_planner.candidates import Layout
 from weft_planner.tables import figures
-from weft_planner.tables.writing import Part, Rows, Words, held
+from weft_planner.tables.writing import Cell, Part, Rows, Words, held
 from weft_planner.workload import Request
 
 Json = dict[str, object]
@@ -15,7 +15,7 @@ def preliminary_parts(layouts: Sequence[Layout], *, request: Request, name: str)
     """Return what to print."""
     percentile = f"P{request.slo.percentile:g}"
     header = ["#>", "LAYOUT", "GPUS>", f"TTFT {percentile}>", f"ITL {percentile}>", "HELD"]
-    rows = [
+    rows: list[list[str | Cell]] = [
         [
             str(place),
             figures.layout_name(layout.groups, "disaggregated"),
