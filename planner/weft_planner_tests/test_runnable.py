@@ -79,10 +79,7 @@ def test_the_better_of_both_layouts_is_chosen_where_both_are_named() -> None:
     changes["routing"] = {"policy": "ampd"}
     named = planned(engine={"type": "mock", "layouts": ["disaggregated", "colocated"]}, **changes)
     assert named.layout == "colocated"
-    plain = planned(engine={"type": "mock"}, **changes)
-    assert plain.layout == "disaggregated"
-    notes = {alternative.note for alternative in plain.alternatives if alternative.layout == "colocated"}
-    assert notes == {"add colocated to planning.layouts"}
+    assert planned(engine={"type": "mock"}, **changes).layout == "disaggregated"
 
 
 def test_a_cheap_plan_may_use_both_pools_within_a_budget() -> None:
