@@ -77,7 +77,7 @@ def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Reque
     try:
         return request_of(body)
     except RequestError as error:
-        raise RequestError("; ".join(f"spec.{fault}" for fault in str(error).split("; "))) from error
+        raise RequestError(*(f"spec.{fault}" for fault in error.faults)) from error
 
 
 def _at(source: object, *keys: str) -> object:

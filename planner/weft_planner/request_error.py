@@ -2,4 +2,8 @@
 
 
 class RequestError(ValueError):
-    """Report a request that cannot be read; one line that names the field."""
+    """Report a request that cannot be read; ``faults`` are its faults one by one, each naming the field and the fix."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults

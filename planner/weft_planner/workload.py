@@ -94,7 +94,7 @@ def parse_request(text: str | bytes) -> Request:
     try:
         return Request.model_validate_json(text)
     except ValidationError as error:
-        raise RequestError(_one_line(error)) from error
+        raise RequestError(*_faults(error)) from error
 
 
 def request_of(body: object) -> Request:
@@ -106,18 +106,18 @@ def request_of(body: object) -> Request:
     try:
         return Request.model_validate(body)
     except ValidationError as error:
-        raise RequestError(_one_line(error)) from error
+        raise RequestError(*_faults(error)) from error
 
 
 _PLAIN = {"extra_forbidden": "unknown field, remove it", "missing": "is missing, add it"}
 
 
-def _one_line(error: ValidationError) -> str:
+def _faults(error: ValidationError) -> list[str]:
     faults = []
     for fault in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in fault["loc"]) or "request"
         what = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
         given = fault["input"]
         shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) and fault["loc"] else ""
-        faults.append(f"{where}: {what}{shown}")
-    return "; ".join(faults).replace("\n", " ")
+        faults.append(f"{where}: {what}{shown}".replace("\n", " "))
+    return faults

@@ -96,7 +96,7 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
         request = request_from_service(service, [*documents, *profiles])
         plain = request.model_dump(by_alias=True)
     except RequestError as error:
-        raise BadInputError(flags.file, *str(error).split("; ")) from error
+        raise BadInputError(flags.file, *error.faults) from error
     body = {**plain, "capacity": {**plain["capacity"]}, **(changes or {})}
     if flags.trace is not None:
         body["workload"] = _workload_of(flags.trace, plain["workload"])
@@ -110,7 +110,7 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
         return Service(name_of(service), service, request if body == plain else request_of(body))
     except RequestError as error:
         raise BadInputError(
-            flags.trace or flags.file, *(f"spec.{fault}" for fault in str(error).split("; "))
+            flags.trace or flags.file, *(f"spec.{fault}" for fault in error.faults)
         ) from error
 
 
