@@ -1,96 +1,87 @@
-"""Draw the page's three pictures as plain SVG: no script, no font, no library."""
+"""Draw the page's pictures as SVG files that stand alone, by the marks and scales of the plan's report."""
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+
+from weft_planner.report import marks
+from weft_planner.report.scales import Scale, plain
 
 COLOURS = ("#3b6ea8", "#d1762b", "#4f9a57", "#8a5aa8")
-GREY = "#666"
-LEFT, TOP, ROW = 190, 46, 24
+RULES = (
+    "text { font: 12px sans-serif; fill: #666 } .title { font-size: 14px; fill: #222 }",
+    ".paper { fill: #fff } .grid { stroke: #ddd } .one { stroke: #222 } .line { fill: none; stroke-width: 2 }",
+    *(f".dot.c{i} {{ fill: {c}; fill-opacity: .85 }} .line.c{i} {{ stroke: {c} }}" for i, c in enumerate(COLOURS)),
+)
+WIDTH, LEFT, TOP, ROW = 760.0, 190, 46, 24
 
 
 def dots(title: str, rows: Mapping[str, Mapping[str, float]], *, ticks: Sequence[float], unit: str) -> str:
     """Return a picture with one line of dots per row on a logarithmic axis; the line at 1 is drawn strongly."""
-    width, height = 760, TOP + ROW * len(rows) + 40
-    low, high = math.log(ticks[0]), math.log(ticks[-1])
-
-    def x(value: float) -> float:
-        return LEFT + (width - LEFT - 30) * (math.log(min(max(value, ticks[0]), ticks[-1])) - low) / (high - low)
-
+    width, bottom = WIDTH, TOP + ROW * len(rows) + 6.0
+    x = Scale(ticks[0], ticks[-1], LEFT, width - 30, log=True)
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    parts = [_text(10, 18, title, size=14), *_legend(names, 10, 36)]
-    bottom = TOP + ROW * len(rows) + 6
+    parts = _legend(names)
     for tick in ticks:
-        stroke = "#222" if tick == 1 else "#ddd"
-        parts.append(f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP}" y2="{bottom}" stroke="{stroke}"/>')
-        parts.append(_text(x(tick), bottom + 16, f"{tick:g}", anchor="middle"))
-    parts.append(_text(width - 30, bottom + 30, unit, anchor="end"))
+        parts.append(marks.line(x.at(tick), TOP, x.at(tick), bottom, "one" if tick == 1 else "grid"))
+        parts.append(marks.text(x.at(tick), bottom + 16, plain(tick), anchor="middle"))
+    parts.append(marks.text(width - 30, bottom + 30, unit, anchor="end"))
+    said = []
     for at, (name, row) in enumerate(rows.items()):
-        y = TOP + ROW * at + ROW / 2
-        parts.append(_text(LEFT - 10, y + 4, name, anchor="end"))
-        for label, value in row.items():
-            if math.isfinite(value):
-                colour = COLOURS[names.index(label) % len(COLOURS)]
-                parts.append(f'<circle cx="{x(value):.1f}" cy="{y:.1f}" r="5" fill="{colour}" fill-opacity="0.85"/>')
-    return _page(width, height, title, parts)
+        y = TOP + ROW * (at + 0.5)
+        known = {label: value for label, value in row.items() if math.isfinite(value)}
+        parts.append(marks.text(LEFT - 10, y + 4, name, anchor="end"))
+        parts += [
+            marks.dot(x.at(value), y, _class("dot", names.index(label)), radius=5, hint=f"{label}: {value:.3g}")
+            for label, value in known.items()
+        ]
+        said.append(f"{name}: " + ", ".join(f"{label} {value:.2g}" for label, value in known.items()))
+    return _page(parts, title=title, words=f"{unit.capitalize()}. {'; '.join(said)}.", width=width, height=bottom + 34)
 
 
 def lines(title: str, of: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str) -> str:
-    """Return a picture of lines on two logarithmic axes."""
-    width, height = 560, 330
-    points = [point for line in of.values() for point in line]
-    ends = [(min(p[k] for p in points), max(p[k] for p in points)) for k in (0, 1)]
-    ends[0] = (ends[0][0], max(ends[0][1], 2 * ends[0][0]))
-    least = 10.0 ** math.floor(math.log10(ends[1][0]))
-    ends[1] = (least, max(10 * least, 10.0 ** math.ceil(math.log10(ends[1][1]))))
-
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        share = [
-            (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
-            for value, (low, high) in zip(point, ends, strict=True)
+    """Return a picture of lines on two logarithmic axes, the upright one in whole decades."""
+    width, height = WIDTH, 330.0
+    xs = sorted({x for line in of.values() for x, _ in line})
+    ys = [y for line in of.values() for _, y in line]
+    x = Scale(xs[0], max(xs[-1], 2 * xs[0]), 70, width - 30, log=True)
+    least = math.floor(math.log10(min(ys)))
+    most = max(least + 1, math.ceil(math.log10(max(ys))))
+    y = Scale(10.0**least, 10.0**most, height - 50, 60, log=True)
+    parts = _legend(list(of))
+    parts += [marks.text(x.at(value), y.start + 18, plain(value), anchor="middle") for value in xs]
+    for value in (10.0**power for power in range(least, most + 1)):
+        parts.append(marks.line(x.start, y.at(value), x.end, y.at(value), "grid"))
+        parts.append(marks.text(x.start - 6, y.at(value) + 4, plain(value), anchor="end"))
+    for number, (name, line) in enumerate(of.items()):
+        placed = [(x.at(a), y.at(b)) for a, b in line]
+        parts.append(marks.path(placed, _class("line", number)))
+        parts += [
+            marks.dot(px, py, _class("dot", number), radius=4, hint=f"{name}: {a:g}, {b:.3g}")
+            for (px, py), (a, b) in zip(placed, line, strict=True)
         ]
-        return 70 + (width - 100) * share[0], height - 50 - (height - 110) * share[1]
-
-    parts = [_text(10, 18, title, size=14), *_legend(list(of), 10, 36)]
-    for value in sorted({p[0] for p in points}):
-        at = place((value, ends[1][0]))
-        parts.append(_text(at[0], at[1] + 18, f"{value:g}", anchor="middle"))
-    power = ends[1][0]
-    while power <= ends[1][1] * 1.01:
-        at = place((ends[0][0], power))
-        parts.append(f'<line x1="70" x2="{width - 30}" y1="{at[1]:.1f}" y2="{at[1]:.1f}" stroke="#ddd"/>')
-        parts.append(_text(64, at[1] + 4, f"{power:g}", anchor="end"))
-        power *= 10
-    for number, line in enumerate(of.values()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, line))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in map(place, line)]
-    parts.append(_text(width / 2, height - 10, x_label, anchor="middle"))
-    parts.append(_text(width - 30, 36, y_label, anchor="end"))
-    return _page(width, height, title, parts)
+    parts.append(marks.text(width / 2, height - 10, x_label, anchor="middle"))
+    parts.append(marks.text(width - 30, 36, y_label, anchor="end"))
+    words = f"{y_label.capitalize()} by {x_label}: {', '.join(of)}."
+    return _page(parts, title=title, words=words, width=width, height=height)
 
 
-def _legend(names: Sequence[str], x: float, y: float) -> list[str]:
-    parts = []
+def _legend(names: Sequence[str]) -> list[str]:
+    parts, x = [], 10.0
     for number, name in enumerate(names):
-        parts.append(f'<circle cx="{x + 5:.0f}" cy="{y - 4:.0f}" r="5" fill="{COLOURS[number % len(COLOURS)]}"/>')
-        parts.append(_text(x + 14, y, name))
-        x += 34 + 6.4 * len(name)
+        parts.append(marks.dot(x + 5, 32, _class("dot", number), radius=5))
+        parts.append(marks.text(x + 14, 36, name))
+        x += 34 + marks.width_of(name)
     return parts
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> str:
-    fill = "#222" if size > 12 else GREY
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{fill}">{escape(words)}</text>'
-    )
+def _class(kind: str, number: int) -> str:
+    return f"{kind} c{number % len(COLOURS)}"
 
 
-def _page(width: int, height: int, title: str, parts: Sequence[str]) -> str:
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" role="img" aria-label="{escape(title)}">\n'
-        f'<rect width="{width}" height="{height}" fill="#fff"/>\n{body}\n</svg>\n'
+def _page(parts: Sequence[str], *, title: str, words: str, width: float, height: float) -> str:
+    page = (f"<style>{' '.join(RULES)}</style>", marks.rectangle(0, 0, width, height, "paper"))
+    heading = marks.text(10, 18, title, "title")
+    name = title.split()[0].lower()
+    return marks.picture(
+        [*page, heading, *parts], name=name, title=title, description=words, width=width, height=height
     )
