@@ -50,6 +50,7 @@ class StackConfig:
     profile: CostProfile
     workers: tuple[StackWorker, ...]
     policy: str = "ampd"
+    binding: str = "kv-headroom"
     ttft_s: float = 2.0
     itl_s: float = 0.04
     time_scale: float = 1.0
@@ -244,7 +245,7 @@ def router_config(config: StackConfig) -> dict[str, object]:
             "handleTtlSeconds": config.handle_ttl_s,
         },
         "slo": {"ttft": config.ttft_s, "itl": config.itl_s},
-        "routing": {"policy": config.policy},
+        "routing": {"policy": config.policy, "binding": config.binding},
         "profile": profile_to_json(config.profile),
         "planRevision": "stack",
         **({"profiles": {pool: profile_to_json(p) for pool, p in config.pools.items()}} if config.pools else {}),

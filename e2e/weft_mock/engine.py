@@ -1,7 +1,8 @@
 """Run the scheduler in real time: one task drives the steps, one task per read moves KV, one sweeps leases.
 
-Times come from ``time.monotonic``: the event loop's own clock counts whole milliseconds under uvloop. Deadlines of
-steps add up, so that a late wake-up shortens the next wait and no drift builds up.
+Times come from ``time.monotonic``: the event loop's own clock counts whole milliseconds under uvloop. Steps and reads
+follow one another as they would if nobody had to wait for a CPU: each begins when the one before it should have ended,
+or when its request came. So a late wake-up shortens the next wait, and no drift builds up.
 """
 
 import asyncio
@@ -94,7 +95,9 @@ class Engine:
             describe=self._describe,
         )
         self.metrics = Metrics(config, ledger=self.ledger, scheduler=self.scheduler)
-        self.side_channel = SideChannel(engine_id=config.engine_id, compatibility=compatibility(config))
+        self.side_channel = SideChannel(
+            engine_id=config.engine_id, compatibility=compatibility(config), profile=config.profile
+        )
         self._die = die or (lambda: os._exit(_EXIT_STATUS_OF_FAULT))
         self._outboxes: dict[Sequence, Outbox] = {}
         self._reads: dict[Sequence, asyncio.Task[None]] = {}
@@ -227,32 +230,33 @@ class Engine:
 
     async def _drive(self) -> None:
         scheduler, ledger = self.scheduler, self.ledger
-        deadline = monotonic()
+        free = monotonic()  # when the last step was over, or should have been
         while True:
             await self._resumed.wait()
             now = monotonic()
             admission = scheduler.admit(now)
             for sequence in admission.fetch:
-                self._reads[sequence] = asyncio.create_task(self._read(sequence))
+                began = max(free, sequence.ready, now - _CATCH_UP_SECONDS)
+                self._reads[sequence] = asyncio.create_task(self._read(sequence, began))
             for remote in admission.release:
                 self.release_unread(remote)
             step = scheduler.plan()
             if step is None:
                 self._wake.clear()
                 await self._wake.wait()
-                deadline = monotonic()
                 continue
-            behind = now - deadline
+            free = max(free, step.ready)
+            behind = now - free
             if behind > _CATCH_UP_SECONDS:
                 ledger.lost_seconds += behind - _CATCH_UP_SECONDS
-                deadline = now - _CATCH_UP_SECONDS
-            deadline += step.seconds
-            await asyncio.sleep(max(0.0, deadline - now))
+                free = now - _CATCH_UP_SECONDS
+            free += step.seconds
+            await asyncio.sleep(max(0.0, free - now))
             if not self._resumed.is_set():
                 await self._resumed.wait()
-                deadline = monotonic()
+                free = monotonic()
             now = monotonic()
-            ledger.worst_lateness_seconds = max(ledger.worst_lateness_seconds, now - deadline)
+            ledger.worst_lateness_seconds = max(ledger.worst_lateness_seconds, now - free)
             for emission in scheduler.finish(step, now):
                 self._deliver(emission, now)
 
@@ -306,12 +310,12 @@ class Engine:
         if outbox is not None:
             outbox.put(Failure(sequence, message))
 
-    async def _read(self, sequence: Sequence) -> None:
+    async def _read(self, sequence: Sequence, began: float) -> None:
         remote = sequence.source
         if remote is None:
             return
         try:
-            tokens = await self._read_blocks(sequence, remote)
+            tokens, ended = await self._read_blocks(sequence, remote, began)
         except ReadFailedError as error:
             log.warning(
                 "kv_read_failed",
@@ -324,13 +328,12 @@ class Engine:
             return
         self._reads.pop(sequence, None)
         self._spawn(self._release(remote))
-        self.scheduler.fetched(sequence, tokens)
+        self.scheduler.fetched(sequence, tokens, ended)
         self.wake()
 
-    async def _read_blocks(self, sequence: Sequence, remote: RemoteBlocks) -> int:
-        """Read, verify and spend the time of the transfer; return how many of the prompt's tokens have KV now."""
+    async def _read_blocks(self, sequence: Sequence, remote: RemoteBlocks, began: float) -> tuple[int, float]:
+        """Read, verify and spend the time of the transfer; return how many of the prompt's tokens have KV, and when."""
         size = self.config.block_size
-        began = monotonic()
         if remote.engine_id == self.config.engine_id:
             raise ReadFailedError("own_blocks", "the handle names this very engine; a prefix hit needs no handle")
         peer = await self.side_channel.handshake(remote)
@@ -345,7 +348,10 @@ class Engine:
         moved = max(0, tokens - sequence.computed)
         try:
             seconds = self.pacing.transfer(
-                moved, source_degree=peer.degree, same_node=bool(peer.node) and peer.node == self.config.node
+                moved,
+                source=peer.profile,
+                source_degree=peer.degree,
+                same_node=bool(peer.node) and peer.node == self.config.node,
             )
         except CostProfileError as error:
             raise ReadFailedError("no_transfer_cost", str(error)) from error
@@ -353,13 +359,14 @@ class Engine:
             raise ReadFailedError("expired", "the handle's time is up, or would be before the read ends")
         blocks = await self.side_channel.read(remote, skip_blocks=skip, tokens=tokens)
         _verify(sequence, blocks, skip=skip, tokens=tokens, block_size=size)
-        await asyncio.sleep(max(0.0, began + seconds - monotonic()))
+        ended = max(began + seconds, monotonic())
+        await asyncio.sleep(max(0.0, ended - monotonic()))
         size_in_bytes = moved * self.config.profile.kv_bytes_per_token
         direction = "prefill_to_decode" if sequence.importing else "decode_to_prefill"
         self.ledger.kv_bytes[direction, "received"] += size_in_bytes
         self.metrics.transfer_seconds.observe(monotonic() - began)
         self.metrics.transfer_bytes.observe(size_in_bytes)
-        return tokens
+        return tokens, ended
 
     async def _sweep(self) -> None:
         every = min(1.0, self.config.lease_seconds / 4, self.config.ttl_seconds / 4)

@@ -6,6 +6,7 @@ from time import monotonic
 import orjson
 from aiohttp import web
 
+from weft_core.profile_json import profile_to_json
 from weft_mock.engine import Engine, compatibility
 from weft_mock.pins import ReadRefusedError
 
@@ -32,6 +33,7 @@ class _Holder:
             {
                 "engine_id": config.engine_id,
                 "degree": config.degree,
+                "profile": profile_to_json(config.profile),
                 "node": config.node,
                 "compatibility": self._compatibility,
                 "clock": monotonic(),

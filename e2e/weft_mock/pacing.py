@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast, get_args
 
-from weft_core.cost import CostProfile, CostProfileError, Link
+from weft_core.cost import LINKS, CostProfile, CostProfileError, Link, TransferCost
+from weft_core.transfers import transfer_between
 
 
 @dataclass(slots=True)
@@ -48,20 +48,29 @@ class Pacing:
             held += history + increment
         return seconds * self._factor
 
-    def transfer(self, tokens: int, *, source_degree: int, same_node: bool) -> float:
-        """Return the time of reading KV from an engine of another degree.
+    def transfer(self, tokens: int, *, source: CostProfile, source_degree: int, same_node: bool) -> float:
+        """Return the time of reading KV from an engine of another profile and degree.
 
         Where one kind of link is not profiled the other stands in for it.
 
         Raises:
-            CostProfileError: the profile has no transfer between these degrees.
+            CostProfileError: no profile has a transfer between these degrees.
         """
         wanted: Link = "intra-node" if same_node else "inter-node"
-        links = sorted(cast(tuple[Link, ...], get_args(Link)), key=lambda link: link != wanted)
-        for link in links:
-            if (source_degree, self.degree, link) in self.profile.transfers:
-                seconds = self.profile.t_kv(tokens, source=source_degree, destination=self.degree, link=link)
-                return seconds * self._factor
+        for link in sorted(LINKS, key=lambda link: link != wanted):
+            cost = self._over(link, source, source_degree)
+            if cost is not None:
+                return cost.seconds(tokens) * self._factor
         raise CostProfileError(
             f"transfers: the profile has none from degree {source_degree} to degree {self.degree}; add it"
         )
+
+    def _over(self, link: Link, source: CostProfile, source_degree: int) -> TransferCost | None:
+        if source is self.profile:
+            return source.transfers.get((source_degree, self.degree, link))
+        try:
+            return transfer_between(
+                source, self.profile, source_degree=source_degree, destination_degree=self.degree, link=link
+            )
+        except CostProfileError:
+            return None

@@ -29,6 +29,11 @@ class Step:
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[tuple[Sequence, int]] = field(default_factory=list)
 
+    @property
+    def ready(self) -> float:
+        """Return from when on it could have run: as soon as one of its sequences could."""
+        return min(sequence.ready for sequence in (*self.decodes, *(sequence for sequence, _ in self.prefills)))
+
 
 class Admission(NamedTuple):
     """Sequences that must read remote KV before they run, and handles that turned out not to be needed."""
@@ -68,6 +73,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.fetching: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._looked = float("-inf")
         self._describe = describe
 
     def add(self, sequence: Sequence) -> None:
@@ -77,6 +83,7 @@ class Scheduler:
     def admit(self, now: float) -> Admission:
         """Give blocks to waiting sequences in order while they fit."""
         admission = Admission([], [])
+        looked, self._looked = self._looked, now
         while self.waiting and len(self.running) + len(self.fetching) < self.limits.max_sequences:
             sequence = self.waiting[0]
             size = self.pool.block_size
@@ -92,6 +99,8 @@ class Scheduler:
             sequence.computed = len(hits) * size
             if sequence.words is None:
                 sequence.record.cached = sequence.computed
+            # What was passed over at the last look had to wait for blocks; the rest came since.
+            sequence.ready = sequence.arrived if sequence.arrived >= looked else now
             first_time = sequence.admitted is None
             if first_time:
                 sequence.admitted = now
@@ -113,9 +122,10 @@ class Scheduler:
             return False
         return sequence.importing or known - sequence.computed > self.limits.recompute_threshold
 
-    def fetched(self, sequence: Sequence, tokens: int) -> None:
-        """Take a sequence whose first ``tokens`` tokens now have their KV here, verified against its own prompt."""
+    def fetched(self, sequence: Sequence, tokens: int, at: float) -> None:
+        """Take a sequence whose first ``tokens`` tokens have their KV here, verified against its own prompt."""
         self.fetching.remove(sequence)
+        sequence.ready = at
         record = sequence.record
         have = min(tokens, sequence.prompt_length - 1)
         if have > sequence.computed:

@@ -34,6 +34,7 @@ class Sequence:
     """One prompt with the answer so far, its blocks and where its KV came from.
 
     ``computed`` tokens have their KV in ``blocks``; a sequence that decodes has exactly one token without.
+    ``ready`` is from when on it could run: it came, its KV was read, or it got the blocks it had to wait for.
     ``keep`` says whose pin its blocks become when it ends well: a prefill's (lease) or a decode's (time to live).
     """
 
@@ -56,6 +57,7 @@ class Sequence:
     handle: RemoteBlocks | None = None
     error: str | None = None
     admitted: float | None = None
+    ready: float = 0.0
     started: float | None = None
     last_token: float | None = None
 

@@ -15,6 +15,8 @@ from time import monotonic
 import aiohttp
 import orjson
 
+from weft_core.cost import CostProfile
+from weft_core.profile_json import profile_from_json
 from weft_mock.kv_params import RemoteBlocks
 
 log = logging.getLogger(__name__)
@@ -37,10 +39,14 @@ class ReadFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What a handshake tells about another engine; ``clock_offset`` is its clock minus ours, in seconds."""
+    """What a handshake tells about another engine; ``clock_offset`` is its clock minus ours, in seconds.
+
+    ``profile`` is what it costs, the very object of this engine where both are the same.
+    """
 
     engine_id: str
     degree: int
+    profile: CostProfile
     node: str
     compatibility: str
     clock_offset: float
@@ -57,9 +63,10 @@ class Blocks:
 class SideChannel:
     """Read blocks from other engines; one per engine."""
 
-    def __init__(self, *, engine_id: str, compatibility: str) -> None:
+    def __init__(self, *, engine_id: str, compatibility: str, profile: CostProfile) -> None:
         """Speak for one engine; peers with another compatibility string are refused."""
         self._engine_id = engine_id
+        self._profile = profile
         self._compatibility = compatibility
         self._peers: dict[tuple[str, int], Peer] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -90,6 +97,7 @@ class SideChannel:
                 peer = Peer(
                     engine_id=str(body["engine_id"]),
                     degree=int(str(body["degree"])),
+                    profile=self._own_or_other(body["profile"]),
                     node=str(body["node"]),
                     compatibility=str(body["compatibility"]),
                     clock_offset=float(str(body["clock"])) - (before + monotonic()) / 2,
@@ -108,6 +116,12 @@ class SideChannel:
                 "incompatible", f"engine {peer.engine_id} has {peer.compatibility}, this one {self._compatibility}"
             )
         return peer
+
+    def _own_or_other(self, body: object) -> CostProfile:
+        if not isinstance(body, Mapping):
+            raise ValueError("profile: an object is needed")
+        found = profile_from_json(body)
+        return self._profile if found == self._profile else found
 
     async def read(self, remote: RemoteBlocks, *, skip_blocks: int, tokens: int) -> Blocks:
         """Read the KV of the first ``tokens`` tokens without the first ``skip_blocks`` blocks; the handle is used up.
