@@ -73,16 +73,6 @@ def expert_share(model: ModelDimensions) -> float:
     return model.active_experts / model.experts if model.experts > 1 else 0.0
 
 
-def touched_bytes(model: ModelDimensions, tokens: float) -> float:
-    """Return the weights that one step of ``tokens`` tokens reads: each token chooses its experts independently.
-
-    1 - (1 - k/E)^tokens of the routed experts, and all of everything else (shared experts too).
-    """
-    experts = expert_bytes(model)
-    share: float = 1 - (1 - expert_share(model)) ** tokens
-    return weight_bytes(model) - experts + experts * share
-
-
 def kv_capacity_tokens(
     model: ModelDimensions,
     *,

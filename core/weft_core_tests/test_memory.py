@@ -10,10 +10,10 @@ from weft_core.gpus import GPUS
 from weft_core.memory import (
     KvLayout,
     expert_bytes,
+    expert_share,
     kv_capacity_tokens,
     kv_copies,
     kv_layout,
-    touched_bytes,
     weight_bytes,
 )
 from weft_core.models import MODELS
@@ -83,14 +83,10 @@ def test_each_part_weighs_what_its_precision_says() -> None:
     assert weight_bytes(DEEPSEEK) / 1e9 == pytest.approx(673, rel=0.01)
 
 
-def test_a_step_reads_the_experts_that_its_tokens_chose_and_all_the_shared_ones() -> None:
+def test_a_token_chooses_a_share_of_the_routed_experts() -> None:
     assert expert_bytes(LLAMA) == 0
-    assert touched_bytes(LLAMA, 1) == weight_bytes(LLAMA)
-    experts = expert_bytes(DEEPSEEK)
-    always = weight_bytes(DEEPSEEK) - experts
-    assert touched_bytes(DEEPSEEK, 0) == always
-    assert touched_bytes(DEEPSEEK, 1) == pytest.approx(always + experts * 8 / 256)
-    assert touched_bytes(DEEPSEEK, 10_000) == pytest.approx(weight_bytes(DEEPSEEK))
+    assert expert_share(LLAMA) == 0
+    assert expert_share(DEEPSEEK) == 8 / 256
 
 
 def test_capacity_is_what_weights_and_activations_leave() -> None:
