@@ -142,10 +142,13 @@ def _trouble(states: Sequence[WorkerState]) -> str:
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a plan in short: P4x2 D8x1; C8x2 for co-located workers."""
+    """Return a plan in short: P4x2 D8x1; C8x2 for co-located workers; with pools, P4x2@h100 D8x1@h20, where several."""
     letters = {**_LETTER, "decode": "C"} if plan.layout == "colocated" else _LETTER
     order = sorted(plan.groups, key=lambda group: (group.role == "decode", -group.degree, group.pool))
-    return " ".join(f"{letters[group.role]}{group.degree}x{group.replicas}" for group in order)
+    several = len({group.pool for group in order}) > 1
+    return " ".join(
+        f"{letters[group.role]}{group.degree}x{group.replicas}{f'@{group.pool}' if several else ''}" for group in order
+    )
 
 
 def plan_status(plan: Plan) -> dict[str, Any]:

@@ -69,7 +69,7 @@ async def test_workers_of_one_role_differ_in_degree_and_pool() -> None:
     await world.until_quiet()
     assert summary(world)["Ready"] == ("True", "Serving")
     status = world.cluster.service["status"]
-    assert status["planSummary"] == "P4x1 D8x1 D4x1"
+    assert status["planSummary"] == "P4x1@h100 D8x1@h20 D4x1@h100"
     assert {(row["role"], row["degree"], row["pool"], row["ready"]) for row in status["groups"]} == {
         ("prefill", 4, "h100", 1),
         ("decode", 8, "h20", 1),
