@@ -97,10 +97,6 @@ class Sample:
         """Return the mean over sessions of a figure summed over each session's rounds."""
         return float(of_rows.sum() / self.sessions)
 
-    def lifetimes(self, round_seconds: Floats) -> Floats:
-        """Return how long each session lives when its rounds, gaps included, take these times."""
-        return np.add.reduceat(round_seconds, self.first_row)
-
     def starts(self, round_seconds: Floats) -> Floats:
         """Return when each round begins when rounds, gaps included, take these times."""
         before = np.cumsum(round_seconds) - round_seconds

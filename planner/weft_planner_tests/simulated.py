@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_planner.distributions import Floats
 from weft_planner.sessions import Sample
 from weft_planner.simulation import SloClass
 
@@ -47,6 +48,11 @@ def sample_of(
         session_class=np.array(kinds or [0] * len(sessions), np.int64),
         prefix=np.array(prefixes or [0.0] * len(sessions), float),
     )
+
+
+def lifetimes(sample: Sample, round_seconds: Floats) -> Floats:
+    """Return how long each session lives when its rounds, gaps included, take these times."""
+    return np.add.reduceat(round_seconds, sample.first_row)
 
 
 def profile(

@@ -10,6 +10,7 @@ from weft_planner.decode_phase import simulate_decode
 from weft_planner.distributions import Floats
 from weft_planner.sessions import Sample, draw
 from weft_planner_tests.requests import workload
+from weft_planner_tests.simulated import lifetimes
 
 
 def costs(*, alpha: float = 0.02, per_sequence: float = 0.001, per_token: float = 0.0, kv: int = 10**9) -> DegreeCosts:
@@ -124,7 +125,7 @@ def test_rounds_wait_for_kv_memory_and_the_wait_counts() -> None:
 def test_sessions_between_rounds_hold_nothing() -> None:
     """With long gaps many sessions are alive and few of them decode: what the idle ones hold may be evicted."""
     sample = sessions(arrival_rate=0.3, gap=120.0)
-    alive = sample.rate * float((sample.reserve * sample.lifetimes(np.full(sample.rows, 122.0))).mean())
+    alive = sample.rate * float((sample.reserve * lifetimes(sample, np.full(sample.rows, 122.0))).mean())
     tight = run(sample, costs(kv=int(alive / 8)))
     assert np.percentile(tight, 95) == pytest.approx(np.percentile(run(sample, costs()), 95), rel=0.02)
 

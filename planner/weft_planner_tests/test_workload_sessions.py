@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from weft_planner.sessions import Ints, Sample, Size, draw
 from weft_planner.traffic import Workload
 from weft_planner_tests.requests import workload
+from weft_planner_tests.simulated import lifetimes
 
 
 def sample(*, seed: int = 0, max_model_len: int = 1_000_000, **means: float) -> Sample:
@@ -130,10 +131,10 @@ def test_as_many_sessions_are_alive_at_time_0_as_later(gap: dict[str, float]) ->
     drawn = draw(
         Workload.model_validate(body), max_model_len=10**6, round_seconds=3.0, seed=2, size=Size(sessions=4000)
     )
-    lifetimes = drawn.lifetimes(np.full(drawn.rows, 3.0) + drawn.gap)
-    expected = drawn.rate * lifetimes.mean()
+    lived = lifetimes(drawn, np.full(drawn.rows, 3.0) + drawn.gap)
+    expected = drawn.rate * lived.mean()
     for moment in (0.0, drawn.window):
-        alive = ((drawn.arrival <= moment) & (drawn.arrival + lifetimes > moment)).sum()
+        alive = ((drawn.arrival <= moment) & (drawn.arrival + lived > moment)).sum()
         assert alive == pytest.approx(expected, rel=0.3)
 
 
