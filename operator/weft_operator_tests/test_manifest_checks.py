@@ -26,7 +26,12 @@ def test_what_the_api_server_refuses_is_refused(case: Case) -> None:
     found = CHECKS[case.body["kind"]](case.body)
     assert found
     if case.rule:
-        assert case.rule in found
+        assert words(case.rule) in [words(message) for message in found]
+
+
+def words(message: str) -> str:
+    """Return a message without its field: a rule that several fields share names the one that broke it here."""
+    return message.partition(": ")[2]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
@@ -75,7 +80,22 @@ POOL = "spec.capacity.pools.0"
         ("spec.routing.stats_window", "9s", "spec.routing.stats_window: unknown field; did you mean statsWindow?"),
         ("spec.engine.type", "nonsense", "spec.engine.type: must be 'vllm', 'mock'"),
         ("spec.routing.policy", "foo", "spec.routing.policy: must be 'weft', 'ampd', 'remote-jsq', 'ppd',"),
-        ("spec.routing.alpha", "lots", "spec.routing.alpha: must be a number (got 'lots')"),
+        ("spec.routing.alpha", "lots", "spec.routing.alpha: must be a number (got 'lots'); ampd: a prefill worker"),
+        ("spec.slo.ttft", 5000, "spec.slo.ttft: must be a duration such as 50ms, 5s or 1m30s (got 5000)"),
+        ("spec.workload.gap.mean", "3 sec", "spec.workload.gap.mean: must be a duration such as 50ms, 5s or"),
+        (
+            "spec.workload.decode.quantiles",
+            {"at": [0, 0.5], "values": [1, 2]},
+            "spec.workload.decode.quantiles: at must rise from 0 to 1",
+        ),
+        ("spec.planning.decode", {"min": 3, "max": 2}, "spec.planning.decode: min is above max; lower min"),
+        (f"{POOL}.degrees", [3], "spec.capacity.pools[0].degrees: must be powers of two"),
+        ("spec.capacity.pools", [], "spec.capacity.pools: must have 1 to 16 entries"),
+        (
+            "spec.profile.analytic.prefillOverhead",
+            "15m",
+            "spec.profile.analytic.prefillOverhead: must be a number (got '15m'); Seconds added to every prefill",
+        ),
         ("spec.slo.itl", "20s", "spec.slo.ttft: must be longer than spec.slo.itl"),
         ("spec.capacity.gpus", "16", "spec.capacity.gpus: must be a whole number (got '16')"),
         ("spec.capacity.gpus", True, "spec.capacity.gpus: must be a whole number (got True)"),

@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-Duration = Annotated[str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$", max_length=16)]
+DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
+
+Duration = Annotated[str, StringConstraints(pattern=DURATION_PATTERN, max_length=16)]
 """A length of time as Kubernetes and Go write it: 50ms, 5s, 1m30s, 2h."""
 
 DnsLabel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]

@@ -5,6 +5,7 @@ does, then the API types check every value, with defaults filled in and the rule
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic_core import ErrorDetails
 from weft_operator.api.base import ApiModel
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
+from weft_operator.api.fields import DURATION_PATTERN, QUANTITY_PATTERN
 from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
 
 Json = Mapping[str, object]
@@ -30,6 +32,12 @@ _PLAIN = {
     "dict_type": "must be an object",
     "model_type": "must be an object",
 }
+
+_FORMS = {
+    DURATION_PATTERN: "must be a duration such as 50ms, 5s or 1m30s",
+    QUANTITY_PATTERN: "must be an amount such as 500m, 2 or 16Gi",
+}
+"""What texts of a pattern are, for people."""
 
 
 def service_messages(manifest: Json) -> list[str]:
@@ -66,7 +74,8 @@ def _messages(manifest: Json, crd: Mapping[str, Any], model: type[ApiModel], *, 
         model.model_validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        found += dict.fromkeys(_words(fault, value, part or "") for fault in faults)
+        inner = schema if part is None else schema["properties"][part]
+        found += dict.fromkeys(_words(fault, value, part or "", inner) for fault in faults)
     return found
 
 
@@ -98,14 +107,43 @@ def _repeated(values: list[object]) -> Iterator[object]:
             yield value
 
 
-def _words(fault: ErrorDetails, body: Any, at: str) -> str:
-    if fault["type"] == "rule":
-        return fault["msg"]  # it names the field itself
+def _words(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -> str:
     for step in fault["loc"]:
         if not isinstance(body, Mapping | list):
             return f"{at}: write a whole number or text, such as 2, 500m or 16Gi (got {body!r})"  # the one union
         at += f"[{step}]" if isinstance(step, int) else f".{step}" if at else step
         body = body.get(step) if isinstance(body, Mapping) else body[step] if isinstance(step, int) else None
-    what = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+        schema = schema.get("items", {}) if isinstance(step, int) else _property(schema, step)
+    if fault["type"] == "rule":
+        return _rule_at(fault["msg"], at)
     given = f" (got {body!r})" if isinstance(body, str | int | float | bool) else ""
-    return f"{at or 'manifest'}: {what}{given}"
+    return f"{at or 'manifest'}: {_what(fault, schema)}{given}{_meaning(fault, schema)}"
+
+
+def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = schema.get("properties", {}).get(name) or schema.get("additionalProperties") or {}
+    return found
+
+
+def _what(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    if fault["type"] in ("string_type", "string_pattern_mismatch") and schema.get("pattern") in _FORMS:
+        return _FORMS[schema["pattern"]]
+    if fault["type"] in ("too_short", "too_long"):
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        return f"must have {least} to {most} entries" if most is not None else f"must have at least {least} entries"
+    return _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+
+
+def _meaning(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    """Say what a number is, with its unit, to somebody who wrote something else."""
+    description = schema.get("description")
+    return f"; {str(description).rstrip('.')}" if fault["type"] in ("float_type", "int_type") and description else ""
+
+
+def _rule_at(message: str, at: str) -> str:
+    """Return a rule's message with the place where it was broken: a rule of a type that several fields share."""
+    field, _, rest = message.partition(": ")
+    shared = re.sub(r"\[\d+\]", "", at)
+    if not shared or field.startswith(f"{shared}."):
+        return f"{at}{field[len(shared) :]}: {rest}"
+    return f"{at}: {rest}"
