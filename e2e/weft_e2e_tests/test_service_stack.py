@@ -122,36 +122,33 @@ def _counted(stack: Stack, what: str) -> int:
     return sum(int(str(stack.ledger(w.name)[what])) for w in stack.config.workers)
 
 
-def test_a_prefill_worker_dies_under_load_and_no_client_sees_it(stack: Stack) -> None:
+def load_over_the_death_of(worker: str, stack: Stack) -> Background:
+    """Hold sessions while a worker's engine and router are killed; return what their clients saw."""
     with background_sessions(Background(stack.target, lanes=4)) as load:
         load.wait_served(8, timeout_s=SERVED_S)
-        stack.kill("p-0/engine")
-        stack.kill("p-0/router")
+        stack.kill(f"{worker}/engine")
+        stack.kill(f"{worker}/router")
         load.wait_served(16, timeout_s=SERVED_S)
-    stack.restart("p-0/engine")
-    stack.restart("p-0/router")
+    stack.restart(f"{worker}/engine")
+    stack.restart(f"{worker}/router")
     stack.wait_known()
-
-    check_no_failures(load.records)
     for transcript in load.transcripts:
         check_answers(transcript)
+    return load
+
+
+def test_a_prefill_worker_dies_under_load_and_no_client_sees_it(stack: Stack) -> None:
+    load = load_over_the_death_of("p-0", stack)
+
+    check_no_failures(load.records)
 
 
 def test_a_decode_worker_dies_under_load_and_every_request_ends_clearly(stack: Stack) -> None:
-    with background_sessions(Background(stack.target, lanes=4)) as load:
-        load.wait_served(8, timeout_s=SERVED_S)
-        stack.kill("d-0/engine")
-        stack.kill("d-0/router")
-        load.wait_served(16, timeout_s=SERVED_S)
-    stack.restart("d-0/engine")
-    stack.restart("d-0/router")
-    stack.wait_known()
+    load = load_over_the_death_of("d-0", stack)
 
     served, failed = check_no_silent_failures(load.records)
     assert served >= 24
     assert failed <= load.lanes, "only streams that had begun on the dead worker may end with an error"
-    for transcript in load.transcripts:
-        check_answers(transcript)
 
 
 def test_redis_restarts_and_sessions_go_on(stack: Stack) -> None:
