@@ -1,7 +1,7 @@
 """Rank layouts by full runs: goodput at the SLO, or the cheapest that holds it with headroom; ties in one fixed way."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.plan import PlannedGroup, Prediction
@@ -10,14 +10,13 @@ from weft_planner.contestants import Contestant, other_kinds, runnable_policies,
 from weft_planner.predictions import predict
 from weft_planner.shortlist import Groups, Pruned, current_groups, layouts, price_of, thrifty
 from weft_planner.simulation.statistics import estimate
+from weft_planner.stages import Progress
 from weft_planner.tau import decode_load
 from weft_planner.trials import Trials
 
 RUNNABLE = 7
 ADVISED = 3
 """Contestants that are simulated in full, with every seed: ten in all."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from weft_planner.search import Search
 from weft_planner.shortlist import Pruned, prune
 from weft_planner.simulation.loading import load_kernel
 from weft_planner.solver import Solver
+from weft_planner.stages import Progress
 from weft_planner.trials import Trials, options_of
 from weft_planner.workload import Request
 
@@ -24,7 +25,6 @@ ALTERNATIVES = 6
 EARLY = 5
 """Layouts that are told before any is simulated whole."""
 
-Progress = Callable[[str, int, int], None]
 Early = Callable[[Sequence[Layout]], None]
 """Told what the phases alone rank best, before anything is simulated whole: all there is after an early Ctrl-C."""
 

@@ -1,11 +1,8 @@
 """Have the kernel in memory before the first run, and say so where it has to be compiled."""
 
 import sys
-from collections.abc import Callable
 
-from weft_planner.stages import COMPILING
-
-Progress = Callable[[str, int, int], None]
+from weft_planner.stages import COMPILING, Progress
 
 
 def load_kernel(progress: Progress) -> None:

@@ -1,6 +1,6 @@
 """Gather what a plan's report shows: simulations of the plan and its rivals at other loads and on other GPUs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import cast
@@ -17,6 +17,7 @@ from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
 from weft_planner.solve import answer
+from weft_planner.stages import Progress
 from weft_planner.study.load import load_rows
 from weft_planner.study.scenario import Scenario, Sessions
 from weft_planner.tables.figures import layout_name
@@ -36,8 +37,6 @@ MOMENTS = 400
 """Points of the timeline."""
 WARM_UP = 0.15
 """Share of the window that is not shown: queues begin empty."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

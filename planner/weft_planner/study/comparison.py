@@ -1,16 +1,15 @@
 """Put policies to the test on the same sessions, seed by seed, so that differences are theirs and not the arrivals'."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft_core.prediction import Estimate
 from weft_planner.simulation.goodput import Goodput
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.statistics import Summary, estimate
+from weft_planner.stages import Progress
 from weft_planner.study.load import load_rows
 from weft_planner.study.scenario import Scenario
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

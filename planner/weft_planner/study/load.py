@@ -1,13 +1,12 @@
 """Simulate a scenario at one rate after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft_planner.simulation.loading import load_kernel
 from weft_planner.simulation.statistics import Summary, attainment, summarise
+from weft_planner.stages import Progress
 from weft_planner.study.scenario import Scenario
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """One layout under one policy, ready to be simulated at any rate, seed and speed of the GPUs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from weft_core.cost import CostProfile
@@ -13,9 +13,9 @@ from weft_planner.simulation.goodput import Goodput, goodput
 from weft_planner.simulation.layout import SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import Outcome
+from weft_planner.stages import Progress
 from weft_planner.trials import options_of, reading_of, slo_classes
 
-Progress = Callable[[str, int, int], None]
 ROUNDS = 4000
 """Rounds of one run: 170 lie beyond the P95."""
 
