@@ -1,5 +1,6 @@
 """Named workloads of the papers, with their sources; the figures are in ``presets.yaml``."""
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,7 +35,9 @@ def preset(name: str) -> Preset:
     """
     found = presets().get(name.lower())
     if found is None:
-        raise UnknownPresetError(f"preset: {name!r} is not known; choose one of {', '.join(presets())}")
+        near = difflib.get_close_matches(name.lower(), presets(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UnknownPresetError(f"preset: {name!r} is not known; {hint}Known are {', '.join(presets())}")
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from weft_planner.presets import preset
 from weft_planner.trace_fit import FIGURES, WIRE, FitOptions, fit_trace
 from weft_planner.traces.reading import parse_trace
-from weft_planner.traces.records import TraceError
+from weft_planner.traces.records import BadLineError, TraceError
 from weft_planner.workload_file import Body, read_fragment
 
 DEFAULT_GAP_S = 5.0
@@ -80,7 +80,13 @@ def workload_of(data: bytes, *, name: str, given: frozenset[str] = frozenset()) 
         | (frozenset({"arrivals"}) if "arrivalRate" in given else frozenset())
     )
     try:
-        return fit_trace(parse_trace(data, name=name), options).body
+        trace = parse_trace(data, name=name)
+    except BadLineError as error:
+        raise ValueError(
+            f"{error.place}, or skip and count such lines with `weft workload fit --skip-bad -o FILE` and give that"
+        ) from error
+    try:
+        return fit_trace(trace, options).body
     except TraceError as error:
         raise ValueError(f"{error} (or the field of spec.workload)") from error
 

@@ -155,6 +155,10 @@ def test_compare_pairs_its_seeds(manifest: str, capsys: pytest.CaptureFixture[st
         (["compare", "ampd,fly", *LAYOUT], "policy 'fly' is not one of weft, ampd"),
         (["compare", *LAYOUT], "Missing argument 'POLICY...'"),
         (["plan", "--report", "nowhere/x.html"], "the folder nowhere is not there; make it first"),
+        (
+            ["plan", "--report", "/proc/x.html"],
+            "/proc/x.html cannot be written: No such file or directory; name another",
+        ),
         (["plan", "--gpus", "0"], "0 is not in the range 1<=x<=4096"),
         (["plan", "--seed", "-1"], "-1 is not in the range x>=0"),
         (["plan", "--capacity", "{here}"], "capacity: 0 in the file; give one object of the form of spec.capacity"),
@@ -186,6 +190,34 @@ def test_plan_takes_the_capacity_of_another_file(
     assert plan["gpus"] <= 8
     assert {group["pool"] for group in plan["groups"]} == {"other"}
     assert plan["alternatives"] == []
+
+
+def test_faults_of_another_capacity_are_told_under_its_own_file(
+    manifest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capacity = tmp_path / "capacity.yaml"
+    pools = yaml.safe_load(SERVICE)["spec"]["capacity"]["pools"]
+    capacity.write_text(yaml.safe_dump({"gpus": 99999, "pools": pools}))
+    assert cli.main(["plan", "-f", manifest, "--capacity", str(capacity)]) == 2
+    assert capsys.readouterr().err.startswith(f"{capacity}: spec.capacity.gpus: ")
+
+
+def test_a_bad_line_of_a_plans_trace_says_how_to_skip_it(
+    manifest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"session": "a", "turns": [{"incr_prefill": 0, "decode": 1}]}\n')
+    assert cli.main(["plan", "-f", manifest, "--trace", str(trace)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"{trace}: line 1: turns[0].incr_prefill: must be a whole number of tokens from 1")
+    assert "`weft workload fit --skip-bad -o FILE`" in told
+
+
+def test_a_layout_of_more_gpus_than_there_are_is_simulated_and_said(
+    manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["simulate", "-f", manifest, "--layout", "P8x2 D8x2", *FEW, "--rate", "0.5"]) == 0
+    assert capsys.readouterr().err == "weft simulate: the layout takes 32 GPUs, spec.capacity.gpus is 16\n"
 
 
 def interrupted_after(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:

@@ -54,7 +54,7 @@ def test_what_the_trace_lacks_is_asked_for(recorded: Path, capsys: pytest.Captur
     ("args", "named"),
     [
         (("--fill-gaps", "soon", "--fill-arrivals", "1"), "--fill-gaps: 'soon' is not a duration"),
-        (("--fill-gaps", "2s", "--fill-arrivals", "0"), "--fill-arrivals 0: must be above 0"),
+        (("--fill-gaps", "2s", "--fill-arrivals", "0"), "0.0 is not in the range 0<x<=100000"),
         (("--where", "kind"), "--where kind: write FIELD=VALUE"),
         (("--where", "kind=side"), "--where kind=side: no session has it"),
         (("--link",), "only requests can be linked"),
@@ -72,7 +72,7 @@ def test_a_bad_line_is_named_or_skipped(recorded: Path, capsys: pytest.CaptureFi
     recorded.write_text(recorded.read_text() + "\n{\n")
     fill = ("--fill-gaps", "2s", "--fill-arrivals", "1")
     assert weft("fit", recorded, *fill) == 2
-    assert "line 41: line: is not JSON" in capsys.readouterr().err
+    assert "line 41: is not JSON" in capsys.readouterr().err
     assert weft("fit", recorded, *fill, "--skip-bad") == 0
     assert "1 line skipped" in capsys.readouterr().out.lower()
 

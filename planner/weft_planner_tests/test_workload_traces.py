@@ -47,9 +47,9 @@ def turn(**fields: object) -> list[Json]:
 
 
 BAD: list[tuple[bytes, str]] = [
-    (b"{", "line 1: line: is not JSON"),
-    (b"[1]\n", "line 1: line: must be a JSON object"),
-    (b'{"session": "a", "turns": NaN}\n', "line 1: line: NaN is no number"),
+    (b"{", "line 1: is not JSON"),
+    (b"[1]\n", "line 1: must be a JSON object"),
+    (b'{"session": "a", "turns": NaN}\n', "line 1: NaN is no number"),
     (lines(session()) + b"\xff\n", "line 2: is not UTF-8"),
     (lines(session("a"), session("b", turns=[])), "line 2: turns: must be a list of at least one object"),
     (lines(session("a"), session("b", turns=[7])), r"line 2: turns\[0\]: must be an object"),
@@ -68,7 +68,7 @@ BAD: list[tuple[bytes, str]] = [
     (lines({"arrival_s": 0, "input": 0, "decode": 5}), "input: must be a whole number of tokens from 1"),
     (lines({"arrival_s": None, "input": 5, "decode": 5}), "arrival_s: is missing"),
     (lines({"arrival_s": 0, "input": 5, "decode": 5, "hash_ids": ["x"]}), "hash_ids: must be a list of whole numbers"),
-    (lines({"timestamp": "soon", "input_length": 5, "output_length": 5}), "timestamp: must be null or seconds"),
+    (lines({"timestamp": "soon", "input_length": 5, "output_length": 5}), "timestamp: must be null or milliseconds"),
     (lines({"doc_tokens": []}), "doc_tokens: must be a list of at least one number"),
     (lines({"doc_tokens": [5, 0]}), r"doc_tokens\[1\]: must be a whole number"),
     (lines({"rounds": 0, "query_and_tools_tokens": 5, "final_answer_tokens": 5}), "rounds: must be a whole number"),

@@ -7,7 +7,7 @@ import click
 
 from weft_planner.cli.output import emit, output_option
 from weft_planner.cli.running import INTERRUPTED
-from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options
+from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options, tell_excess
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 
 
@@ -52,6 +52,7 @@ def compare(
     kind, groups, _ = chosen_layout(service, inputs, layout=layout, plan_file=plan_file)
     sessions = Sessions(inputs, rounds)
     base = Contestant(kind, groups, rules[0])
+    tell_excess(service, base.gpus, verb="compare")
     scenarios = [
         (name, Scenario(sessions, replace(base, policy=rule))) for name, rule in zip(names, rules, strict=True)
     ]

@@ -6,19 +6,23 @@ ClickException (click; status 1)
 └── NotInstalledError (status 1)      the verb's part, or a library it needs, is not there
 """
 
+from collections.abc import Iterable
 from typing import IO
 
 import click
 
 
 class BadInputError(click.ClickException):
-    """Report files that nothing can be made from: one line for each fault, with the file's name."""
+    """Report files that nothing can be made from: one line for each fault, with the file's name.
+
+    ``elsewhere`` are (file, fault) of further files.
+    """
 
     exit_code = 2
 
-    def __init__(self, path: str, *faults: str) -> None:
-        shown = "stdin" if path == "-" else path
-        super().__init__("\n".join(f"{shown}: {fault}" for fault in faults))
+    def __init__(self, path: str, *faults: str, elsewhere: Iterable[tuple[str, str]] = ()) -> None:
+        listed = [*((path, fault) for fault in faults), *elsewhere]
+        super().__init__("\n".join(f"{'stdin' if place == '-' else place}: {fault}" for place, fault in listed))
 
     def show(self, file: IO[str] | None = None) -> None:
         """Write the lines to stderr as they are: programs read them by file name."""

@@ -16,13 +16,21 @@ def check_report_path(path: str) -> None:
     """Refuse a path that cannot be written, before any work is done.
 
     Raises:
-        BadParameter: the folder is not there, or the name is a folder's.
+        BadParameter: the folder is not there or not to be written, or the name is a folder's.
     """
     target = Path(path)
+    unfinished = _unfinished(target)
     if target.is_dir():
         raise click.BadParameter(f"{path} is a folder; give the name of a file", param_hint="--report")
     if not target.parent.is_dir():
         raise click.BadParameter(f"the folder {target.parent} is not there; make it first", param_hint="--report")
+    try:
+        unfinished.touch()
+        unfinished.unlink()
+    except OSError as error:
+        raise click.BadParameter(
+            f"{path} cannot be written: {error.strerror}; name another file", param_hint="--report"
+        ) from error
 
 
 def write_report(path: str, service: Service, plan: Json) -> int:
@@ -52,9 +60,17 @@ def write_report(path: str, service: Service, plan: Json) -> int:
 
             facts, status = replace(facts, interrupted=True), INTERRUPTED
     target = Path(path)
-    unfinished = target.with_name(f".{target.name}.part")
-    unfinished.write_text(page(facts), encoding="utf-8")
-    unfinished.replace(target)
+    unfinished = _unfinished(target)
+    try:
+        unfinished.write_text(page(facts), encoding="utf-8")
+        unfinished.replace(target)
+    except OSError as error:
+        raise click.ClickException(f"--report {path}: cannot be written: {error.strerror}") from error
     words = "interrupted: the report holds what was done" if status else "report written"
     click.echo(f"weft plan: {words}: {path}", err=True)
     return status
+
+
+def _unfinished(target: Path) -> Path:
+    """Return where the page is written before it takes its name: a reader never sees half of it."""
+    return target.with_name(f".{target.name}.part")

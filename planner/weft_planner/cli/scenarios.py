@@ -87,6 +87,13 @@ def chosen_layout(service: Service, inputs: "Inputs", *, layout: str | None, pla
     return _planned(service)
 
 
+def tell_excess(service: Service, gpus: int, *, verb: str) -> None:
+    """Say on stderr that a layout takes more GPUs than the service may use: simulated all the same, to look ahead."""
+    most = service.request.capacity.gpus
+    if gpus > most:
+        click.echo(f"weft {verb}: the layout takes {gpus} GPUs, spec.capacity.gpus is {most}", err=True)
+
+
 def _planned(service: Service) -> Chosen:
     from weft_core.plan import plan_from_json
     from weft_planner.cli.progress import shown

@@ -91,7 +91,7 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
     try:
         service = choose_service(documents, flags.name)
         service = _with_capacity(service, flags.capacity)
-        _check(flags.file, service, verb=verb)
+        _check(flags.file, service, verb=verb, capacity=flags.capacity)
         profiles = [document for path in flags.profiles for document in _profiles(path, service, verb=verb)]
         request = request_from_service(service, [*documents, *profiles])
         plain = request.model_dump(by_alias=True)
@@ -109,9 +109,7 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
     try:
         return Service(name_of(service), service, request if body == plain else request_of(body))
     except RequestError as error:
-        raise BadInputError(
-            flags.trace or flags.file, *(f"spec.{fault}" for fault in error.faults)
-        ) from error
+        raise BadInputError(flags.trace or flags.file, *(f"spec.{fault}" for fault in error.faults)) from error
 
 
 def documents_of(path: str) -> Sequence[Json]:
@@ -172,8 +170,11 @@ def _capacity_in(document: Json) -> object | None:
     return document.get("capacity") or (spec.get("capacity") if isinstance(spec, Mapping) else None)
 
 
-def _check(path: str, document: Json, *, verb: str) -> None:
-    """Refuse what the API server would refuse; say so where no installed part can tell."""
+def _check(path: str, document: Json, *, verb: str, capacity: str | None = None) -> None:
+    """Refuse what the API server would refuse; say so where no installed part can tell.
+
+    ``capacity`` is the file that spec.capacity came from.
+    """
     from weft_planner.checks import manifest_faults
 
     kind = str(document.get("kind"))
@@ -185,7 +186,9 @@ def _check(path: str, document: Json, *, verb: str) -> None:
             err=True,
         )
     elif faults:
-        raise BadInputError(path, *faults)
+        theirs = [] if capacity is None else [fault for fault in faults if fault.startswith("spec.capacity")]
+        own = [fault for fault in faults if fault not in theirs]
+        raise BadInputError(path, *own, elsewhere=[(str(capacity), fault) for fault in theirs])
 
 
 def _profiles(path: str, service: Json, *, verb: str) -> list[Json]:

@@ -7,7 +7,7 @@ import click
 from weft_planner.cli.output import emit, output_option
 from weft_planner.cli.ranges import RATE
 from weft_planner.cli.running import INTERRUPTED
-from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options
+from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options, tell_excess
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -60,6 +60,7 @@ def simulate(
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
     scenario = Scenario(Sessions(inputs, rounds), Contestant(kind, groups, rules))
+    tell_excess(service, scenario.contestant.gpus, verb="simulate")
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)
     done: list[LoadRow] = []
     status = 0

@@ -5,16 +5,18 @@ from collections.abc import Mapping
 
 Row = Mapping[str, object]
 
+WHOLE = "line"
+"""Stands for the line itself where no field of it can be named."""
 MOST_TOKENS = 10_000_000
 LONGEST_S = 10 * 366 * 86_400
 """Ten years: anything beyond is a time in milliseconds or of another epoch."""
 
 
 class LineError(ValueError):
-    """Report what is wrong with a line; ``field`` names the field for the count of skipped lines."""
+    """Report what is wrong with a line; ``field`` names the field, or WHOLE, for the count of skipped lines."""
 
     def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
+        super().__init__(message if field == WHOLE else f"{field}: {message}")
         self.field = field
 
 
@@ -35,8 +37,8 @@ def tokens(row: Row, name: str, *, where: str = "", least: int = 1) -> int:
     return value
 
 
-def seconds(row: Row, name: str, *, where: str = "") -> float | None:
-    """Return a time of at least 0, None where it is null or missing.
+def seconds(row: Row, name: str, *, where: str = "", per_second: int = 1) -> float | None:
+    """Return a time of at least 0 in seconds, None where it is null or missing; the field may count milliseconds.
 
     Raises:
         LineError: it is no number, not finite, negative or longer than ten years.
@@ -45,20 +47,22 @@ def seconds(row: Row, name: str, *, where: str = "") -> float | None:
     if value is None:
         return None
     field = f"{where}{name}"
+    unit = "seconds" if per_second == 1 else "milliseconds"
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise LineError(field, f"must be null or seconds, not {value!r}")
-    if not 0 <= value <= LONGEST_S:
-        raise LineError(field, f"must be null or seconds from 0 to {LONGEST_S:,} (ten years), not {value!r}")
-    return float(value)
+        raise LineError(field, f"must be null or {unit}, not {value!r}")
+    most = per_second * LONGEST_S
+    if not 0 <= value <= most:
+        raise LineError(field, f"must be null or {unit} from 0 to {most:,} (ten years), not {value!r}")
+    return value / per_second
 
 
-def required_seconds(row: Row, name: str) -> float:
-    """Return a time of at least 0 that must be there.
+def required_seconds(row: Row, name: str, *, per_second: int = 1) -> float:
+    """Return a time of at least 0 in seconds that must be there.
 
     Raises:
         LineError: as ``seconds``, or it is null or missing.
     """
-    value = seconds(row, name)
+    value = seconds(row, name, per_second=per_second)
     if value is None:
         raise LineError(name, "is missing")
     return value

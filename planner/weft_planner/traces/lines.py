@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from weft_planner.traces.fields import LineError, Row
-from weft_planner.traces.records import TraceError
+from weft_planner.traces.fields import WHOLE, LineError, Row
+from weft_planner.traces.records import BadLineError, TraceError
 
 MOST_BYTES = 2**30
 """Unpacked bytes of a trace: more is no length trace, or a packed file meant to do harm."""
@@ -87,14 +87,14 @@ def json_row(text: str) -> Row:
     except LineError:
         raise
     except (ValueError, RecursionError) as error:
-        raise LineError("line", f"is not JSON: {error}") from error
+        raise LineError(WHOLE, f"is not JSON: {error}") from error
     if not isinstance(row, dict):
-        raise LineError("line", f"must be a JSON object, not {type(row).__name__}")
+        raise LineError(WHOLE, f"must be a JSON object, not {type(row).__name__}")
     return row
 
 
 def _no_number(name: str) -> float:
-    raise LineError("line", f"{name} is no number; write null where nothing was recorded")
+    raise LineError(WHOLE, f"{name} is no number; write null where nothing was recorded")
 
 
 def csv_rows(lines: Iterator[Line], *, header: list[str]) -> Iterator[tuple[int, Row]]:
@@ -143,9 +143,7 @@ class Reader:
             TraceError: bad rows are not to be skipped.
         """
         if not self._skip_bad:
-            raise TraceError(
-                f"{self._file} line {number}: {error}; correct it, or skip and count such lines with --skip-bad"
-            ) from error
+            raise BadLineError(self._file, number, error) from error
         self._faults[error.field] += 1
         self._first.setdefault(error.field, f"line {number}: {error}")
 

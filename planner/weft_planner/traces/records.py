@@ -11,6 +11,14 @@ class TraceError(ValueError):
     """Report a trace that cannot be used; the message names the file, and the line and field where there is one."""
 
 
+class BadLineError(TraceError):
+    """Report a bad line of a trace; ``place`` is what to say where bad lines cannot be skipped."""
+
+    def __init__(self, file: str, number: int, fault: object) -> None:
+        self.place = f"{file} line {number}: {fault}; correct it"
+        super().__init__(f"{self.place}, or skip and count such lines with --skip-bad")
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One model call: tokens added to the context, tokens written, and the pause before it in seconds.

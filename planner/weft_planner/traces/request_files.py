@@ -51,18 +51,13 @@ def call_of(row: Row) -> Call:
 
 def _arrival(row: Row, name: str) -> float:
     if name == "timestamp":
-        return required_seconds({name: _scaled(row.get(name))}, name)
+        return required_seconds(row, name, per_second=1000)
     if name == "TIMESTAMP":
         try:
             return datetime.fromisoformat(str(row.get(name))).timestamp()
         except (ValueError, OverflowError) as error:
             raise LineError(name, f"must be a date and time, not {row.get(name)!r}") from error
     return required_seconds(row, name)
-
-
-def _scaled(milliseconds: object) -> object:
-    number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
-    return milliseconds / 1000 if number else milliseconds  # type: ignore[operator]
 
 
 def _blocks(row: Row) -> tuple[int, ...]:
