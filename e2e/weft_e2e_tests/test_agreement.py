@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from weft_e2e.agreement.comparison import compare
-from weft_e2e.agreement.live import REMOTE, ReplayFailedError, outcome_of, solitary
-from weft_e2e.agreement.scenario import default_scenario, slower
+from weft_e2e.agreement.live import REMOTE, Measured, ReplayFailedError, outcome_of, solitary
+from weft_e2e.agreement.scenario import LATE_S, default_scenario, shaken, slower
 from weft_e2e.agreement.sessions import FIRST_FRAMING, LATER_FRAMING, sessions_of
+from weft_e2e.demo.engines import EnginePace
 from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_mock.tokenizer import chat_ids, filler
 from weft_planner.sessions import Sample
@@ -19,7 +20,7 @@ SCENARIO = default_scenario()
 
 @pytest.fixture(scope="module")
 def sample() -> Sample:
-    return SCENARIO.sample(rate=2.0, seconds=20.0, seed=3)
+    return SCENARIO.sample(rate=0.8, rounds=100.0, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,32 @@ def test_failed_rounds_and_other_prompts_are_not_compared(predicted: Outcome) ->
         outcome_of(replace(good, records=(*good.records[:3], longer, *good.records[4:])), predicted)
 
 
+def test_shaken_sessions_come_and_come_back_a_little_later(sample: Sample) -> None:
+    late = shaken(sample, 1)
+    assert (np.diff(late.arrival) >= 0).all()
+    for before, after in ((sample.arrival, late.arrival), (sample.gap, late.gap)):
+        assert (after > before).all()
+        assert (after - before).max() <= LATE_S
+    assert (shaken(sample, 1).gap == late.gap).all()
+    assert (shaken(sample, 2).gap != late.gap).any()
+    one, other = SCENARIO.predict("remote-jsq", sample, seeds=2)
+    assert one.digest() != other.digest()
+    assert one.sample is sample
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "lost_s", "words"),
+    [(0.02, 0.0, None), (0.2, 0.0, "event loop was late by 200 ms"), (0.02, 2.0, "fell behind their profile by 2.0 s")],
+)
+def test_a_busy_machine_is_an_excuse_only_where_it_is_late(
+    predicted: Outcome, lag_s: float, lost_s: float, words: str | None
+) -> None:
+    load = ClientLoad(cpu_cores=0.1, machine_busy_cores=2.0, machine_cores=2, lag_p99_s=lag_s, lag_max_s=lag_s)
+    starved = Measured(predicted, load, EnginePace(lost_s=lost_s, worst_step_s=0.1)).starved
+    assert len(starved) == (words is not None)
+    assert words is None or words in starved[0]
+
+
 def test_solitary_rounds_meet_nobody() -> None:
     alone = solitary(SCENARIO)
     outcome = SCENARIO.predict("remote-jsq", alone)[0]
@@ -136,6 +163,6 @@ def test_solitary_rounds_meet_nobody() -> None:
 
 def test_capacity_is_a_rate_that_holds_and_little_more_does_not() -> None:
     capacity = SCENARIO.capacity("remote-jsq")
-    samples = [SCENARIO.sample(rate=rate * capacity, seconds=300.0, seed=9) for rate in (0.6, 1.6)]
+    samples = [SCENARIO.sample(rate=rate * capacity, rounds=2000.0, seed=9) for rate in (0.6, 1.6)]
     easy, hard = (SCENARIO.predict("remote-jsq", one)[0] for one in samples)
     assert np.quantile(easy.ttft, 0.9) < SCENARIO.slo.ttft_s < np.quantile(hard.ttft, 0.9)

@@ -212,7 +212,7 @@ def test_history_is_read_and_only_the_rest_is_computed() -> None:
     sequence = machine.add(prompt(120), tokens=2, source=REMOTE)
     assert machine.scheduler.admit(0.0).fetch == [sequence]
     assert machine.scheduler.plan() is None
-    machine.scheduler.fetched(sequence, 90)
+    machine.scheduler.fetched(sequence, 90, 0.0)
     machine.run()
     record = sequence.record
     assert (record.read, record.computed, record.cached) == (90, 30, 0)
@@ -221,11 +221,38 @@ def test_history_is_read_and_only_the_rest_is_computed() -> None:
     assert machine.times(sequence)[0] == pytest.approx(0.001 + 30 * 1e-5)
 
 
+def test_a_step_is_ready_since_its_request_came_or_its_history_was_read() -> None:
+    machine = Machine()
+    late, read = machine.add(prompt(40), tokens=1), machine.add(prompt(120), tokens=1, source=REMOTE)
+    machine.now = 5.0  # the engine looks only now
+    machine.scheduler.admit(machine.now)
+    first = machine.scheduler.plan()
+    assert first is not None
+    assert (late.ready, first.ready) == (0.0, 0.0)
+    machine.scheduler.finish(first, machine.now)
+    machine.scheduler.fetched(read, 90, 3.0)
+    second = machine.scheduler.plan()
+    assert second is not None
+    assert second.ready == read.ready == 3.0
+
+
+def test_a_step_that_had_to_wait_for_blocks_is_ready_when_it_got_them() -> None:
+    machine = Machine(tokens=64)
+    machine.add(prompt(60), tokens=1)
+    waiting = machine.add(prompt(50, 7), tokens=1)
+    machine.step()
+    machine.now = 5.0
+    machine.scheduler.admit(machine.now)
+    step = machine.scheduler.plan()
+    assert step is not None
+    assert step.ready == waiting.ready == 5.0
+
+
 def test_an_import_computes_the_last_token_only() -> None:
     machine = Machine()
     sequence = machine.add(prompt(90), tokens=3, source=REMOTE, importing=True)
     machine.scheduler.admit(0.0)
-    machine.scheduler.fetched(sequence, 90)
+    machine.scheduler.fetched(sequence, 90, 0.0)
     machine.run()
     assert (sequence.record.read, sequence.record.computed) == (89, 1)
     assert machine.times(sequence) == pytest.approx([0.001, 0.002, 0.003])

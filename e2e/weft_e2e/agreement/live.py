@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,10 +10,10 @@ from zlib import crc32
 
 import numpy as np
 
-from weft_e2e.agreement.scenario import Scenario
+from weft_e2e.agreement.scenario import SLOWER, Scenario
 from weft_e2e.agreement.sessions import name_of, sessions_of
+from weft_e2e.agreement.waiting import core_wait_s
 from weft_e2e.demo.engines import EnginePace, engine_pace
-from weft_e2e.demo.facts import load_findings
 from weft_e2e.replay.client import Deadlines, replay
 from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_e2e.stack import Stack
@@ -21,12 +22,16 @@ from weft_planner.sessions import Sample
 from weft_planner.simulation import Outcome
 from weft_planner.simulation.outcome import LOCAL, SERVED
 
+LAG_LIMIT_S = 0.1
+LOST_LIMIT_S = 0.5
+WAIT_LIMIT_S = 0.3
+"""Above these a machine is too busy to measure anything here."""
 REMOTE = 0
 """The route of every round that was prefilled elsewhere: clients are not told where."""
 TAIL_S = 90.0
 """A replay ends this long after the last arrival at the latest."""
 SOLITARY_ROUNDS = 9
-SOLITARY_EVERY_S = 0.6
+SOLITARY_EVERY_S = 0.2 * SLOWER
 SOLITARY_PROMPT = 300.0
 SOLITARY_ANSWER = 2.0
 
@@ -37,16 +42,31 @@ class ReplayFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the client saw of a sample, and how busy client, machine and engines were meanwhile."""
+    """What the client saw of a sample, and how late client, engines and routers were because the machine was busy.
+
+    ``waited_s`` is the time per round that all processes together were ready to run and got no core, None where the
+    machine does not say.
+    """
 
     outcome: Outcome
     load: ClientLoad
     pace: EnginePace | None
+    waited_s: float | None = None
 
     @property
     def starved(self) -> tuple[str, ...]:
-        """Say how the machine was too busy for these figures, nothing when it was not."""
-        return load_findings(self.load, self.pace)
+        """Say how the machine was too busy for these figures, nothing when it was not.
+
+        That all cores are busy does not spoil them by itself: everything measured takes so much longer.
+        """
+        findings = []
+        if self.load.lag_p99_s > LAG_LIMIT_S:
+            findings.append(f"the client's event loop was late by {1e3 * self.load.lag_p99_s:.0f} ms at P99")
+        if self.pace is not None and self.pace.lost_s > LOST_LIMIT_S:
+            findings.append(f"the engines fell behind their profile by {self.pace.lost_s:.1f} s")
+        if self.waited_s is not None and self.waited_s > WAIT_LIMIT_S:
+            findings.append(f"each round's work waited {1e3 * self.waited_s:.0f} ms for a core")
+        return tuple(findings)
 
 
 async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
@@ -58,7 +78,9 @@ async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
         ReplayFailedError: a round was not answered in full, or its prompt had another length than the sample says.
     """
     sample = predicted.sample
+    pids = [os.getpid(), *(process.running.pid for process in stack.processes.values())]
     before = await asyncio.to_thread(stack.metrics_pages)
+    waited = core_wait_s(pids)
     deadline = float(sample.arrival[-1]) + TAIL_S
     result = await replay(
         sessions_of(sample),
@@ -66,8 +88,10 @@ async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
         filler=partial(_words, crc32(run.encode())),
         deadlines=Deadlines(round_s=deadline, replay_s=deadline),
     )
+    now = core_wait_s(pids)
     pace = engine_pace(before, await asyncio.to_thread(stack.metrics_pages))
-    return Measured(outcome_of(result, predicted), result.load, pace)
+    per_round = None if now is None or waited is None else (now - waited) / sample.rows
+    return Measured(outcome_of(result, predicted), result.load, pace, per_round)
 
 
 async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> float:
@@ -85,7 +109,7 @@ async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> 
 def solitary(scenario: Scenario) -> Sample:
     """Return sessions of one short round each, far enough apart that none meets another."""
     count = SOLITARY_ROUNDS
-    apart = scenario.sample(rate=1.0, seconds=1.0, seed=0)
+    apart = scenario.sample(rate=1.0, rounds=1.0, seed=0)
     return replace(
         apart,
         window=count * SOLITARY_EVERY_S,

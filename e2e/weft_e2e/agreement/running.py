@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft_e2e.agreement.comparison import Comparison, compare
-from weft_e2e.agreement.live import Measured, measure, measure_overhead
+from weft_e2e.agreement.live import measure, measure_overhead
 from weft_e2e.agreement.scenario import Scenario
 from weft_e2e.stack import Stack, running
 from weft_planner.simulation import Outcome
@@ -17,41 +17,40 @@ from weft_planner.simulation import Outcome
 log = logging.getLogger(__name__)
 
 PREDICTION_SEEDS = 10
-"""Runs that differ in the policy's dice alone; most policies throw none."""
+"""Simulated runs whose mean is the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What to compare: policies, loads as shares of each policy's simulated capacity, seconds of arrivals at each load.
+    """What to compare: for each policy loads as shares of its simulated capacity, and rounds at each load on average.
 
     A load that disagrees while the machine was too busy is measured once more.
     """
 
     scenario: Scenario
-    policies: tuple[str, ...]
-    loads: tuple[float, ...]
-    seconds: float
+    loads: Mapping[str, tuple[float, ...]]
+    rounds: float
     seed: int = 1
 
     def predictions(self) -> Mapping[tuple[str, float], Sequence[Outcome]]:
         """Simulate everything that will be measured."""
         found = {}
-        for policy in self.policies:
+        for policy, loads in self.loads.items():
             capacity = self.scenario.capacity(policy)
-            for load in self.loads:
-                sample = self.scenario.sample(rate=load * capacity, seconds=self.seconds, seed=self.seed)
+            for load in loads:
+                sample = self.scenario.sample(rate=load * capacity, rounds=self.rounds, seed=self.seed)
                 found[policy, load] = self.scenario.predict(policy, sample, seeds=PREDICTION_SEEDS)
         return found
 
 
 def run(study: Study, folder: Path, *, done: Callable[[Comparison], None] = lambda _: None) -> list[Comparison]:
-    """Return a comparison for every load and policy; ``done`` hears of each when it is there.
+    """Return a comparison for every policy and load; ``done`` hears of each when it is there.
 
     Raises:
         ReplayFailedError: a round failed.
     """
     with ExitStack() as ends:
-        places = {policy: folder / policy for policy in study.policies}
+        places = {policy: folder / policy for policy in study.loads}
         for place in places.values():
             place.mkdir(parents=True)
         contexts = [running(study.scenario.stack(policy), place) for policy, place in places.items()]
@@ -59,7 +58,7 @@ def run(study: Study, folder: Path, *, done: Callable[[Comparison], None] = lamb
             starting = [pool.submit(_enter, ends, context) for context in contexts]
             predicted = study.predictions()
         stacks = {policy: start.result() for policy, start in zip(places, starting, strict=True)}
-        return asyncio.run(_measured(study, stacks, predicted, done))
+        return asyncio.run(_all(study, stacks, predicted, done))
 
 
 def _enter(ends: ExitStack, context: AbstractContextManager[Stack]) -> Stack:
@@ -68,40 +67,37 @@ def _enter(ends: ExitStack, context: AbstractContextManager[Stack]) -> Stack:
     return stack
 
 
-async def _measured(
+async def _all(
     study: Study,
     stacks: Mapping[str, Stack],
     predicted: Mapping[tuple[str, float], Sequence[Outcome]],
     done: Callable[[Comparison], None],
 ) -> list[Comparison]:
-    alone = await asyncio.gather(
-        *(measure_overhead(stack, study.scenario, policy=policy) for policy, stack in stacks.items())
-    )
-    overhead = dict(zip(stacks, alone, strict=True))
-    found: list[Comparison] = []
-    for load in study.loads:
+    async def of(policy: str, stack: Stack) -> list[Comparison]:
+        overhead_s = await measure_overhead(stack, study.scenario, policy=policy)
+        found = []
+        for load in study.loads[policy]:
+            found.append(await _measured(stack, predicted[policy, load], load=load, overhead_s=overhead_s))
+            done(found[-1])
+        return found
 
-        async def once(policy: str, attempt: int, load: float = load) -> Measured:
-            return await measure(stacks[policy], predicted[policy, load][0], run=f"{load:g}-{attempt}")
+    return [one for found in await asyncio.gather(*(of(*item) for item in stacks.items())) for one in found]
 
-        def judged(policy: str, measured: Measured, load: float = load) -> Comparison:
-            return compare(
-                predicted[policy, load],
-                measured.outcome,
-                policy=policy,
-                load=load,
-                overhead_s=overhead[policy],
-                starved=measured.starved,
-            )
 
-        first = await asyncio.gather(*(once(policy, 0) for policy in stacks))
-        judgement = {policy: judged(policy, measured) for policy, measured in zip(stacks, first, strict=True)}
-        again = [policy for policy, one in judgement.items() if one.disagreements and one.starved]
-        for policy in again:
-            log.warning("starved_measurement_repeated", extra={"comparison": str(judgement[policy])})
-        second = await asyncio.gather(*(once(policy, 1) for policy in again))
-        judgement.update((policy, judged(policy, measured)) for policy, measured in zip(again, second, strict=True))
-        for one in judgement.values():
-            done(one)
-        found += judgement.values()
-    return found
+async def _measured(stack: Stack, predicted: Sequence[Outcome], *, load: float, overhead_s: float) -> Comparison:
+    async def once(attempt: int) -> Comparison:
+        measured = await measure(stack, predicted[0], run=f"{load:g}-{attempt}")
+        return compare(
+            predicted,
+            measured.outcome,
+            policy=stack.config.policy,
+            load=load,
+            overhead_s=overhead_s,
+            starved=measured.starved,
+        )
+
+    first = await once(0)
+    if not (first.disagreements and first.starved):
+        return first
+    log.warning("starved_measurement_repeated", extra={"comparison": str(first)})
+    return await once(1)
