@@ -100,7 +100,7 @@ class Scheduler:
             if sequence.words is None:
                 sequence.record.cached = sequence.computed
             # What was passed over at the last look had to wait for blocks; the rest came since.
-            sequence.ready = sequence.arrived if sequence.arrived >= looked else now
+            sequence.ready = sequence.arrived if sequence.arrived > looked else now
             first_time = sequence.admitted is None
             if first_time:
                 sequence.admitted = now
