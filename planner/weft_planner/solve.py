@@ -101,7 +101,7 @@ def _silent(_stage: str, _done: int, _total: int) -> None:
 def _nothing_runs(best: Judged) -> Infeasible:
     return Infeasible(
         "NothingRuns",
-        f"engine.layouts: the best layout is {best.contestant}, and {best.contestant.note}; no layout that could be "
+        f"planning.layouts: the best layout is {best.contestant}, and {best.contestant.note}; no layout that could be "
         "deployed keeps the limits",
     )
 
@@ -113,14 +113,13 @@ def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Short
         "model": request.model.model_dump(by_alias=True),
         "engine": request.engine.model_dump(by_alias=True),
     }
-    profile = profile_to_json(inputs.profiles[best.groups[0].pool])
     notes = [*request.workload.assumptions, *search.notes]
     return Plan(
         groups=best.groups,
         predicted=best.predicted,
         objective=request.objective,
         inputs_hash=content_hash(request.model_dump(by_alias=True, mode="json"), 16),
-        revision=plan_revision(best.groups, profile=profile, engine_inputs=engine_inputs),
+        revision=plan_revision(best.groups, profile=_costs(inputs, best), engine_inputs=engine_inputs),
         reason=reason_for(request, ranked, sample=inputs.sample, notes=search.notes),
         slo_reading=slo_reading(request),
         alternatives=tuple(
@@ -142,6 +141,13 @@ def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Short
         nodes_seen=all(pool.nodes is not None for pool in request.capacity.pools),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _costs(inputs: Inputs, best: Judged) -> dict[str, object]:
+    """Return what names a plan beside its groups: their cost profile, or one for each pool where pools differ."""
+    used = {pool: profile_to_json(inputs.profiles[pool]) for pool in sorted({group.pool for group in best.groups})}
+    first = used[best.groups[0].pool]
+    return first if all(profile == first for profile in used.values()) else dict(used)
 
 
 def _worst(request: Request, one: Judged) -> tuple[float, float]:
