@@ -63,6 +63,14 @@ test-component: $(STAMP) ## Run the tests over real sockets and processes on loo
 test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies, an idle machine
 	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py
 
+.PHONY: test-repeats
+test-repeats: $(STAMP) ## Plan 1,000 random requests in two processes each and compare the plans byte for byte
+	@$(PY) -m weft_planner_tests.repeats 1000
+
+.PHONY: test-programs
+test-programs: $(STAMP) ## Prove the integer programs equal to trying everything on 1,000 random instances of each form
+	@$(PY) -m weft_planner_tests.instances 1000
+
 .PHONY: test-cluster
 test-cluster: setup ## Run the tests that need a cluster
 	@$(PY) -m pytest -q -m cluster

@@ -48,7 +48,7 @@ def ranked(rates: Sequence[float] = RATES) -> list[Ranked]:
     with Solver() as solver:
         for cell, setting, rate in product(CELLS, ENGINES, rates):
             pruned = prune(prepare(request(cell, setting, MEAN, rate=rate)), Search(solver))
-            first = shape(pruned.best(1)[0]) if pruned is not None else "none"
+            first = shape(pruned.best(1)[0].groups) if pruned is not None else "none"
             found.append(Ranked(str(cell), setting.name, rate, first, str(cell.layout)))
     return found
 

@@ -107,16 +107,20 @@ class Limits:
         """Return the price that the objective counts in, that of the cheapest GPU, so that one GPU weighs about 1."""
         return min((price for price in self.prices.values() if price > 0), default=1.0)
 
-    def moved(self, role: Role, pool: str, degree: int, replicas: int) -> float:
-        """Return the GPUs that one group's size starts or stops, apart from other groups of its role that end."""
-        return degree * abs(replicas - self.current.get((role, pool, degree), 0))
-
 
 def share_of_slo(tau: Tau, threshold_s: float) -> float:
     """Return tau / threshold, cut at CEILING; an overload gives more than any finite latency, growing with the load."""
     if math.isinf(tau.quantile_s):
         return CEILING + min(tau.utilisation, CEILING)
     return min(tau.quantile_s / threshold_s, CEILING)
+
+
+def change(group: PlannedGroup, limits: Limits) -> float:
+    """Return the cost of having one group as all of its role: ``inertia`` for each GPU that starts or stops."""
+    running = {at: k for at, k in limits.current.items() if at[0] == group.role}
+    here = running.pop((group.role, group.pool, group.degree), 0)
+    ends = sum(degree * k for (_, _, degree), k in running.items())
+    return limits.inertia * (group.degree * abs(group.replicas - here) + ends) if limits.current else 0.0
 
 
 def transition(groups: Sequence[PlannedGroup], limits: Limits) -> float:
@@ -137,13 +141,6 @@ def objective_value(
     if objective == "latency":
         return latency + THRIFT * gpus + moved
     return money(groups, limits) / limits.unit + BALANCE * latency + moved
-
-
-def score(layout: Layout, objective: Objective, limits: Limits) -> float:
-    """Return what form A minimises for a layout."""
-    return objective_value(
-        layout.groups, (layout.prefill.share, layout.decode.share), limits=limits, objective=objective
-    )
 
 
 def money(groups: Sequence[PlannedGroup], limits: Limits) -> float:

@@ -6,36 +6,20 @@ count of every kind: its own stand-in adds workers one by one, and is not exact.
 
 import heapq
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import islice, product
 
 from weft_core.plan import Objective, PlannedGroup, Role
-from weft_planner.candidates import Candidate, Layout, Limits, keeps_limits, objective_value, score
+from weft_planner.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
 from weft_planner.form_b import ROLES, Kind, Mixed
+from weft_planner.pairs import Pairs
 from weft_planner.placement import slots
-
-
-def feasible(layout: Layout, limits: Limits) -> bool:
-    """Tell whether a layout keeps every limit."""
-    kv = layout.decode.replicas * layout.decode.kv_tokens
-    return keeps_limits(layout.groups, limits, kv_tokens=kv)
 
 
 def best_layouts(
     prefill: Sequence[Candidate], decode: Sequence[Candidate], *, limits: Limits, objective: Objective, count: int
 ) -> list[Layout]:
-    """Return up to ``count`` feasible layouts by rising score; for ``cost`` only those within the SLO.
-
-    Limits are checked in order of score until enough layouts keep them, which spares most of the checks.
-    """
-    layouts = [Layout(a, b) for a, b in product(prefill, decode)]
-    ranked = [(score(x, objective, limits), i) for i, x in enumerate(layouts) if objective == "latency" or x.holds]
-    heapq.heapify(ranked)
-    found: list[Layout] = []
-    while ranked and len(found) < count:
-        layout = layouts[heapq.heappop(ranked)[1]]
-        if feasible(layout, limits):
-            found.append(layout)
-    return found
+    """Return up to ``count`` feasible layouts by rising score; for ``cost`` only those within the SLO."""
+    return list(islice(Pairs(prefill, decode).best(limits=limits, objective=objective), count))
 
 
 def best_mixed(kinds: Sequence[Kind], *, rate: float, limits: Limits, objective: Objective, count: int) -> list[Mixed]:
@@ -49,18 +33,6 @@ def best_mixed(kinds: Sequence[Kind], *, rate: float, limits: Limits, objective:
             if keeps_limits(mixed.groups, limits, kv_tokens=kv):
                 found.append((objective_value(mixed.groups, mixed.shares, limits=limits, objective=objective), mixed))
     return [mixed for _, mixed in heapq.nsmallest(count, found, key=lambda item: item[0])]
-
-
-def _counts(kinds: Sequence[Kind], limits: Limits, gpus: int) -> Iterator[tuple[int, ...]]:
-    """Yield every count of every kind within the GPUs, each kind's within its pool's nodes."""
-    if not kinds:
-        yield ()
-        return
-    kind = kinds[0]
-    most = min(slots(limits.nodes[kind.pool], kind.degree), min(gpus, limits.gpus_of(kind.pool)) // kind.degree)
-    for count in range(most + 1):
-        for rest in _counts(kinds[1:], limits, gpus - count * kind.degree):
-            yield count, *rest
 
 
 def loaded(kinds: Sequence[Kind], counts: Sequence[int], *, rate: float) -> Mixed | None:

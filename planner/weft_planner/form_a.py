@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from weft_core.plan import Objective, Role
-from weft_planner.candidates import BALANCE, ROUNDING, THRIFT, Candidate, Layout, Limits
+from weft_planner.candidates import BALANCE, ROUNDING, THRIFT, Candidate, Layout, Limits, change
 from weft_planner.packing import divide_each_other
 from weft_planner.placement import placeable, slots
 from weft_planner.program import Program
@@ -185,13 +185,9 @@ def minimise(built: Built, limits: Limits, *, z: int, zp: int, zd: int, objectiv
     """
     latency = 1.0 if objective == "latency" else BALANCE
     weights = {z: latency, zp: latency * BALANCE, zd: latency * BALANCE}
-    for role, side in built.sides:
-        running = sum(n * k for (r, _, n), k in limits.current.items() if r == role)
-        for i, c in side:
-            ends = running - c.degree * limits.current.get((role, c.pool, c.degree), 0)
-            moved = limits.moved(role, c.pool, c.degree, c.replicas) + ends if limits.current else 0.0
-            price = THRIFT if objective == "latency" else limits.price(c.pool) / limits.unit
-            weights[i] = price * c.gpus + limits.inertia * moved
+    for i, c in built.all:
+        price = THRIFT if objective == "latency" else limits.price(c.pool) / limits.unit
+        weights[i] = price * c.gpus + change(c.group, limits)
     built.program.minimise(weights)
 
 

@@ -16,8 +16,8 @@ from weft_planner.sessions import Sample, Size, draw
 from weft_planner.tau import PhaseInputs, phase_inputs
 from weft_planner.workload import Request
 
-PHASE_ROUNDS = 4000
-"""Rounds that a phase is simulated over: 170 lie beyond the P95, which is plenty to prune by."""
+PHASE_ROUNDS = 2000
+"""Rounds that a phase is simulated over: 85 lie beyond the P95, which is enough to prune by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A solver's answer: the variables' values, and whether they are proved optimal or only the best found in time."""
+    """A solver's answer: the variables' values, and whether they are proved optimal or only the best found by a limit.
+
+    ``by_clock``: the limit was one of time, so that another machine might find another solution.
+    """
 
     values: tuple[float, ...]
     objective: float
     optimal: bool
+    by_clock: bool = False
 
 
 def program_to_json(program: Program) -> dict[str, object]:

@@ -8,7 +8,7 @@ from weft_core.prediction import Limit, Prediction
 from weft_planner.contest import STEP, TOP_RUNG
 from weft_planner.judging import Judged
 from weft_planner.sessions import Sample
-from weft_planner.trials import FULL_ROUNDS, SEEDS, reading_of
+from weft_planner.trials import ROUNDS, SEEDS, reading_of
 from weft_planner.workload import Request
 
 _RESOURCES = {"compute": "the {} workers", "kv": "the {} workers' KV cache", "link": "the links"}
@@ -24,7 +24,7 @@ def slo_reading(request: Request) -> str:
     reading = reading_of(request)
     return (
         f"Predicted: {percentile} of every round's TTFT and {percentile} of the rounds' mean ITL, simulated with the "
-        f"policy over {SEEDS} seeds of at least {FULL_ROUNDS} rounds in steady state; a remote round {history}. "
+        f"policy over {SEEDS} seeds of at least {ROUNDS} rounds in steady state; a remote round {history}. "
         f"Attainment (goal {slo.attainment:.0%}) is counted {reading}; goodput is the highest rate that keeps it at "
         "the goal. Intervals are 95 % over the seeds."
     )

@@ -13,8 +13,14 @@ from weft_planner.form_b import Kind, Mixed
 from weft_planner.program import Program, Solved
 from weft_planner.scip import SolverError
 
-LIMIT_S = 3.0
-"""Processor time for one program: form A takes some 20 ms, form B up to a second; then the best so far is used."""
+LIMIT_S = 10.0
+"""Processor time for one program, a last resort that no program seen so far came near: the limit on branches ends them,
+which is the same on every machine. A plan that met this one says so."""
+
+BY_BRANCHES = "the solver reached its limit of branches; the best found so far was taken"
+BY_CLOCK = (
+    "the solver ran out of time; the best found so far was taken, and the same request may get another plan elsewhere"
+)
 
 
 class Solves(Protocol):
@@ -72,7 +78,7 @@ class Search:
         if solved is None:
             return None
         if not solved.optimal:
-            self._say("incumbent", "the solver reached its limit; the best found so far was taken")
+            self._say("incumbent", BY_CLOCK if solved.by_clock else BY_BRANCHES)
         return solved.values
 
     def _say(self, how: How, note: str) -> None:

@@ -1,16 +1,24 @@
 """Prune: the layouts worth simulating, from both integer programs, on all GPUs and for less money."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from weft_core.plan import PlannedGroup, Role
+from weft_core.plan import Objective, PlannedGroup, Role
 from weft_planner import phases
-from weft_planner.candidates import Candidate, Limits, keeps_limits, money
+from weft_planner.candidates import Candidate, Layout, Limits, keeps_limits, money
+from weft_planner.contestants import other_kinds, runnable_policies
 from weft_planner.inputs import Inputs
+from weft_planner.pairs import Pairs
+from weft_planner.promise import Promise
 from weft_planner.search import Search
 
 BEST = 6
 """Layouts of form A on all GPUs that are simulated: beyond, the phases' latencies rank them far behind."""
+PROMISING = 12
+"""Layouts that promise the highest goodput, with another split or other degrees than form A's."""
+OF_A_PAIR = 2
+"""Of them with the same pair of degrees and pools: the estimate ranks splits better than degrees."""
 NEAR = 2
 """Layouts at the least budget that holds the SLO, and one step of a GPU to either side of it."""
 MIXED = 2
@@ -22,58 +30,77 @@ Groups = tuple[PlannedGroup, ...]
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What the programs choose among, and how to ask them."""
+    """What the programs choose among, and how to ask them: answers are remembered."""
 
     inputs: Inputs
     search: Search
     sides: dict[Role, list[Candidate]]
     limits: Limits
+    pairs: Pairs
+    _found: dict[Objective, list[Layout]] = field(default_factory=dict)
 
-    @property
-    def utilisation(self) -> float:
-        """Return the least use of the busier phase that any layout could have."""
-        return max(min((c.tau.utilisation for c in side), default=0.0) for side in self.sides.values())
+    def best(self, count: int, *, objective: Objective = "latency") -> list[Layout]:
+        """Return the best layouts of form A on all GPUs; for ``cost`` the cheapest that hold the SLO by the phases."""
+        known = self._found.get(objective, [])
+        if len(known) < count:
+            known = self._found[objective] = self.search.pairs(
+                self.sides["prefill"], self.sides["decode"], limits=self.limits, objective=objective, count=count
+            )
+        return known[:count]
 
-    def best(self, count: int, *, budget: float | None = None, gpus: int | None = None) -> list[Groups]:
-        """Return the layouts of the best latencies, within a budget (money, or GPUs without prices) or fewer GPUs."""
+    def within(self, count: int, *, budget: float | None = None, gpus: int | None = None) -> list[Groups]:
+        """Return the layouts of the best latencies within a budget (money, or GPUs without prices) or fewer GPUs."""
         limits = self.limits
         if budget is not None:
             limits = replace(limits, budget=budget if limits.budget is None else min(budget, limits.budget))
         if gpus is not None:
             limits = replace(limits, gpus=min(gpus, limits.gpus))
-        found = self.search.pairs(
-            self.sides["prefill"], self.sides["decode"], limits=limits, objective="latency", count=count
-        )
-        return [layout.groups for layout in found]
+        return [layout.groups for layout in islice(self.pairs.best(limits=limits, objective="latency"), count)]
 
-    def cheapest(self, count: int) -> list[Groups]:
-        """Return the cheapest layouts that hold the SLO by the phases alone."""
-        found = self.search.pairs(
-            self.sides["prefill"], self.sides["decode"], limits=self.limits, objective="cost", count=count
-        )
-        return [layout.groups for layout in found]
+    def promising(self, count: int) -> list[Groups]:
+        """Return layouts that should carry the most within the SLO, at most OF_A_PAIR for each pair of degrees."""
+        shared = any(policy.mode != "remote-jsq" for policy in runnable_policies(self.inputs.request))
+        carried = Promise(self.inputs).carried(self.sides["prefill"], self.sides["decode"], shared=shared)
+        found: list[Groups] = []
+        kept: dict[tuple[str, int, str, int], int] = {}
+        for layout in self.pairs.by(-carried, limits=self.limits):
+            a, b = layout.prefill, layout.decode
+            pair = a.pool, a.degree, b.pool, b.degree
+            kept[pair] = kept.get(pair, 0) + 1
+            if kept[pair] <= OF_A_PAIR:
+                found.append(layout.groups)
+            if len(found) == count:
+                break
+        return found
 
 
 def prune(inputs: Inputs, search: Search) -> Pruned | None:
-    """Return what the programs choose among, None when no layout keeps every limit."""
+    """Return what the programs choose among, None when no layout keeps every limit.
+
+    Without a pair of groups there may still be workers for both phases, where those can be deployed.
+    """
     sides: dict[Role, list[Candidate]] = {
         "prefill": phases.candidates(inputs, "prefill"),
         "decode": phases.candidates(inputs, "decode"),
     }
-    pruned = Pruned(inputs, search, sides, inputs.limits)
-    if pruned.best(1):
-        return pruned
-    pruned = replace(pruned, limits=replace(inputs.limits, kv_tokens=0.0))
-    if not pruned.best(1):
-        return None
-    search.notes.append("no layout of these GPUs holds the KV of all running rounds at once")
-    return pruned
+    pairs = Pairs(sides["prefill"], sides["decode"])
+    for limits in (inputs.limits, replace(inputs.limits, kv_tokens=0.0)):
+        if next(pairs.best(limits=limits, objective="latency"), None) is not None:
+            if limits is not inputs.limits:
+                search.notes.append("no layout of these GPUs holds the KV of all running rounds at once")
+            return Pruned(inputs, search, sides, limits, pairs)
+    if any(one.runnable for one in other_kinds(inputs, ())):
+        return Pruned(inputs, search, sides, inputs.limits, pairs)
+    return None
 
 
 def layouts(pruned: Pruned) -> list[Groups]:
-    """Return the layouts to simulate on all GPUs: the best of form A, of form B where it applies, and what runs now."""
-    found = pruned.best(BEST) + _mixed(pruned) + _current(pruned)
-    return list(dict.fromkeys(found))
+    """Return the layouts to simulate on all GPUs: the best of form A and of form B where it applies, and what runs now.
+
+    Beside them the layouts that promise the highest goodput.
+    """
+    found = [layout.groups for layout in pruned.best(BEST)]
+    return list(dict.fromkeys(found + _mixed(pruned) + _current(pruned) + pruned.promising(PROMISING)))
 
 
 def thrifty(pruned: Pruned, holds: Callable[[Groups], bool]) -> list[Groups]:
@@ -84,17 +111,18 @@ def thrifty(pruned: Pruned, holds: Callable[[Groups], bool]) -> list[Groups]:
     unit = pruned.limits.unit
     dearest = max(pruned.limits.price(pool) for pool in pruned.limits.nodes)
     most = round(pruned.limits.gpus * dearest / unit)
-    least = _least(most, lambda steps: pruned.best(1, budget=steps * unit), holds)
+    least = _least(most, lambda steps: pruned.within(1, budget=steps * unit), holds)
     if least is None:
         return []
-    near = [groups for steps in (least, least - 1, least + 1) for groups in pruned.best(NEAR, budget=steps * unit)]
-    near += pruned.cheapest(NEAR)
+    near = [groups for steps in (least, least - 1, least + 1) for groups in pruned.within(NEAR, budget=steps * unit)]
+    if pruned.inputs.request.objective == "cost":
+        near += [layout.groups for layout in pruned.best(NEAR, objective="cost")]
     return list(dict.fromkeys(near))
 
 
 def least_gpus(pruned: Pruned, holds: Callable[[Groups], bool]) -> int | None:
     """Return the fewest GPUs whose best layout holds the SLO, None when none does; ``holds`` simulates."""
-    return _least(pruned.limits.gpus, lambda gpus: pruned.best(1, gpus=gpus), holds)
+    return _least(pruned.limits.gpus, lambda gpus: pruned.within(1, gpus=gpus), holds)
 
 
 def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool]) -> int | None:

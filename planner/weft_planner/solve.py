@@ -1,5 +1,6 @@
 """Make a plan: the integer programs prune, full simulations with the policy that will run decide, then the words."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from weft_core.cost import CostProfile, CostProfileError
@@ -14,7 +15,7 @@ from weft_planner.misses import shortfall_of
 from weft_planner.reasons import reason_for, slo_reading
 from weft_planner.relaxing import explain_no_layout
 from weft_planner.search import Search
-from weft_planner.shortlist import Pruned, prune
+from weft_planner.shortlist import prune
 from weft_planner.simulation.loading import load_kernel
 from weft_planner.solver import Solver
 from weft_planner.stages import Progress
@@ -30,14 +31,20 @@ Early = Callable[[Sequence[Layout]], None]
 
 
 def answer(
-    request: Request, *, top: int = ALTERNATIVES, progress: Progress | None = None, early: Early | None = None
+    request: Request,
+    *,
+    top: int = ALTERNATIVES,
+    progress: Progress | None = None,
+    early: Early | None = None,
+    solver: Solver | None = None,
 ) -> dict[str, object]:
     """Return the JSON-ready answer to a request: a plan with its profile, or why none is possible.
 
     ``top`` alternatives at most; ``progress`` is told (stage, done, total), ``early`` what the phases alone rank best.
+    ``solver`` as in ``solve``.
     """
     try:
-        plan, profiles = solve(request, top=top, progress=progress, early=early)
+        plan, profiles = solve(request, top=top, progress=progress, early=early, solver=solver)
     except Infeasible as error:
         return {
             "status": "infeasible",
@@ -54,25 +61,32 @@ def answer(
 
 
 def solve(
-    request: Request, *, top: int = ALTERNATIVES, progress: Progress | None = None, early: Early | None = None
+    request: Request,
+    *,
+    top: int = ALTERNATIVES,
+    progress: Progress | None = None,
+    early: Early | None = None,
+    solver: Solver | None = None,
 ) -> tuple[Plan, dict[str, CostProfile]]:
     """Return the best plan for a request and the profiles, by pool, that it was made with; the same request, same plan.
+
+    ``solver`` is one to go on using; without, one is started that ends with the plan.
 
     Raises:
         Infeasible: no layout is possible, whatever its latency.
     """
     tell = progress or _silent
-    with Solver() as solver:  # loads while the inputs are made ready
+    with contextlib.nullcontext(solver) if solver is not None else Solver() as solving:  # loads meanwhile
         tell("drawing sessions", 0, 1)
         try:
             inputs = prepare(request)
-            search = Search(solver)
+            search = Search(solving)
             tell("simulating each phase", 0, 1)
             pruned = prune(inputs, search)
             if pruned is None:
                 raise explain_no_layout(request, inputs.profiles)
             if early is not None:
-                early(_by_phases(pruned))
+                early(pruned.best(EARLY))
             load_kernel(tell)
             trials = Trials(inputs)
             judged = judge(pruned, trials, progress=tell)
@@ -84,14 +98,6 @@ def solve(
         except CostProfileError as error:
             raise Infeasible("ProfileInvalid", f"profile.{error}") from error
     return _plan(inputs, ranked, search, shortfall, top=top), dict(inputs.profiles)
-
-
-def _by_phases(pruned: Pruned) -> list[Layout]:
-    """Return the layouts that the integer program ranks best by both phases alone."""
-    sides = pruned.sides
-    return pruned.search.pairs(
-        sides["prefill"], sides["decode"], limits=pruned.limits, objective="latency", count=EARLY
-    )
 
 
 def _silent(_stage: str, _done: int, _total: int) -> None:

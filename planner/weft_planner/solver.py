@@ -17,8 +17,8 @@ from weft_planner.scip import SolverError
 COMMAND = (sys.executable, "-m", "weft_planner.scip")
 GRACE_S = 3.0
 """Beyond its time limit a solver gets this long to write down what it has, and for its first answer to load SCIP."""
-BUSY = 3.0
-"""A solver's limit is of processor time, which a busy machine gives it a third of at worst."""
+BUSY = 2.0
+"""A solver's limit is of processor time, which a busy machine gives it half of, mostly."""
 LARGEST_ANSWER = 16 * 2**20
 _TAIL = 300
 
@@ -47,7 +47,7 @@ class Solver:
         self._end()
 
     def solve(self, program: Program, *, time_limit_s: float) -> Solved | None:
-        """Return an optimal or, at the time limit, the best known solution; None when the program is infeasible.
+        """Return an optimal or, at a limit, the best known solution; None when the program is infeasible.
 
         Raises:
             SolverError: there is no answer; after a crash or a hang every later call says so at once.
@@ -66,9 +66,7 @@ class Solver:
         solved = answer["solved"]
         if not isinstance(solved, dict):
             return None
-        return Solved(
-            values=tuple(solved["values"]), objective=float(solved["objective"]), optimal=bool(solved["optimal"])
-        )
+        return Solved(**{**solved, "values": tuple(solved["values"])})
 
     def _exchange(self, process: "subprocess.Popen[bytes]", question: bytes, within_s: float) -> dict[str, object]:
         assert process.stdin is not None  # noqa: S101 - opened as a pipe

@@ -48,6 +48,11 @@ class PhaseInputs:
     prefill_s: Floats
     bidirectional: bool
 
+    @property
+    def computed(self) -> tuple[Floats, Floats]:
+        """Return (history read, tokens computed) of every round."""
+        return _computed(self.sample, self.bidirectional)
+
 
 def prefill_seconds(profile: CostProfile, *, history: Floats, increment: Floats, degree: int) -> Floats:
     """Return T_pre of many tasks at once: ``CostProfile.t_pre`` over arrays."""
@@ -98,7 +103,7 @@ def _computed(sample: Sample, bidirectional: bool) -> tuple[Floats, Floats]:
 def tau_pre(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, Tau]:
     """Return tau_pre(degree, k) for each worker count k; never larger at more workers."""
     sample = inputs.sample
-    history, increment = _computed(sample, inputs.bidirectional)
+    history, increment = inputs.computed
     service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
     read = _transfer_seconds(inputs.profile, history, degree)
     back = _transfer_seconds(inputs.profile, increment, degree)
@@ -205,7 +210,7 @@ def full_load(inputs: PhaseInputs, role: Role, degree: int) -> float:
     """Return the sessions per second at which one worker is used all the time."""
     sample = inputs.sample
     if role == "prefill":
-        history, increment = _computed(sample, inputs.bidirectional)
+        history, increment = inputs.computed
         service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
         return 1 / sample.per_session(service)
     low, high = 0.0, sample.rate

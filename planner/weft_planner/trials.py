@@ -20,13 +20,17 @@ from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
 from weft_planner.workload import Request
 
-SCREEN_ROUNDS = 1600
-"""Rounds that sort out the hopeless and the weak: differences of a few points in attainment show."""
-FULL_ROUNDS = 4000
-"""Rounds per seed of a prediction."""
+SIEVE_ROUNDS = 500
+"""Rounds that tell which half of many contestants to look at no longer."""
+ROUNDS = 1600
+"""Rounds of a run: differences of a few points in attainment show, and all seeds together see thousands of sessions.
+Runs of one seed sort out the weak, and are part of the finalists' runs of every seed."""
 SHORTEST_S = 20.0
-"""Seconds of arrivals at least, so that queues of large clusters, which see many rounds a second, come to rest."""
-MOST_ROUNDS = 20_000
+LIFETIMES = 3.0
+"""Seconds of arrivals, and mean lifetimes of a session, at least: near saturation queues take that long to show."""
+MOST_ROUNDS = 12_000
+MOST_TOKENS = 1e6
+"""Rounds and decoded tokens that a run is made longer up to: a tenth of a second."""
 HOPELESS = 1.3
 """Beyond the load that ideal sharing carries by this factor nothing is simulated: slices gain less than that."""
 SEEDS = 3
@@ -64,15 +68,18 @@ class Trials:
         self._samples: dict[tuple[float, int, int, bool], Sample] = {}
         self.carrying = Carrying(inputs)
         self._attained: dict[tuple[str, float, int, int], float] = {}
+        self._loaded: set[tuple[str, str, str]] = set()
         self.runs = 0
         self.events = 0
 
-    def attained(self, contestants: Sequence[Contestant], rate: float, *, full: bool = False) -> list[list[float]]:
-        """Return each contestant's attainment at a rate: of one short run, or of every seed at full length.
+    def attained(
+        self, contestants: Sequence[Contestant], rate: float, *, full: bool = False, sieve: bool = False
+    ) -> list[list[float]]:
+        """Return each contestant's attainment at a rate: of one run (``sieve``: a short one), or ``full`` of all seeds.
 
         A load far beyond what a layout could ever carry is not simulated: nobody meets the SLO there.
         """
-        rounds = self._rounds(FULL_ROUNDS if full else SCREEN_ROUNDS)
+        rounds = self._rounds(SIEVE_ROUNDS if sieve else ROUNDS, rate)
         cases = [[Case(c, rate, seed, rounds) for seed in range(SEEDS if full else 1)] for c in contestants]
         for case in (case for row in cases for case in row):
             if self.overloaded(case.contestant, case.rate / HOPELESS):
@@ -85,7 +92,7 @@ class Trials:
         """Return the full runs at the workload's rate, one per seed; an overload is shown from its beginning only."""
         rate = self._request.workload.arrival_rate
         calm = not self.overloaded(contestant, rate)
-        rounds = self._rounds(FULL_ROUNDS) if calm else SCREEN_ROUNDS // 2
+        rounds = self._rounds(ROUNDS, rate) if calm else ROUNDS // 2
         cases = [Case(contestant, rate, seed, rounds, steady=calm) for seed in range(SEEDS)]
         return self._each(cases, lambda outcome: outcome)
 
@@ -98,7 +105,7 @@ class Trials:
         return 0.0 if math.isnan(share) else share
 
     def _each(self, cases: Sequence[Case], result: Callable[[Outcome], Result]) -> list[Result]:
-        """Simulate cases, in threads but for the first, which loads or compiles the kernel."""
+        """Simulate cases, in threads but for the first of every policy, which loads or compiles its code."""
         for case in cases:
             self._sample(case)  # drawn here, so that threads only read
 
@@ -106,13 +113,20 @@ class Trials:
             outcome = self._simulate(case)
             return result(outcome), outcome.events
 
-        found = [one(case) for case in cases[:1]]
-        if len(cases) > 1:
+        found: dict[int, tuple[Result, int]] = {}
+        for at, case in enumerate(cases):
+            if _rules(case) not in self._loaded:
+                found[at] = one(case)
+                self._loaded.add(_rules(case))
+        rest = [at for at in range(len(cases)) if at not in found]
+        if len(rest) > 1 and THREADS > 1:
             with ThreadPoolExecutor(THREADS) as pool:
-                found += pool.map(one, cases[1:])
+                found.update(zip(rest, pool.map(one, [cases[at] for at in rest]), strict=True))
+        else:
+            found.update((at, one(cases[at])) for at in rest)
         self.runs += len(found)
-        self.events += sum(events for _, events in found)
-        return [value for value, _ in found]
+        self.events += sum(events for _, events in found.values())
+        return [found[at][0] for at in range(len(cases))]
 
     def _simulate(self, case: Case) -> Outcome:
         request = self._request
@@ -141,10 +155,13 @@ class Trials:
             )
         return self._samples[key]
 
-    def _rounds(self, least: int) -> int:
-        """Return how many rounds to observe: of the workload's own rate, so that paired runs have equal sessions."""
+    def _rounds(self, least: int, rate: float) -> int:
+        """Return how many rounds to observe at a rate; ``least`` of ROUNDS is the share of the time as well."""
         workload = self._request.workload
-        return int(min(MOST_ROUNDS, max(least, SHORTEST_S * workload.arrival_rate * workload.mean_rounds)))
+        life = workload.mean_rounds * (workload.mean_gap + self._inputs.round_seconds)
+        seconds = max(SHORTEST_S, LIFETIMES * life) * least / ROUNDS
+        most = min(MOST_ROUNDS, MOST_TOKENS / max(1.0, workload.mean_decode)) * least / ROUNDS
+        return int(max(least, min(most, seconds * rate * workload.mean_rounds)))
 
 
 def reading_of(request: Request) -> Reading:
@@ -167,3 +184,9 @@ def options_of(request: Request, contestant: Contestant) -> Options:
         handover=compatibility_of(request.engine).handover,
         window_s=request.routing.stats_window,
     )
+
+
+def _rules(case: Case) -> tuple[str, str, str]:
+    """Return the rules whose code a run calls."""
+    policy = case.contestant.policy
+    return policy.route, policy.order, policy.binding

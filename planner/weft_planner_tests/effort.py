@@ -1,13 +1,47 @@
 """Shorter simulations for tests that ask for whole plans: what is decided stays the same, figures get rougher."""
 
+import atexit
+from functools import cache
+
 import pytest
 
-from weft_planner import trials
+from weft_core.cost import CostProfile
+from weft_core.plan import Plan
+from weft_planner import inputs, judging, shortlist, solve, trials
+from weft_planner.solver import Solver
+from weft_planner.workload import Request
 
 
 @pytest.fixture
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a sixth of the usual rounds."""
-    monkeypatch.setattr(trials, "SCREEN_ROUNDS", 240)
-    monkeypatch.setattr(trials, "FULL_ROUNDS", 400)
-    monkeypatch.setattr(trials, "SHORTEST_S", 3.0)
+    """Simulate a fifth of the usual rounds, for half as many layouts."""
+    for module, name, value in (
+        (inputs, "PHASE_ROUNDS", 800),
+        (trials, "SIEVE_ROUNDS", 120),
+        (trials, "ROUNDS", 320),
+        (trials, "MOST_ROUNDS", 1600),
+        (trials, "SHORTEST_S", 3.0),
+        (shortlist, "BEST", 4),
+        (shortlist, "PROMISING", 4),
+        (judging, "RUNNABLE", 4),
+        (judging, "ADVISED", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+
+
+@cache
+def solver() -> Solver:
+    """Return one solver for the plans of all tests; its process ends with theirs."""
+    made = Solver()
+    atexit.register(made.__exit__, None, None, None)
+    return made
+
+
+def solved(asked: Request) -> tuple[Plan, dict[str, CostProfile]]:
+    """Return the plan of a request and its profiles."""
+    return solve.solve(asked, solver=solver())
+
+
+def answered(asked: Request) -> dict[str, object]:
+    """Return the answer to a request."""
+    return solve.answer(asked, solver=solver())

@@ -44,7 +44,7 @@ def random_body(seed: int) -> dict[str, Any]:
             "decode": rng.uniform(2, 300),
             "gap": rng.choice([0.0, 1.0, 20.0]),
         },
-        "capacity": {"gpus": rng.choice([4, 8, 16]), "pools": pools},
+        "capacity": {"gpus": rng.choice([4, 8, 8, 12]), "pools": pools},
         "objective": rng.choice(["latency", "cost"]),
         "routing": rng.choice(ROUTINGS),
         "seed": rng.randint(0, 9),
@@ -53,14 +53,19 @@ def random_body(seed: int) -> dict[str, Any]:
 
 def serve() -> int:
     """Answer requests, one JSON object per line, with short simulations."""
-    from weft_planner import trials
+    from weft_planner import inputs, judging, shortlist, trials
     from weft_planner.solve import answer
+    from weft_planner.solver import Solver
     from weft_planner.workload import request_of
 
-    trials.SCREEN_ROUNDS, trials.FULL_ROUNDS, trials.SHORTEST_S = 120, 200, 2.0
-    for line in sys.stdin:
-        sys.stdout.write(canonical_json(answer(request_of(json.loads(line)))) + "\n")
-        sys.stdout.flush()
+    inputs.PHASE_ROUNDS = 300
+    trials.SIEVE_ROUNDS, trials.ROUNDS, trials.MOST_ROUNDS, trials.SHORTEST_S = 60, 120, 240, 1.0
+    shortlist.BEST = shortlist.PROMISING = 3
+    judging.RUNNABLE, judging.ADVISED = 3, 1
+    with Solver() as solver:
+        for line in sys.stdin:
+            sys.stdout.write(canonical_json(answer(request_of(json.loads(line)), solver=solver)) + "\n")
+            sys.stdout.flush()
     return 0
 
 

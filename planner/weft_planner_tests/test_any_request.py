@@ -11,9 +11,8 @@ from weft_core.models import MODELS
 from weft_core.plan import PlannedGroup, canonical_json, plan_from_json
 from weft_planner.packing import pack
 from weft_planner.placement import node_sizes
-from weft_planner.solve import answer
 from weft_planner.workload import request_of
-from weft_planner_tests.effort import short_runs
+from weft_planner_tests.effort import answered, short_runs
 
 pytestmark = [pytest.mark.usefixtures("short_runs"), pytest.mark.timeout(120)]  # whole plans, on busy machines too
 __all__ = ["short_runs"]
@@ -66,7 +65,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 @given(bodies())
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) -> None:
-    result = answer(request_of(body))
+    result = answered(request_of(body))
     canonical_json(result)  # no NaN, no infinity
     if result["status"] == "infeasible":
         assert result["reason"] in REASONS
@@ -87,7 +86,7 @@ def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) ->
     assert (plan.shortfall is None) == plan.predicted.slo_met
     for alternative in plan.alternatives:
         assert fits(nodes, alternative.groups)
-    again = answer(request_of(body))
+    again = answered(request_of(body))
     assert canonical_json(again) == canonical_json(result)
 
 

@@ -16,8 +16,8 @@ from weft_planner import search, solver
 from weft_planner.contest import CLOSE
 from weft_planner.packing import pack
 from weft_planner.placement import node_sizes
-from weft_planner.solve import answer, solve
-from weft_planner_tests.effort import short_runs
+from weft_planner.solve import solve
+from weft_planner_tests.effort import answered, short_runs, solved
 from weft_planner_tests.requests import LLAMA, request
 
 pytestmark = [pytest.mark.usefixtures("short_runs"), pytest.mark.timeout(90)]  # whole plans, on busy machines too
@@ -31,12 +31,12 @@ def base() -> tuple[Plan, CostProfile]:
 
 
 def planned(**changes: Any) -> tuple[Plan, CostProfile]:
-    plan, profiles = solve(request(**changes))
+    plan, profiles = solved(request(**changes))
     return plan, profiles[plan.groups[0].pool]
 
 
 def refused(**changes: Any) -> tuple[str, str]:
-    result = answer(request(**changes))
+    result = answered(request(**changes))
     assert result["status"] == "infeasible"
     assert set(result) == {"status", "reason", "message", "shortfall"}
     return str(result["reason"]), str(result["message"])
@@ -91,7 +91,7 @@ def test_the_papers_workloads_get_plausible_plans(
 
 
 def test_the_answer_reads_back_as_plan_and_profiles() -> None:
-    result = answer(request())
+    result = answered(request())
     plan, profile = base()
     assert result["status"] == "ok"
     assert isinstance(result["plan"], dict)
@@ -261,7 +261,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_figures_and_what_would_do() -
     assert reason == "ModelDoesNotFit"
     assert "GB" in message
     assert "degree 8 would do" in message
-    assert answer(
+    assert answered(
         request(**{"capacity.pools.0.gpuType": "nvidia-l4", "capacity.pools.0.degrees": [8], "model.maxModelLen": 8192})
     )["status"] == "ok"  # fmt: skip
 
@@ -271,14 +271,14 @@ def test_a_context_that_does_not_fit_is_refused_with_one_that_does() -> None:
     assert reason == "ContextDoesNotFit"
     capacity = derive_profile(MODELS[LLAMA], GPUS["nvidia-h20"], degrees=(8,)).kv_capacity(8)
     assert str(capacity) in message
-    assert answer(request(**{"model.maxModelLen": capacity}))["status"] == "ok"
+    assert answered(request(**{"model.maxModelLen": capacity}))["status"] == "ok"
 
 
 def test_too_few_gpus_are_refused_with_the_number_that_would_do() -> None:
     reason, message = refused(**{"capacity.gpus": 3})
     assert reason == "TooFewGpus"
     assert "allow 4 GPUs" in message
-    assert answer(request(**{"capacity.gpus": 4}))["status"] == "ok"
+    assert answered(request(**{"capacity.gpus": 4}))["status"] == "ok"
 
 
 def test_bounds_that_need_more_than_there_is_are_refused() -> None:
@@ -292,7 +292,7 @@ def test_nodes_too_small_for_both_roles_are_refused_with_enough_of_them() -> Non
     reason, message = refused(**changes)
     assert reason == "NotPlaceable"
     assert "10 GPUs of pool h20 would do" in message
-    assert answer(request(**{**changes, "capacity.gpus": 10}))["status"] == "ok"
+    assert answered(request(**{**changes, "capacity.gpus": 10}))["status"] == "ok"
 
 
 def test_a_role_without_pool_is_named() -> None:
@@ -314,7 +314,7 @@ def test_pools_of_two_gpu_types_are_planned_each_by_its_profile() -> None:
     pool = {"name": "x", "gpuType": "nvidia-h100", "degrees": [4, 8], "gpus": 8}
     given = request()
     pools = [{**given.capacity.pools[0].model_dump(by_alias=True, exclude_none=True), "gpus": 8}, pool]
-    result = answer(request(**{"capacity.pools": pools}))
+    result = answered(request(**{"capacity.pools": pools}))
     assert isinstance(result["plan"], dict)
     plan = plan_from_json(result["plan"])
     assert {group.pool for group in plan.groups} <= {"h20", "x"}
@@ -366,7 +366,7 @@ def test_a_solver_that_crashes_hangs_or_is_missing_is_replaced_and_said(
     monkeypatch.setattr(solver, "COMMAND", command)
     monkeypatch.setattr(solver, "GRACE_S", 0.2)
     monkeypatch.setattr(search, "LIMIT_S", 0.1)
-    plan, _ = planned()
+    plan, _ = solve(request())
     assert plan.groups == expected.groups
     assert plan.search == "enumeration"
     assert any(said in note and "tried instead" in note for note in plan.notes)
