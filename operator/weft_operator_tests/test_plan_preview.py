@@ -63,6 +63,12 @@ FIELDS: tuple[tuple[str, Any, str, Any], ...] = (
     ("slo.itlStatistic", "max", "slo.itl_statistic", "max"),
     ("planning.layouts", ["colocated", "disaggregated"], "engine.layouts", ("colocated", "disaggregated")),
     ("planning.mixedDegrees", True, "engine.mixed_degrees", True),
+    (
+        "planning.degreePairs",
+        [{"prefill": 8, "decode": 4}, {"prefill": 4, "decode": 4}],
+        "engine.pairs",
+        ((4, 4), (8, 4)),
+    ),
     ("planning.objective", "cost", "objective", "cost"),
     ("planning.headroom", 0.5, "headroom", 0.5),
     ("planning.minImprovement", 0.2, "min_improvement", 0.2),

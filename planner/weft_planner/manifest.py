@@ -6,7 +6,7 @@ from typing import cast
 import yaml
 
 from weft_planner.request_error import RequestError
-from weft_planner.service_request import request_body
+from weft_planner.service_request import in_spec, request_body
 from weft_planner.workload import Request, request_of
 
 KIND = "DisaggInferenceService"
@@ -77,7 +77,7 @@ def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Reque
     try:
         return request_of(body)
     except RequestError as error:
-        raise RequestError(*(f"spec.{fault}" for fault in error.faults)) from error
+        raise RequestError(*(in_spec(fault) for fault in error.faults)) from error
 
 
 def _at(source: object, *keys: str) -> object:

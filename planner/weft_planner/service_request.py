@@ -5,6 +5,7 @@ server stores it. So that both ask the same, what the API server fills in stands
 differs. Nothing here loads the planner: the operator's own process imports it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -25,6 +26,30 @@ AMPD_SLACK = {"alpha": 0.9, "beta": 0.85}
 """What the API server fills in where a manifest is silent and the planner's own default differs or is told."""
 
 GIGA = 1e9
+
+_IN_SPEC = {
+    "analytic": "profile.analytic",
+    "bounds": "planning",
+    "budgetPerHour": "planning.budgetPerHour",
+    "engine.bidirectional": "engine.kvTransfer.bidirectional",
+    "engine.layouts": "planning.layouts",
+    "engine.mixedDegrees": "planning.mixedDegrees",
+    "engine.pairs": "planning.degreePairs",
+    "headroom": "planning.headroom",
+    "minImprovement": "planning.minImprovement",
+    "objective": "planning.objective",
+    "seed": "planning.seed",
+}
+"""Where a service's spec has what a request has elsewhere."""
+
+
+def in_spec(fault: str) -> str:
+    """Return a fault of a request with the field's name in the manifest."""
+    fault = fault.removeprefix("request: ")
+    for field, name in _IN_SPEC.items():
+        if re.match(rf"{re.escape(field)}[.:]", fault):
+            return f"spec.{name}{fault.removeprefix(field)}"
+    return f"spec.{fault}"
 
 
 def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[str, str] | None = None) -> Body:
@@ -69,13 +94,23 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
 def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
     """Return what the engine can do and what may be deployed; several pools may be mixed unless told otherwise."""
     transfer = _object(engine, "kvTransfer", "spec.engine", optional=True)
-    return {
+    form: Body = {
         "type": ENGINE,
         **_some(engine, "type"),
         **_some(transfer, "bidirectional"),
         **_some(planning, "layouts"),
         "mixedDegrees": len(pools) > 1 if planning.get("mixedDegrees") is None else planning["mixedDegrees"],
     }
+    if planning.get("degreePairs") is not None:
+        pairs = _list(planning, "degreePairs", "spec.planning")
+        form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]
+    return form
+
+
+def _pair(pair: object, where: str) -> list[object]:
+    if not isinstance(pair, Mapping) or not {"prefill", "decode"} <= pair.keys():
+        raise RequestError(f"{where}: must be an object with prefill and decode, got {pair!r}")
+    return [pair["prefill"], pair["decode"]]
 
 
 def _routing(routing: Json) -> Body:

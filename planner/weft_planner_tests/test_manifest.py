@@ -89,6 +89,18 @@ def test_a_referenced_profile_is_found_beside_the_service() -> None:
         ("capacity.pools", "h20", "spec.capacity.pools: a list is needed"),
         ("capacity.pools", ["h20"], "spec.capacity.pools[0]: must be an object"),
         ("model", "llama", "spec.model: an object is needed, got 'llama'"),
+        ("planning.degreePairs", [4], "spec.planning.degreePairs[0]: must be an object with prefill and decode, got 4"),
+        ("planning.layouts", ["ring"], "spec.planning.layouts.0: "),
+        ("planning.headroom", 20, "spec.planning.headroom: "),
+        ("planning.prefill", {"min": 0}, "spec.planning.prefill.min: "),
+        ("planning.budgetPerHour", 9, "spec.planning.budgetPerHour: pool "),
+        ("profile", {"analytic": {"compute": 2}}, "spec.profile.analytic.compute: "),
+        ("slo.unit", "token", "spec.slo.unit"),
+        (
+            "capacity.pools",
+            [{"interconnect": {"inNode": "9"}}],
+            "interconnect.inNode: a number of gigabytes per second",
+        ),
     ],
 )
 def test_a_bad_field_is_named_as_in_the_manifest(path: str, value: Any, named: str) -> None:

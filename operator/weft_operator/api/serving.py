@@ -17,6 +17,7 @@ from weft_core.policies.catalogue import (
 )
 from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
 from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.capacity import Degree
 from weft_operator.api.engine import Resources, SecretKey
 from weft_operator.api.fields import Duration, Fraction, ObjectName
 from weft_operator.api.policies import parameter_rules
@@ -127,6 +128,15 @@ class WorkerRatio(ApiModel):
     )
 
 
+class DegreePair(ApiModel):
+    """Degrees of a prefill and a decode worker that may exchange KV."""
+
+    prefill: Degree
+    """Degree of the prefill worker."""
+    decode: Degree
+    """Degree of the decode worker."""
+
+
 class Planning(ApiModel):
     """How plans are made."""
 
@@ -140,6 +150,8 @@ class Planning(ApiModel):
     """Layouts to choose from: disaggregated, and colocated, whose workers all prefill for their own sessions."""
     mixed_degrees: bool | None = None
     """Whether workers of one role may differ in degree and pool; absent, they may where there are several pools."""
+    degree_pairs: Annotated[list[DegreePair], Field(min_length=1, max_length=64)] | None = None
+    """Pairs of degrees that may exchange KV; absent, what is known of the engine: in vllm one divides the other."""
     prefill: Bounds = Bounds()
     """Bounds on prefill workers; a colocated layout has none."""
     decode: Bounds = Bounds()

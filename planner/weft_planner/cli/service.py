@@ -85,6 +85,7 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
         BadInputError: a file cannot be read or is refused; each line names file, field, value and fix.
     """
     from weft_planner.manifest import choose_service, name_of, request_from_service
+    from weft_planner.service_request import in_spec
     from weft_planner.workload import RequestError, request_of
 
     documents = documents_of(flags.file)
@@ -109,7 +110,7 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
     try:
         return Service(name_of(service), service, request if body == plain else request_of(body))
     except RequestError as error:
-        raise BadInputError(flags.trace or flags.file, *(f"spec.{fault}" for fault in error.faults)) from error
+        raise BadInputError(flags.trace or flags.file, *(in_spec(fault) for fault in error.faults)) from error
 
 
 def documents_of(path: str) -> Sequence[Json]:
