@@ -14,19 +14,20 @@ class Carrying:
         self._inputs = inputs
         self._full: dict[tuple[int, Role, int], float] = {}
 
-    def most(self, groups: Sequence[PlannedGroup]) -> float:
+    def most(self, groups: Sequence[PlannedGroup], *, slices: bool = False) -> float:
         """Return the sessions per second at which even an ideal sharing of the work uses all workers all the time.
 
         p sessions/s could be prefilled by the prefill workers; the others could decode d, or prefill q, if they did
-        nothing else. When the share y of prefills runs on them, R (1 - y) <= p and R / d + R y / q <= 1. Slices that
-        ride along with decode steps do better than that, by what the steps have to spare.
+        nothing else. When the share y of prefills runs on them, R (1 - y) <= p and R / d + R y / q <= 1. In ``slices``
+        prefills ride along with decode steps, which have compute to spare and read the weights anyway: at best for
+        nothing, so that R <= d and R y <= q.
         """
         p = self._sum(groups, "prefill", "prefill")
         d = self._sum(groups, "decode", "decode")
         q = self._sum(groups, "decode", "prefill")
         if d <= p or q <= 0:
             return min(p, d)
-        return (1 + p / q) / (1 / d + 1 / q)
+        return min(d, p + q) if slices else (1 + p / q) / (1 / d + 1 / q)
 
     def _sum(self, groups: Sequence[PlannedGroup], role: Role, phase: Role) -> float:
         return sum(group.replicas * self._one(group, phase) for group in groups if group.role == role)

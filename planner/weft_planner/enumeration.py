@@ -8,9 +8,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
-from weft_core.plan import Objective, PlannedGroup, Role
+from weft_core.plan import ROLES, Objective, PlannedGroup, Role
 from weft_planner.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
-from weft_planner.form_b import ROLES, Kind, Mixed
+from weft_planner.mixed import Kind, Mixed
 from weft_planner.pairs import Pairs
 from weft_planner.placement import slots
 

@@ -13,7 +13,7 @@ from weft_core.plan import Objective, Role
 from weft_planner.candidates import BALANCE, ROUNDING, THRIFT, Candidate, Layout, Limits, change
 from weft_planner.packing import divide_each_other
 from weft_planner.placement import placeable, slots
-from weft_planner.program import Program
+from weft_planner.program import Program, in_turn
 
 Side = tuple[tuple[int, Candidate], ...]
 
@@ -199,15 +199,12 @@ def best(
     objective: Objective,
     solve: Callable[[Program], Sequence[float] | None],
 ) -> Iterator[Layout]:
-    """Yield layouts, best first, until there is no other: each is cut off before the next is sought."""
-    found: list[Layout] = []
-    while True:
-        built = build(prefill, decode, limits=limits, objective=objective, excluded=found)
-        values = solve(built.program)
-        if values is None:
-            return
-        found.append(extract(built, values))
-        yield found[-1]
+    """Yield layouts, best first, until there is no other."""
+
+    def without(found: Sequence[Layout]) -> Built:
+        return build(prefill, decode, limits=limits, objective=objective, excluded=found)
+
+    return in_turn(without, extract, solve)
 
 
 def _forbid_what_does_not_pack(built: Built, pool: str, nodes: Sequence[int], *, gpus: int) -> None:

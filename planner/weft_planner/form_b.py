@@ -8,54 +8,12 @@ pessimistic: a pool of k workers queues less than k workers apart. Its plans nee
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from weft_core.plan import Objective, PlannedGroup, Role
+from weft_core.plan import ROLES, Objective, PlannedGroup, Role
 from weft_planner.candidates import BALANCE, ROUNDING, THRIFT, Limits
+from weft_planner.mixed import Kind, Mixed
 from weft_planner.packing import divide_each_other
 from weft_planner.placement import slots
-from weft_planner.program import Program
-
-ROLES: tuple[Role, ...] = ("prefill", "decode")
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One load in sessions per second of one worker, and its latency there as a share of the SLO."""
-
-    load: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Workers of one role, pool and degree, with the loads they may carry, rising."""
-
-    role: Role
-    pool: str
-    degree: int
-    levels: tuple[Level, ...]
-    kv_tokens: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.role},{self.pool},{self.degree}"
-
-
-@dataclass(frozen=True, slots=True)
-class Mixed:
-    """What form B chooses: groups, and the worst latency of each role as a share of its SLO."""
-
-    groups: tuple[PlannedGroup, ...]
-    prefill_share: float
-    decode_share: float
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """Return both shares."""
-        return self.prefill_share, self.decode_share
-
-    @property
-    def gpus(self) -> int:
-        """Return how many GPUs all groups take."""
-        return sum(group.gpus for group in self.groups)
+from weft_planner.program import Program, in_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +233,11 @@ def best(
     solve: Callable[[Program], Sequence[float] | None],
 ) -> Iterator[Mixed]:
     """Yield layouts, best first, until there is no other."""
-    found: list[Mixed] = []
-    while True:
-        values = solve((built := build(kinds, rate=rate, limits=limits, objective=objective, excluded=found)).program)
-        if values is None:
-            return
-        found.append(extract(built, values))
-        yield found[-1]
+
+    def without(found: Sequence[Mixed]) -> Built:
+        return build(kinds, rate=rate, limits=limits, objective=objective, excluded=found)
+
+    return in_turn(without, extract, solve)
 
 
 def _most(kind: Kind, limits: Limits) -> int:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft_core.shortfall import Constraint, Remedy, Shortfall
+from weft_planner.changing import changed
 from weft_planner.contestants import Contestant, runnable_policies
 from weft_planner.distributions import Floats
 from weft_planner.inputs import Inputs, prepare
 from weft_planner.judging import Judged
 from weft_planner.reasons import thresholds
-from weft_planner.relaxing import changed
 from weft_planner.search import Search
 from weft_planner.shortlist import Groups, least_gpus, prune
 from weft_planner.trials import Trials, reading_of

@@ -2,8 +2,8 @@
 
 from weft_core.plan import ROLES, Role
 from weft_planner.candidates import CEILING, Candidate, share_of_slo
-from weft_planner.form_b import Kind, Level
 from weft_planner.inputs import Inputs
+from weft_planner.mixed import Kind, Level
 from weft_planner.placement import slots
 from weft_planner.request_parts import Pool
 from weft_planner.tau import PhaseInputs, at_load, full_load, tau_dec, tau_pre

@@ -1,8 +1,8 @@
 """An integer linear program as plain data, so that it can be built and tested without a solver."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 Kind = Literal["binary", "integer", "continuous"]
 Coefficients = tuple[tuple[int, float], ...]
@@ -62,6 +62,34 @@ class Solved:
     objective: float
     optimal: bool
     by_clock: bool = False
+
+
+class Built(Protocol):
+    """A program with the knowledge of what its variables mean."""
+
+    @property
+    def program(self) -> Program:
+        """Return the program."""
+
+
+Model = TypeVar("Model", bound=Built)
+Found = TypeVar("Found")
+
+
+def in_turn(
+    without: Callable[[Sequence[Found]], Model],
+    extract: Callable[[Model, Sequence[float]], Found],
+    solve: Callable[[Program], Sequence[float] | None],
+) -> Iterator[Found]:
+    """Yield solutions, best first, until there is no other: each is cut off (``without``) before the next is sought."""
+    found: list[Found] = []
+    while True:
+        built = without(found)
+        values = solve(built.program)
+        if values is None:
+            return
+        found.append(extract(built, values))
+        yield found[-1]
 
 
 def program_to_json(program: Program) -> dict[str, object]:

@@ -42,7 +42,8 @@ class Promise:
         """Return a table of what each pair carries; ``shared``: decode workers may prefill too.
 
         p sessions/s can be prefilled by the prefill workers, d decoded and q prefilled by the others: min(p, d), or
-        with the part of prefills that pays there R = (1 + p / q) / (1 / d + 1 / q).
+        what ``Carrying`` says of shared work, half way between prefills that take turns with decoding and that ride
+        along.
         """
         p = np.array([self.prefilled(c) for c in prefill])[:, None]
         d = np.array([self.decoded(c) for c in decode])[None, :]
@@ -51,8 +52,8 @@ class Promise:
             return least
         q = np.array([self.prefilled(c) for c in decode])[None, :]
         with np.errstate(divide="ignore", invalid="ignore"):
-            together = np.where((d > 0) & (q > 0), (1 + p / q) / (1 / d + 1 / q), least)
-        found: Floats = np.where(d > p, together, least)
+            in_turn = np.where((d > 0) & (q > 0), (1 + p / q) / (1 / d + 1 / q), least)
+        found: Floats = np.where(d > p, (in_turn + np.minimum(d, p + q)) / 2, least)
         return found
 
     def prefilled(self, group: Candidate) -> float:

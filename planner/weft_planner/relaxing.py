@@ -4,43 +4,22 @@ Latency plays no part here: a layout that keeps every limit is always answered w
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
-from pydantic import BaseModel
-
 from weft_core.cost import CostProfile
-from weft_core.plan import ROLES, PlannedGroup, Role
+from weft_core.plan import ROLES, PlannedGroup
 from weft_core.shortfall import Remedy
-from weft_planner.candidates import Limits, keeps_limits, money
+from weft_planner.candidates import Limits, money
+from weft_planner.changing import changed, least_that, most_that
 from weft_planner.infeasible import Infeasible, degrees_of
 from weft_planner.limits import limits_of, nodes_of
 from weft_planner.request_parts import Pool, Ratio
+from weft_planner.smallest import Degrees, places, smallest_layout
 from weft_planner.workload import Request
 
 LARGEST = 4096
 """GPUs of one request at most."""
-_RATIOS_TRIED = 4096
-
-Degrees = Mapping[str, Sequence[int]]
-
-
-def smallest_layout(request: Request, degrees: Degrees, limits: Limits) -> tuple[PlannedGroup, ...] | None:
-    """Return the layout of the fewest GPUs that keeps every limit but latency and KV, None when there is none.
-
-    More workers only break more limits, so for each pair of degrees the fewest workers within bounds and ratio decide.
-    """
-    counts = _fewest(limits)
-    if counts is None:
-        return None
-    best: tuple[PlannedGroup, ...] | None = None
-    for a, n in _places(request, degrees, "prefill"):
-        for b, m in _places(request, degrees, "decode"):
-            groups = PlannedGroup("prefill", n, counts[0], a.name), PlannedGroup("decode", m, counts[1], b.name)
-            cheaper = best is None or sum(g.gpus for g in groups) < sum(g.gpus for g in best)
-            if cheaper and keeps_limits(groups, limits, kv_tokens=math.inf):
-                best = groups
-    return best
 
 
 def explain_no_layout(request: Request, profiles: Mapping[str, CostProfile]) -> Infeasible:
@@ -55,25 +34,6 @@ def explain_no_layout(request: Request, profiles: Mapping[str, CostProfile]) -> 
     )
 
 
-def changed(request: Request, path: str, value: object) -> Request:
-    """Return a request with one field changed; ``path`` is as in its JSON form, list places as numbers."""
-    return cast(Request, _changed(request, path.split("."), value))
-
-
-def _changed(part: object, path: Sequence[str], value: object) -> object:
-    if not path:
-        return value
-    first, *rest = path
-    if isinstance(part, tuple):
-        at = int(first)
-        return (*part[:at], _changed(part[at], rest, value), *part[at + 1 :])
-    if not isinstance(part, BaseModel):
-        raise TypeError(f"{first}: {part!r} has no such field")
-    names = {field.alias or name: name for name, field in type(part).model_fields.items()}
-    name = names[first]
-    return part.model_copy(update={name: _changed(getattr(part, name), rest, value)})
-
-
 def _explanations(request: Request, profiles: Mapping[str, CostProfile]) -> Iterator[Infeasible]:
     """Yield an explanation for each limit without which there would be a layout."""
 
@@ -84,7 +44,7 @@ def _explanations(request: Request, profiles: Mapping[str, CostProfile]) -> Iter
 
     pools = list(enumerate(request.capacity.pools))
     for role in ROLES:
-        if not any(True for _ in _places(request, _degrees(request, profiles), role)):
+        if not any(True for _ in places(request, _degrees(request, profiles), role)):
             fix = next((f"capacity.pools.{i}.roles" for i, p in pools if _degrees(request, profiles)[p.name]), "")
             yield Infeasible(
                 "NoPoolForRole",
@@ -128,7 +88,7 @@ def _bounds(request: Request, layout: Layout) -> Iterator[Infeasible]:
         bound = request.bounds.of(role)
         path = f"bounds.{role}.min"
         if bound.min > 1 and layout(path, 1):
-            most = _last(lambda k, path=path: layout(path, k) is not None, 1, bound.min)  # type: ignore[misc]
+            most = most_that(lambda k, path=path: layout(path, k) is not None, 1, bound.min)  # type: ignore[misc]
             needs = _needed(request, layout)
             yield Infeasible(
                 "BoundsUnsatisfiable",
@@ -139,7 +99,7 @@ def _bounds(request: Request, layout: Layout) -> Iterator[Infeasible]:
             )
         path = f"bounds.{role}.max"
         if bound.max is not None and layout(path, None):
-            least = _first(lambda k, path=path: layout(path, k) is not None, bound.max, LARGEST)  # type: ignore[misc]
+            least = least_that(lambda k, path=path: layout(path, k) is not None, bound.max, LARGEST)  # type: ignore[misc]
             yield Infeasible(
                 "BoundsUnsatisfiable",
                 f"{path}: {bound.max} {role} workers are too few for the other bounds; raise it to {least}",
@@ -211,13 +171,13 @@ def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeas
 
 
 def _more_gpus(request: Request, layout: Layout) -> Iterator[Remedy]:
-    least = _first(lambda gpus: layout("capacity.gpus", gpus) is not None, request.capacity.gpus, LARGEST)
+    least = least_that(lambda gpus: layout("capacity.gpus", gpus) is not None, request.capacity.gpus, LARGEST)
     if least is not None:
         yield Remedy("capacity.gpus", least)
     for i, pool in enumerate(request.capacity.pools):
         if pool.gpus is not None:
             path = f"capacity.pools.{i}.gpus"
-            least = _first(lambda gpus, path=path: layout(path, gpus) is not None, pool.gpus, LARGEST)  # type: ignore[misc]
+            least = least_that(lambda gpus, path=path: layout(path, gpus) is not None, pool.gpus, LARGEST)  # type: ignore[misc]
             if least is not None:
                 yield Remedy(path, least)
         if pool.nodes is not None:
@@ -226,7 +186,7 @@ def _more_gpus(request: Request, layout: Layout) -> Iterator[Remedy]:
             def more(count: int, pool: Pool = pool) -> tuple[int, ...]:
                 return (*[pool.gpus_per_node] * count, *(pool.nodes or ()))
 
-            count = _first(lambda n, path=path, more=more: layout(path, more(n)) is not None, 0, 512)  # type: ignore[misc]
+            count = least_that(lambda n, path=path, more=more: layout(path, more(n)) is not None, 0, 512)  # type: ignore[misc]
             if count:
                 yield Remedy(path, list(more(count)))
 
@@ -258,13 +218,6 @@ def _needed(request: Request, layout: Layout) -> tuple[str, int]:
     return words or "the bounds", sum(g.gpus for g in found)
 
 
-def _places(request: Request, degrees: Degrees, role: Role) -> Iterator[tuple[Pool, int]]:
-    for pool in request.capacity.pools:
-        if role in pool.roles:
-            for degree in degrees[pool.name]:
-                yield pool, degree
-
-
 def _degrees(request: Request, profiles: Mapping[str, CostProfile]) -> Degrees:
     return {
         pool.name: degrees_of(pool, profiles[pool.name], request.model.max_model_len) if pool.name in profiles else []
@@ -272,45 +225,8 @@ def _degrees(request: Request, profiles: Mapping[str, CostProfile]) -> Degrees:
     }
 
 
-def _fewest(limits: Limits) -> tuple[int, int] | None:
-    """Return the fewest (prefill, decode) within bounds and ratio; the fewest decode workers need the fewest."""
-    low, high = limits.ratio[0] or 0.0, limits.ratio[1] or math.inf
-    (least_p, most_p), (least_d, most_d) = limits.workers["prefill"], limits.workers["decode"]
-    for d in range(least_d, (most_d or least_d + _RATIOS_TRIED) + 1):
-        p = max(least_p, math.ceil(low * d - 1e-9))
-        if p <= high * d + 1e-9:
-            return None if most_p is not None and p > most_p else (p, d)
-    return None
-
-
 def _shape(pool: Pool, request: Request) -> str:
     sizes = nodes_of(pool, request.capacity.gpus)
     shown = " + ".join(str(size) for size in sizes[:16]) + (" + …" if len(sizes) > 16 else "")
     free = " free" if pool.nodes is not None else ""
     return f"nodes of {shown or '0'}{free} GPUs"
-
-
-def _first(holds: Callable[[int], bool], above: int, most: int) -> int | None:
-    """Return the least number above ``above`` for which a rising condition holds; None: none up to ``most`` does."""
-    high = above + 1
-    step = 1
-    while high <= most and not holds(high):
-        step *= 2
-        high = high + step
-    if high > most:
-        if not holds(most):
-            return None
-        high = most
-    low = max(above, high - step)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
-def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the largest number from ``low``, where a falling condition holds, to below ``high``, where it does not."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low

@@ -9,7 +9,7 @@ from weft_core.plan import Search as How
 from weft_planner import form_a, form_b
 from weft_planner.candidates import Candidate, Layout, Limits
 from weft_planner.enumeration import best_layouts, greedy_mixed
-from weft_planner.form_b import Kind, Mixed
+from weft_planner.mixed import Kind, Mixed
 from weft_planner.program import Program, Solved
 from weft_planner.scip import SolverError
 

@@ -77,7 +77,7 @@ class Pruned:
 def prune(inputs: Inputs, search: Search) -> Pruned | None:
     """Return what the programs choose among, None when no layout keeps every limit.
 
-    Without a pair of groups there may still be workers for both phases, where those can be deployed.
+    Without a pair of groups there may still be workers for both phases, or groups that mix degrees or pools.
     """
     sides: dict[Role, list[Candidate]] = {
         "prefill": phases.candidates(inputs, "prefill"),
@@ -89,8 +89,9 @@ def prune(inputs: Inputs, search: Search) -> Pruned | None:
             if limits is not inputs.limits:
                 search.notes.append("no layout of these GPUs holds the KV of all running rounds at once")
             return Pruned(inputs, search, sides, limits, pairs)
-    if any(one.runnable for one in other_kinds(inputs, ())):
-        return Pruned(inputs, search, sides, inputs.limits, pairs)
+    others = Pruned(inputs, search, sides, inputs.limits, pairs)
+    if any(one.runnable for one in other_kinds(inputs, ())) or _mixed(others):
+        return others
     return None
 
 

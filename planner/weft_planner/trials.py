@@ -14,6 +14,7 @@ from weft_planner.engines import compatibility_of
 from weft_planner.inputs import Inputs
 from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import simulate
+from weft_planner.simulation.inputs import slices
 from weft_planner.simulation.layout import SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import Outcome
@@ -31,8 +32,8 @@ LIFETIMES = 3.0
 MOST_ROUNDS = 12_000
 MOST_TOKENS = 1e6
 """Rounds and decoded tokens that a run is made longer up to: a tenth of a second."""
-HOPELESS = 1.3
-"""Beyond the load that ideal sharing carries by this factor nothing is simulated: slices gain less than that."""
+HOPELESS = 1.2
+"""Beyond the load that ideal sharing carries by this factor nothing is simulated: the queue is sure to grow."""
 SEEDS = 3
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -98,7 +99,8 @@ class Trials:
 
     def overloaded(self, contestant: Contestant, rate: float) -> bool:
         """Tell whether a rate is more than a layout could carry however the work were shared."""
-        return rate > self.carrying.most(contestant.groups)
+        sliced = slices(contestant.policy, options_of(self._request, contestant))
+        return rate > self.carrying.most(contestant.groups, slices=sliced)
 
     def _attainment(self, outcome: Outcome) -> float:
         share = attainment(outcome, reading_of(self._request))

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from itertools import product
 
-from weft_core.plan import Objective, Role
+from weft_core.plan import ROLES, Objective, Role
 from weft_planner import form_a, form_b, scip
 from weft_planner.candidates import Candidate, Layout, Limits, objective_value
 from weft_planner.enumeration import best_layouts, best_mixed
-from weft_planner.form_b import Kind, Level, Mixed
+from weft_planner.mixed import Kind, Level, Mixed
 from weft_planner.pairs import feasible
 from weft_planner.program import Program
 from weft_planner.tau import Tau
@@ -89,7 +89,7 @@ def check_form_b(seed: int) -> int:
     degrees = rng.choice([(1, 2), (2, 3), (2, 4)])
     objective: Objective = rng.choice(["latency", "cost"])
     places: list[tuple[Role, str, int]] = [
-        (role, pool, n) for role in form_b.ROLES for pool in POOLS[: rng.choice([1, 1, 2])] for n in degrees
+        (role, pool, n) for role in ROLES for pool in POOLS[: rng.choice([1, 1, 2])] for n in degrees
     ]
     if len(places) > 6:  # trying everything grows too fast with the kinds
         places = [place for place in places if place[2] == degrees[-1] or rng.random() < 0.4]

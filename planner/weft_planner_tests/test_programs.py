@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_core.plan import Objective, Role
+from weft_core.plan import ROLES, Objective, Role
 from weft_planner import form_a, form_b, scip
 from weft_planner.candidates import CEILING, Candidate, Layout, Limits, share_of_slo
 from weft_planner.enumeration import best_mixed, greedy_mixed
-from weft_planner.form_b import Kind, Level
+from weft_planner.mixed import Kind, Level
 from weft_planner.program import Program
 from weft_planner.tau import Tau
 from weft_planner_tests.instances import check_form_a, check_form_b, optimum
@@ -128,7 +128,7 @@ def test_every_overload_ranks_behind_every_latency_and_by_its_size() -> None:
 
 def mixed_kinds() -> list[Kind]:
     levels = {n: (Level(0.5 * n, 0.4), Level(0.9 * n, 0.8)) for n in (1, 2, 4)}
-    return [Kind(role, "a", n, levels[n], kv_tokens=100 * n) for role in form_b.ROLES for n in (1, 2, 4)]
+    return [Kind(role, "a", n, levels[n], kv_tokens=100 * n) for role in ROLES for n in (1, 2, 4)]
 
 
 def test_form_b_mixes_degrees_where_one_alone_does_not_fit() -> None:

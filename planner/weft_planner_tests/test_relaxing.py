@@ -12,9 +12,10 @@ from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import Constraint
 from weft_planner import scip
+from weft_planner.changing import changed
 from weft_planner.infeasible import Infeasible
 from weft_planner.inputs import prepare
-from weft_planner.relaxing import changed, explain_no_layout
+from weft_planner.relaxing import explain_no_layout
 from weft_planner.search import Search
 from weft_planner.shortlist import prune
 from weft_planner.workload import Request
