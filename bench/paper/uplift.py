@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.paper.cells import Cell, Length, Setting
-from bench.paper.choosing import Choice, best_mode, best_plan, rung, weft
+from bench.paper.choosing import Choice, best_mode, best_plan, name_of, rung, weft
 from bench.paper.goodputs import READINGS, Bench, Carried
 
 from weft_core.slo import Reading
@@ -61,10 +61,10 @@ def _score(bench: Bench, name: str, reading: Reading, with_layout: bool) -> Scor
     mode = best_mode(cell, setting, reading, rate=rung(known))
     chosen = mine if mode == imd else carried(cell.layout, mode, 2 * known)
     if not with_layout:
-        return Score(str(cell), setting.name, name, ampd, mine, chosen, mode.mode)
+        return Score(str(cell), setting.name, name, ampd, mine, chosen, name_of(mode))
     choice: Choice = best_plan(cell, setting, reading, rate=rung(known))
     planned = carried(choice.layout, choice.policy, 2 * known)
-    return Score(str(cell), setting.name, name, ampd, mine, chosen, mode.mode, planned, str(choice))
+    return Score(str(cell), setting.name, name, ampd, mine, chosen, name_of(mode), planned, str(choice))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class PlannedGroup:
 class PlannedPolicy:
     """The rules that a prediction was made with: routing (and its mode), queue order, binding, and slicing of prompts.
 
-    ``chunked``: local prefills ride along with decode steps in slices instead of pausing them.
+    ``chunked``: local prefills ride along with decode steps in slices instead of pausing them. ``chunk_share``: such a
+    step may take this share of the ITL SLO; None: the usual one.
     """
 
     route: str
@@ -41,6 +42,7 @@ class PlannedPolicy:
     order: str = "fcfs"
     binding: str = "kv-headroom"
     chunked: bool = False
+    chunk_share: float | None = None
 
     def __str__(self) -> str:
         return f"{self.route} ({self.mode})" if self.mode else self.route

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from weft_core.layouts import LAYOUTS, ROLES, LayoutKind, PlannedGroup, PlannedPolicy, Role
-from weft_core.plan_fields import PlanError, at, choice, finite_or_none, flag, part, rows, seconds, text, whole
+from weft_core.plan_fields import PlanError, at, choice, figure, finite_or_none, flag, part, rows, seconds, text, whole
 from weft_core.prediction import Prediction, prediction_from_json, prediction_to_json
 from weft_core.shortfall import Shortfall, shortfall_from_json, shortfall_to_json
 
@@ -193,6 +193,7 @@ def _policy_to_json(policy: PlannedPolicy | None) -> dict[str, object] | None:
         "order": policy.order,
         "binding": policy.binding,
         "chunked": policy.chunked,
+        **({} if policy.chunk_share is None else {"chunkShare": policy.chunk_share}),
     }
 
 
@@ -207,6 +208,7 @@ def _policy(row: Json, where: str) -> PlannedPolicy | None:
         order=text({"order": "fcfs", **found}, "order", here),
         binding=text({"binding": "kv-headroom", **found}, "binding", here),
         chunked=flag({"chunked": False, **found}, "chunked", here),
+        chunk_share=figure(found, "chunkShare", here),
     )
 
 

@@ -44,7 +44,7 @@ quantiles = st.one_of(st.none(), st.builds(Quantiles, seconds, seconds))
 estimates = st.one_of(st.none(), st.builds(Estimate, shares, shares, shares))
 policies = st.one_of(
     st.none(),
-    st.builds(PlannedPolicy, names, st.sampled_from(["", "imd"]), names, names, st.booleans()),
+    st.builds(PlannedPolicy, names, st.sampled_from(["", "imd"]), names, names, st.booleans(), st.none() | shares),
 )
 figures = st.one_of(st.none(), shares)
 shortfalls = st.one_of(

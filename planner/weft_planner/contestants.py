@@ -13,6 +13,9 @@ from weft_planner.packing import pack
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 from weft_planner.workload import Request
 
+CAREFUL_SHARE = 0.7
+"""Of the ITL SLO, for steps with a slice, where predictions may be wrong: the usual 0.9 forgives errors of a tenth."""
+SLICED_MODES = ("imd", "whole-or-chunked")
 ADVISED_LAYOUTS = 3
 """Layouts that are also tried with modes that the router cannot run: what changing engine or router would bring."""
 DEPLOYABLE: tuple[LayoutKind, ...] = ("disaggregated", "colocated")
@@ -48,7 +51,8 @@ class Contestant:
         """Return what tells it from all other contestants of one plan, in one order for ever."""
         policy = self.policy
         groups = ",".join(f"{g.role} {g.pool} {g.degree:04d}x{g.replicas:04d}" for g in self.groups)
-        return f"{self.kind} {self.colocated} {groups} {policy.route} {policy.mode} {policy.order}"
+        share = "" if policy.chunk_share is None else f" {policy.chunk_share:.3f}"
+        return f"{self.kind} {self.colocated} {groups} {policy.route} {policy.mode} {policy.order}{share}"
 
     def __str__(self) -> str:
         """Say it as people do: P4x2 D8x1, C4x4 (co-located), S4x4 (symmetric)."""
@@ -58,7 +62,8 @@ class Contestant:
     def planned_policy(self, *, chunked: bool) -> PlannedPolicy:
         """Return the policy as a plan states it."""
         mode = self.policy.mode if self.policy.route == "weft" else ""
-        return PlannedPolicy(self.policy.route, mode, self.policy.order, self.policy.binding, chunked)
+        share = self.policy.chunk_share if chunked else None
+        return PlannedPolicy(self.policy.route, mode, self.policy.order, self.policy.binding, chunked, share)
 
 
 def with_policies(inputs: Inputs, layouts: Sequence[tuple[PlannedGroup, ...]]) -> list[Contestant]:
@@ -80,11 +85,11 @@ def with_policies(inputs: Inputs, layouts: Sequence[tuple[PlannedGroup, ...]]) -
 def other_kinds(inputs: Inputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]) -> list[Contestant]:
     """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer."""
     alone: tuple[LayoutKind, ...] = ("colocated", "symmetric")
-    found = [_other(inputs, kind, groups) for kind in alone for groups in _one_role(inputs)]
+    found = [one for kind in alone for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
     for groups in disaggregated[:2]:
         decoding = sum(group.replicas for group in groups if group.role == "decode")
         if decoding > 1 and len({group.degree for group in groups}) == 1:
-            found.append(_other(inputs, "hybrid", groups, colocated=decoding // 2))
+            found += _other(inputs, "hybrid", groups, colocated=decoding // 2)
     return found
 
 
@@ -112,7 +117,16 @@ def runnable_policies(request: Request) -> list[PolicyChoice]:
     if routing.policy != "weft":
         return [_policy(request, routing.policy, "")]
     modes = (routing.mode,) if routing.mode else routing.modes or LIVE_MODES
-    return [_policy(request, "weft", mode) for mode in MODES if mode in modes]
+    chosen = [_policy(request, "weft", mode) for mode in MODES if mode in modes]
+    return [one for choice in chosen for one in with_careful(request, choice)]
+
+
+def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
+    """Return a policy and, where it runs slices and predictions may be wrong, the same with shorter slices."""
+    sliced = request.engine.chunked if choice.route == "colocated" else choice.mode in SLICED_MODES
+    if request.routing.prediction_error > 0 and sliced:
+        return [choice, replace(choice, chunk_share=CAREFUL_SHARE)]
+    return [choice]
 
 
 def advised_policies(request: Request) -> list[PolicyChoice]:
@@ -145,11 +159,16 @@ def layout_of(inputs: Inputs, contestant: Contestant) -> Layout:
     return Layout(prefill=tuple(workers("prefill")), decode=tuple(mixed), kind=contestant.kind)
 
 
-def _other(inputs: Inputs, kind: LayoutKind, groups: tuple[PlannedGroup, ...], *, colocated: int = 0) -> Contestant:
+def _other(
+    inputs: Inputs, kind: LayoutKind, groups: tuple[PlannedGroup, ...], *, colocated: int = 0
+) -> list[Contestant]:
     request = inputs.request
     lacking = cannot_run(inputs, kind, groups)
     policy = _policy(request, "colocated" if kind == "colocated" else "weft", "imd" if request.engine.chunked else "ia")
-    return Contestant(kind, groups, policy, colocated=colocated, runnable=not lacking, note=lacking)
+    return [
+        Contestant(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
+        for choice in with_careful(request, policy)
+    ]
 
 
 def _policy(request: Request, route: str, mode: str) -> PolicyChoice:

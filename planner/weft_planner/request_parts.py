@@ -68,7 +68,9 @@ class Routing(Part):
     """The rules that the router will follow; times in seconds.
 
     ``modes`` are those of policy weft that the router can run; absent: what this version's router can. With ``mode``
-    the planner has no choice. ``order`` defaults to the policy's own.
+    the planner has no choice. ``order`` defaults to the policy's own. ``prediction_error`` is the lognormal sigma of
+    what prefills and slices really take against the profile: above 0 every layout is judged by the worse of a run as
+    predicted and a run with such errors, and slices may be cut shorter.
     """
 
     policy: str = "weft"
@@ -80,6 +82,7 @@ class Routing(Part):
     window: Annotated[int, Field(ge=1, le=6, strict=True)] = 3
     ageing_cap: Count | None = None
     stats_window: Positive = 10.0
+    prediction_error: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
 
     @model_validator(mode="after")
     def _known(self) -> Self:

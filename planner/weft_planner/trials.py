@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from weft_core.slo import Reading
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 class Case:
     """One run: a contestant at a rate (sessions per second), with a seed and a number of rounds.
 
-    Not ``steady``: it begins empty.
+    Not ``steady``: it begins empty. ``error``: lognormal sigma of real prefills and slices against predictions.
     """
 
     contestant: Contestant
@@ -52,6 +52,7 @@ class Case:
     seed: int
     rounds: int
     steady: bool = True
+    error: float = 0.0
 
     @property
     def key(self) -> tuple[str, float, int, int]:
@@ -86,7 +87,7 @@ class Trials:
             if self.overloaded(case.contestant, case.rate / HOPELESS):
                 self._attained[case.key] = 0.0
         new = {case.key: case for row in cases for case in row if case.key not in self._attained}
-        self._attained.update(zip(new, self._each(list(new.values()), self._attainment), strict=True))
+        self._attained.update(zip(new, self._judged(list(new.values())), strict=True))
         return [[self._attained[case.key] for case in row] for row in cases]
 
     def outcomes(self, contestant: Contestant) -> list[Outcome]:
@@ -101,6 +102,14 @@ class Trials:
         """Tell whether a rate is more than a layout could carry however the work were shared."""
         sliced = slices(contestant.policy, options_of(self._request, contestant))
         return rate > self.carrying.most(contestant.groups, slices=sliced)
+
+    def _judged(self, cases: list[Case]) -> list[float]:
+        """Return each case's attainment; where predictions may be wrong the worse of it and of the same with errors."""
+        error = self._request.routing.prediction_error
+        if error == 0:
+            return self._each(cases, self._attainment)
+        found = self._each([*cases, *(replace(case, error=error) for case in cases)], self._attainment)
+        return [min(pair) for pair in zip(found[: len(cases)], found[len(cases) :], strict=True)]
 
     def _attainment(self, outcome: Outcome) -> float:
         share = attainment(outcome, reading_of(self._request))
@@ -138,7 +147,7 @@ class Trials:
             self._inputs.profiles,
             case.contestant.policy,
             self._slo,
-            options=options_of(request, case.contestant),
+            options=options_of(request, case.contestant, error=case.error),
             seed=case.seed,
         )
 
@@ -177,14 +186,19 @@ def slo_classes(request: Request) -> tuple[SloClass, ...]:
     return tuple(SloClass(c.ttft or slo.ttft, c.itl or slo.itl, c.name or "all") for c in request.workload.mix)
 
 
-def options_of(request: Request, contestant: Contestant) -> Options:
-    """Return how the engine behaves under a contestant: co-located prompts run in slices where the engine can."""
+def options_of(request: Request, contestant: Contestant, *, error: float = 0.0) -> Options:
+    """Return how the engine behaves under a contestant: co-located prompts run in slices where the engine can.
+
+    ``error`` is the lognormal sigma of real prefills and slices against predictions.
+    """
     sliced = request.engine.chunked if contestant.policy.route != "weft" else None
     return Options(
         chunked=sliced,
         history="read" if request.engine.bidirectional else "recompute",
         handover=compatibility_of(request.engine).handover,
         window_s=request.routing.stats_window,
+        prefill_noise_sigma=error,
+        chunk_noise_sigma=error,
     )
 
 

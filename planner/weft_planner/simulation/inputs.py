@@ -155,6 +155,20 @@ def slices(policy: PolicyChoice, options: Options) -> bool:
     return policy.route == "weft" and MODES.get(policy.mode) in (IMD, WHOLE_OR_CHUNKED)
 
 
+def share_of_slices(policy: PolicyChoice, options: Options) -> float:
+    """Return the share of the ITL SLO that a step with a slice may take.
+
+    Raises:
+        SimulationError: the policy's share is not above 0.
+    """
+    share = policy.chunk_share
+    if share is None:
+        return options.chunk_fraction
+    if not 0 < share < math.inf:
+        raise SimulationError(f"policy: chunk_share {share!r} is not a finite share above 0")
+    return share
+
+
 def rules_of(
     sample: Sample, layout: Layout, policy: PolicyChoice, slo: tuple[SloClass, ...], options: Options
 ) -> records.Records:
@@ -169,7 +183,7 @@ def rules_of(
     if not 1 <= policy.window <= ORDER_MAX:
         raise SimulationError(f"policy: window {policy.window} is not between 1 and {ORDER_MAX}")
     rules = np.zeros(1, records.RULES)
-    rules["chunk_fraction"] = options.chunk_fraction
+    rules["chunk_fraction"] = share_of_slices(policy, options)
     rules["window_s"] = options.window_s
     rules["itl_least"] = min(c.itl_s for c in slo)
     rules["begin"] = options.warm_up * sample.window

@@ -136,6 +136,8 @@ class PolicyChoice:
 
     ``params`` overrides parameters of the routing rule by name. ``window`` is Algorithm 2's look-ahead; ``cap`` is how
     often ``moore-hodgson`` passes over the oldest task at most, by default as often as the catalogue says.
+    ``chunk_share`` is the share of the ITL SLO that a step with a slice may take, by default what the engine's options
+    say.
     """
 
     route: str = "weft"
@@ -145,10 +147,12 @@ class PolicyChoice:
     params: Mapping[str, float] = field(default_factory=dict)
     window: int = 3
     cap: int | None = None
+    chunk_share: float | None = None
 
     def __str__(self) -> str:
         name = f"{self.route}/{self.mode}" if self.route == "weft" else self.route
-        return f"{name}+{self.order}"
+        slices = "" if self.chunk_share is None else f", slices within {self.chunk_share:.0%} of the ITL SLO"
+        return f"{name}+{self.order}{slices}"
 
 
 AMPD = PolicyChoice(route="ampd", mode="", binding="kv-headroom", order="ampd-window")

@@ -76,4 +76,10 @@ def policy_from(text: str, *, like: PolicyChoice | None = None) -> PolicyChoice:
 
 def policy_of(planned: PlannedPolicy) -> PolicyChoice:
     """Return the rules that a plan was predicted with."""
-    return PolicyChoice(route=planned.route, mode=planned.mode, order=planned.order, binding=planned.binding)
+    return PolicyChoice(
+        route=planned.route,
+        mode=planned.mode,
+        order=planned.order,
+        binding=planned.binding,
+        chunk_share=planned.chunk_share,
+    )

@@ -22,7 +22,7 @@ def elsewhere(world: World, row: Round, engine: Engine, present: float, total: f
 def slice_limit(world: World, engine: Engine) -> float:
     """Return how long a step with a slice of a prefill may take, in seconds."""
     kinds = {r.session.kind for r in engine.batch} or set(range(len(world.slo)))
-    return world.options.chunk_fraction * min(world.slo[k].itl_s for k in kinds)
+    return world.slice_share * min(world.slo[k].itl_s for k in kinds)
 
 
 def sliced_seconds(world: World, engine: Engine, history: float, tokens: float) -> float:

@@ -3,7 +3,7 @@
 from weft_core.cost import CostProfile
 from weft_core.timing import transfer_seconds
 from weft_planner.sessions import Sample
-from weft_planner.simulation.inputs import params_of, rows_of, slices
+from weft_planner.simulation.inputs import params_of, rows_of, share_of_slices, slices
 from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
 from weft_planner_tests.reference.parts import Engine, Round, Session
@@ -24,6 +24,7 @@ class World:
     ) -> None:
         self.layout, self.policy, self.slo, self.options, self.profile = layout, policy, slo, options, profile
         self.sliced = slices(policy, options)
+        self.slice_share = share_of_slices(policy, options)
         self.params = params_of(policy)
         self.oracle = options.admission == "oracle"
         self.read = options.history == "read"

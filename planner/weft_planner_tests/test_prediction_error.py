@@ -1,0 +1,71 @@
+"""Plans that allow for wrong predictions: shorter slices are tried, and the worse of two runs counts."""
+
+import pytest
+
+from weft_core.plan import PlannedGroup
+from weft_planner.contestants import CAREFUL_SHARE, Contestant, other_kinds, runnable_policies
+from weft_planner.inputs import prepare
+from weft_planner.simulation import SimulationError
+from weft_planner.simulation.inputs import share_of_slices
+from weft_planner.simulation.layout import PolicyChoice
+from weft_planner.simulation.options import Options
+from weft_planner.study.naming import policy_of
+from weft_planner.trials import Trials
+from weft_planner.workload import Request
+from weft_planner_tests.requests import request
+
+GROUPS = (PlannedGroup("prefill", 4, 2, "h20"), PlannedGroup("decode", 8, 1, "h20"))
+MODES = ["imd", "ia"]
+
+
+def erring(error: float) -> Request:
+    return request(
+        **{
+            "routing": {"modes": MODES, "predictionError": error},
+            "engine": {"chunked": True},
+            "slo.itlStatistic": "p95",
+            "workload.arrivalRate": 2.5,
+        }
+    )
+
+
+def test_shorter_slices_are_tried_where_predictions_may_be_wrong() -> None:
+    tried = [(choice.mode, choice.chunk_share) for choice in runnable_policies(erring(0.3))]
+    assert tried == [("imd", None), ("imd", CAREFUL_SHARE), ("ia", None)]
+    assert [choice.mode for choice in runnable_policies(erring(0.0))] == MODES
+
+
+def test_every_kind_of_layout_that_slices_is_tried_with_shorter_ones() -> None:
+    found = other_kinds(prepare(erring(0.3)), [GROUPS])
+    shares = {(one.kind, one.policy.chunk_share) for one in found}
+    assert {(kind, share) for kind in ("colocated", "symmetric") for share in (None, CAREFUL_SHARE)} <= shares
+    assert len({one.key for one in found}) == len(found)
+
+
+def test_a_plan_states_the_share_and_is_simulated_with_it_again() -> None:
+    careful = Contestant("disaggregated", GROUPS, PolicyChoice(chunk_share=CAREFUL_SHARE))
+    planned = careful.planned_policy(chunked=True)
+    assert planned.chunk_share == CAREFUL_SHARE
+    assert policy_of(planned).chunk_share == CAREFUL_SHARE
+    assert "slices within 70%" in str(policy_of(planned))
+    assert careful.planned_policy(chunked=False).chunk_share is None
+
+
+def test_the_worse_of_a_run_as_predicted_and_a_run_with_errors_counts() -> None:
+    usual, careful, whole = (Contestant("disaggregated", GROUPS, one) for one in runnable_policies(erring(0.3)))
+
+    def attained(error: float) -> list[float]:
+        trials = Trials(prepare(erring(error)))
+        return [row[0] for row in trials.attained([usual, careful, whole], 2.5)]
+
+    as_predicted, worse = attained(0.0), attained(0.3)
+    assert all(low <= high for low, high in zip(worse, as_predicted, strict=True))
+    assert worse[0] < as_predicted[0]
+    assert worse[1] > worse[0]  # late gaps are fewer: this reading counts them
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_share_that_cannot_be_is_refused(share: float) -> None:
+    with pytest.raises(SimulationError, match="chunk_share"):
+        share_of_slices(PolicyChoice(chunk_share=share), Options())
+    assert share_of_slices(PolicyChoice(), Options(chunk_fraction=0.5)) == 0.5
