@@ -150,6 +150,13 @@ RULE_CASES: tuple[Case, ...] = (
         "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
     ),
     one_change(
+        "one-gpu",
+        "spec.capacity.gpus",
+        1,
+        rule="spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
+        "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
+    ),
+    one_change(
         "session-longer-than-context",
         "spec.model.maxModelLen",
         4096,

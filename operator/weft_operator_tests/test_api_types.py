@@ -79,3 +79,10 @@ def test_the_workload_of_the_guide_is_valid() -> None:
     request = planner_request(spec)
     asked = request_of({key: value for key, value in request.items() if value is not None}).workload
     assert all("scaled" not in clause for clause in asked.assumptions)
+
+
+def test_one_gpu_is_enough_for_a_co_located_layout() -> None:
+    body = changed(changed(service(), "spec.capacity.gpus", 1), "spec.planning.layouts", ["colocated"])
+    assert DisaggInferenceService.model_validate(body).spec.capacity.gpus == 1
+    with pytest.raises(ValidationError, match="too few"):
+        DisaggInferenceService.model_validate(changed(body, "spec.planning.decode", {"min": 2}))

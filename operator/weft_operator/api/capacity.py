@@ -116,8 +116,8 @@ class Pool(ApiModel):
 class Capacity(ApiModel):
     """The GPU budget."""
 
-    gpus: Annotated[int, Field(ge=2, le=4096)]
-    """Most GPUs the service takes; at least 2, one for prefill and one for decode."""
+    gpus: Annotated[int, Field(ge=1, le=4096)]
+    """Most GPUs the service takes; a disaggregated layout needs at least 2, one for prefill and one for decode."""
     elastic: bool = False
     """Set this where an autoscaler adds nodes; else a budget above the GPUs of today's nodes is refused."""
     pools: Annotated[

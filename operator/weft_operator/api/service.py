@@ -34,6 +34,9 @@ def _smallest(capacity: Capacity, role: Role) -> int:
 def _bounds_fit(spec: "DisaggInferenceServiceSpec") -> bool:
     prefill = spec.planning.prefill.min * _smallest(spec.capacity, "prefill")
     decode = spec.planning.decode.min * _smallest(spec.capacity, "decode")
+    both = [min(pool.degrees) for pool in spec.capacity.pools if len(set(pool.roles)) == 2]
+    if "colocated" in spec.planning.layouts and both and spec.planning.decode.min * min(both) <= spec.capacity.gpus:
+        return True
     return prefill + decode <= spec.capacity.gpus
 
 
@@ -92,7 +95,9 @@ class DisaggInferenceServiceSpec(ApiModel):
             # Written as a search, because the API server estimates the cost of filter().map().min() above its budget.
             "self.capacity.pools.exists(p, 'prefill' in p.roles && self.capacity.pools.exists(q, 'decode' in q.roles"
             " && self.planning.prefill.min * p.degrees.min() + self.planning.decode.min * q.degrees.min()"
-            " <= self.capacity.gpus))",
+            " <= self.capacity.gpus)) || ('colocated' in self.planning.layouts"
+            " && self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles"
+            " && self.planning.decode.min * p.degrees.min() <= self.capacity.gpus))",
             "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
             "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
             _bounds_fit,
