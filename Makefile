@@ -60,7 +60,7 @@ test-component: $(STAMP) ## Run the tests over real sockets and processes on loo
 	@$(PY) -m pytest -q -m component
 
 .PHONY: test-agreement
-test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies, an idle machine
+test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies (5 minutes)
 	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py
 
 .PHONY: test-repeats

@@ -1,5 +1,6 @@
 """What is simulated is what is sent, token for token, and both sides are judged by the same figures."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,14 @@ from weft_e2e.agreement.comparison import compare
 from weft_e2e.agreement.live import REMOTE, Measured, ReplayFailedError, outcome_of, solitary
 from weft_e2e.agreement.scenario import LATE_S, default_scenario, shaken, slower
 from weft_e2e.agreement.sessions import FIRST_FRAMING, LATER_FRAMING, sessions_of
+from weft_e2e.agreement.turns import measured_turn, simulated_turn
+from weft_e2e.agreement.waiting import core_wait_s
 from weft_e2e.demo.engines import EnginePace
 from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_mock.tokenizer import chat_ids, filler
 from weft_planner.sessions import Sample
 from weft_planner.simulation import Outcome
+from weft_planner.simulation.outcome import LOCAL
 
 SCENARIO = default_scenario()
 
@@ -142,16 +146,42 @@ def test_shaken_sessions_come_and_come_back_a_little_later(sample: Sample) -> No
 
 
 @pytest.mark.parametrize(
-    ("lag_s", "lost_s", "words"),
-    [(0.02, 0.0, None), (0.2, 0.0, "event loop was late by 200 ms"), (0.02, 2.0, "fell behind their profile by 2.0 s")],
+    ("lag_s", "lost_s", "waited_s", "words"),
+    [
+        (0.02, 0.0, 0.1, None),
+        (0.02, 0.0, None, None),
+        (0.2, 0.0, 0.1, "event loop was late by 200 ms"),
+        (0.02, 2.0, 0.1, "fell behind their profile by 2.0 s"),
+        (0.02, 0.0, 0.4, "each round's work waited 400 ms for a core"),
+    ],
 )
 def test_a_busy_machine_is_an_excuse_only_where_it_is_late(
-    predicted: Outcome, lag_s: float, lost_s: float, words: str | None
+    predicted: Outcome, lag_s: float, lost_s: float, waited_s: float | None, words: str | None
 ) -> None:
     load = ClientLoad(cpu_cores=0.1, machine_busy_cores=2.0, machine_cores=2, lag_p99_s=lag_s, lag_max_s=lag_s)
-    starved = Measured(predicted, load, EnginePace(lost_s=lost_s, worst_step_s=0.1)).starved
+    starved = Measured(predicted, load, EnginePace(lost_s=lost_s, worst_step_s=0.1), waited_s=waited_s).starved
     assert len(starved) == (words is not None)
     assert words is None or words in starved[0]
+
+
+def test_the_time_that_threads_wait_for_a_core_only_grows() -> None:
+    before = core_wait_s([os.getpid()])
+    after = core_wait_s([os.getpid()])
+    assert before is None or after is None or 0 <= before <= after
+    assert core_wait_s([2**30]) is None
+
+
+def test_a_prefills_turn_is_told_by_both_sides(sample: Sample, predicted: Outcome) -> None:
+    page = "weft_router_prefill_seconds_sum {}\nweft_router_prefill_seconds_count {}\n"
+    before = {"p-0": page.format(1.0, 10), "d-0": ""}
+    assert measured_turn(before, {"p-0": page.format(4.0, 20), "d-0": ""}) == pytest.approx(0.3)
+    assert np.isnan(measured_turn(before, before))
+    alone = simulated_turn(SCENARIO.predict("remote-jsq", solitary(SCENARIO))[0], SCENARIO)
+    assert alone == pytest.approx(SCENARIO.profile.t_pre(history=0, increment=300, degree=1))
+    with_reads = simulated_turn(predicted, SCENARIO)
+    without = simulated_turn(replace(predicted, read_tokens=0.0), SCENARIO)
+    assert without < with_reads < without + SCENARIO.profile.t_kv(10_000, source=1, destination=1)
+    assert np.isnan(simulated_turn(replace(predicted, route=np.full(sample.rows, LOCAL)), SCENARIO))
 
 
 def test_solitary_rounds_meet_nobody() -> None:

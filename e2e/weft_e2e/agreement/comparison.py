@@ -75,9 +75,10 @@ def compare(
     policy: str,
     load: float,
     overhead_s: float,
+    others: tuple[Figure, ...] = (),
     starved: tuple[str, ...] = (),
 ) -> Comparison:
-    """Compare runs of the simulator (other dice each) with one measurement of the same sample."""
+    """Compare runs of the simulator with one measurement of the same sample; ``others`` are told, too."""
     simulated = summarise([replace(outcome, ttft=outcome.ttft + overhead_s) for outcome in predicted])
     live = summarise([measured])
 
@@ -102,6 +103,7 @@ def compare(
             both("P95 TTFT, first rounds", lambda s: s.ttft_first.p95.value, within=TTFT_WITHIN),
             both("P95 TTFT, later rounds", lambda s: s.ttft_later.p95.value, within=TTFT_WITHIN),
             both("local share", lambda s: s.local_share, within=ATTAINMENT_WITHIN, share=True),
+            *others,
         ),
         starved=starved,
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from weft_e2e.agreement.scenario import SLOWER, Scenario
 from weft_e2e.agreement.sessions import name_of, sessions_of
+from weft_e2e.agreement.turns import measured_turn
 from weft_e2e.agreement.waiting import core_wait_s
 from weft_e2e.demo.engines import EnginePace, engine_pace
 from weft_e2e.replay.client import Deadlines, replay
@@ -30,7 +31,7 @@ REMOTE = 0
 """The route of every round that was prefilled elsewhere: clients are not told where."""
 TAIL_S = 90.0
 """A replay ends this long after the last arrival at the latest."""
-SOLITARY_ROUNDS = 9
+SOLITARY_ROUNDS = 5
 SOLITARY_EVERY_S = 0.2 * SLOWER
 SOLITARY_PROMPT = 300.0
 SOLITARY_ANSWER = 2.0
@@ -44,13 +45,14 @@ class ReplayFailedError(RuntimeError):
 class Measured:
     """What the client saw of a sample, and how late client, engines and routers were because the machine was busy.
 
-    ``waited_s`` is the time per round that all processes together were ready to run and got no core, None where the
-    machine does not say.
+    ``turn_s``: see ``measured_turn``. ``waited_s`` is the time per round that all processes together were ready to run
+    and got no core, None where the machine does not say.
     """
 
     outcome: Outcome
     load: ClientLoad
     pace: EnginePace | None
+    turn_s: float = math.nan
     waited_s: float | None = None
 
     @property
@@ -89,9 +91,14 @@ async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
         deadlines=Deadlines(round_s=deadline, replay_s=deadline),
     )
     now = core_wait_s(pids)
-    pace = engine_pace(before, await asyncio.to_thread(stack.metrics_pages))
-    per_round = None if now is None or waited is None else (now - waited) / sample.rows
-    return Measured(outcome_of(result, predicted), result.load, pace, per_round)
+    after = await asyncio.to_thread(stack.metrics_pages)
+    return Measured(
+        outcome=outcome_of(result, predicted),
+        load=result.load,
+        pace=engine_pace(before, after),
+        turn_s=measured_turn(before, after),
+        waited_s=None if now is None or waited is None else (now - waited) / sample.rows,
+    )
 
 
 async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> float:

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft_e2e.agreement.comparison import Comparison, compare
+from weft_e2e.agreement.comparison import TTFT_WITHIN, Comparison, Figure, compare
 from weft_e2e.agreement.live import measure, measure_overhead
 from weft_e2e.agreement.scenario import Scenario
+from weft_e2e.agreement.turns import simulated_turn
 from weft_e2e.stack import Stack, running
 from weft_planner.simulation import Outcome
 
@@ -77,14 +78,20 @@ async def _all(
         overhead_s = await measure_overhead(stack, study.scenario, policy=policy)
         found = []
         for load in study.loads[policy]:
-            found.append(await _measured(stack, predicted[policy, load], load=load, overhead_s=overhead_s))
+            found.append(
+                await _measured(stack, predicted[policy, load], study.scenario, load=load, overhead_s=overhead_s)
+            )
             done(found[-1])
         return found
 
     return [one for found in await asyncio.gather(*(of(*item) for item in stacks.items())) for one in found]
 
 
-async def _measured(stack: Stack, predicted: Sequence[Outcome], *, load: float, overhead_s: float) -> Comparison:
+async def _measured(
+    stack: Stack, predicted: Sequence[Outcome], scenario: Scenario, *, load: float, overhead_s: float
+) -> Comparison:
+    turn_s = simulated_turn(predicted[0], scenario)
+
     async def once(attempt: int) -> Comparison:
         measured = await measure(stack, predicted[0], run=f"{load:g}-{attempt}")
         return compare(
@@ -93,6 +100,7 @@ async def _measured(stack: Stack, predicted: Sequence[Outcome], *, load: float, 
             policy=stack.config.policy,
             load=load,
             overhead_s=overhead_s,
+            others=(Figure("a remote prefill's turn", turn_s, measured.turn_s, TTFT_WITHIN),),
             starved=measured.starved,
         )
 
