@@ -41,7 +41,7 @@ class Extent:
 
 EXTENTS = {
     "full": Extent(
-        Length(180, 300, (1, 2, 3)), 9, 12, True, (1, 2, 3), 18, (8, 16, 32, 64, 128, 256), layouts.RATES, 20
+        Length(180, 300, (1, 2, 3)), 10, 12, True, (1, 2, 3), 18, (8, 16, 32, 64, 128, 256), layouts.RATES, 20
     ),
     "quick": Extent(Length(90, 150, (1, 2)), 2, 12, True, (1,), 18, (8, 16, 32, 64), (0.4, 0.8), 6),
     "tiny": Extent(Length(20, 30, (1,)), 1, 1, False, (1,), 1, (8,), (0.4,), 1),
@@ -88,11 +88,9 @@ def gathered(extent: Extent, parts: Sequence[str]) -> Results:
         results.changes = ppd.table(extent.ppd_seeds, workloads)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         if "uplift" in parts:
-            jobs = [
-                (cell, setting, extent.length, extent.layouts_too and setting is SETTINGS[0])
-                for setting in SETTINGS[: extent.settings]
-                for cell in CELLS[: extent.cells]
-            ]
+            jobs = uplift.jobs(
+                CELLS[: extent.cells], SETTINGS[: extent.settings], extent.length, plan_too=extent.layouts_too
+            )
             results.scores = [one for found in _each(pool.map(uplift.scores, jobs), jobs) for one in found]
         if "regret" in parts:
             results.regrets = _regrets(pool.map, extent.services)

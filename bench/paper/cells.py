@@ -68,6 +68,7 @@ SETTINGS = (
     Setting("step overhead 20 ms", (("decode_overhead_s", 0.020),)),
     Setting("slow engine", SLOW),
     Setting("slow engine, errors of whole prefills", SLOW, prefill_sigma=0.3),
+    Setting("slow engine, errors of prefills and slices", SLOW, prefill_sigma=0.3, slice_sigma=0.3),
 )
 
 

@@ -30,7 +30,7 @@ PLANNING_SEED = 1000
 FINALISTS = 3
 PREDICTION_ERROR = 0.3
 """Lognormal sigma that the planner takes its own predictions to be wrong by, in every setting alike."""
-WORTH_A_CHANGE = 1.03
+WORTH_A_CHANGE = 1.05
 """AMPD's own rule stays where no mode of Weft's carries this much more: below, sessions of other seeds may differ."""
 RENAMED = {
     "prefill_overhead_s": "prefillOverhead",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from bench.paper.cells import Cell, Length, Setting, costs_of, sample_at
 
@@ -16,7 +17,10 @@ MEAN = Reading("session", "mean")
 P95 = Reading("session", "p95")
 READINGS: Mapping[str, Reading] = {"mean ITL": MEAN, "P95 gap": P95}
 PER_OCTAVE = 16
-"""Rates tried lie this close, 4.4 % apart; goodput is interpolated between two neighbours."""
+"""Rates tried lie this close, 4.4 % apart; goodput is interpolated between them."""
+STRIDE = PER_OCTAVE // 2
+AROUND = 2
+"""Steps to either side of the crossing that are looked at, too: where attainment falls slowly, it goes up and down."""
 OCTAVES = 10
 
 
@@ -36,15 +40,16 @@ class Carried:
 def search(share: Callable[[int], Sequence[float]], start: int) -> Carried | None:
     """Return where the share that meets the SLO falls to the goal, given each seed's share by step of the grid.
 
-    None: it is below the goal at all rates. Steps are halves of an octave until the crossing is between two.
+    None: it is below the goal at all rates. Steps are halves of an octave, the same for everybody, until the crossing
+    is between two; then the shares around it are taken as falling (the nearest shares that do).
     """
 
     def mean(step: int) -> float:
         values = share(step)
         return math.fsum(values) / len(values)
 
-    stride = PER_OCTAVE // 2
-    low = high = start
+    stride = STRIDE
+    start = low = high = round(start / stride) * stride
     if mean(start) >= GOAL:
         while mean(high) >= GOAL:
             low, high = high, high + stride
@@ -58,10 +63,30 @@ def search(share: Callable[[int], Sequence[float]], start: int) -> Carried | Non
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if mean(middle) >= GOAL else (low, middle)
+    steps = range(low - AROUND, high + AROUND + 1)
     return Carried(
-        _between(low, mean(low), mean(high)),
+        rate_of(crossing(falling([(float(step), mean(step)) for step in steps]))),
         tuple(_between(low, below, above) for below, above in zip(share(low), share(high), strict=True)),
     )
+
+
+def falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return points whose values never rise: neighbours that do are replaced by their mean (isotonic regression)."""
+    pooled: list[tuple[float, float, int]] = []
+    for at, value in points:
+        pooled.append((at, value, 1))
+        while len(pooled) > 1 and pooled[-1][1] > pooled[-2][1]:
+            (x, y, n), (u, v, m) = pooled.pop(), pooled.pop()
+            pooled.append(((n * x + m * u) / (n + m), (n * y + m * v) / (n + m), n + m))
+    return [(at, value) for at, value, _ in pooled]
+
+
+def crossing(points: Sequence[tuple[float, float]]) -> float:
+    """Return where falling values pass the goal, by straight lines; the end nearest to it when they do not."""
+    for (x, y), (u, v) in pairwise(points):
+        if y >= GOAL > v:
+            return x + (u - x) * (y - GOAL) / (y - v)
+    return points[0][0] if points[0][1] < GOAL else points[-1][0]
 
 
 def _between(low: int, below: float, above: float) -> float:

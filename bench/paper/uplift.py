@@ -1,13 +1,14 @@
 """Goodput of Weft's rule over AMPD's in the twelve cells, by setting; with the mode that the planner chooses."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.paper.cells import Cell, Length, Setting
-from bench.paper.choosing import Choice, best_mode, best_plan, name_of, rung, weft
+from bench.paper.choosing import best_mode, best_plan, name_of, rung, weft
 from bench.paper.goodputs import READINGS, Bench, Carried
 
+from weft_core.efficiency import Efficiency
 from weft_core.slo import Reading
 from weft_planner.simulation import AMPD, Layout, PolicyChoice
 
@@ -39,32 +40,58 @@ class Score:
         return mine.rate / self.ampd.rate if mine is not None else 0.0
 
 
-def scores(job: tuple[Cell, Setting, Length, bool]) -> list[Score]:
-    """Return a cell's scores in a setting, under both readings; with the planner's own layout when asked to."""
-    cell, setting, length, with_layout = job
-    bench = Bench(cell, setting, length)
-    return [_score(bench, name, reading, with_layout) for name, reading in READINGS.items()]
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One cell under settings whose engine costs the same: the planner cannot tell them apart and chooses once.
+
+    ``plan_too``: score the planner's own layout in the first setting.
+    """
+
+    cell: Cell
+    settings: tuple[Setting, ...]
+    length: Length
+    plan_too: bool = False
 
 
-def _score(bench: Bench, name: str, reading: Reading, with_layout: bool) -> Score:
-    cell, setting = bench.cell, bench.setting
+def jobs(cells: Sequence[Cell], settings: Sequence[Setting], length: Length, *, plan_too: bool) -> list[Job]:
+    """Return what to score, the longest work first."""
+    alike: dict[Efficiency, list[Setting]] = {}
+    for setting in settings:
+        alike.setdefault(setting.efficiency, []).append(setting)
+    first = settings[0]
+    return [Job(cell, tuple(group), length, plan_too and first in group) for group in alike.values() for cell in cells]
 
-    def carried(layout: Layout, policy: PolicyChoice, guess: float) -> Carried | None:
-        return bench.goodput(layout, policy, reading, guess=guess)
 
-    ampd = carried(cell.layout, AMPD, FIRST_GUESS)
-    known = ampd.rate if ampd is not None else FIRST_GUESS / 4
-    imd = weft("imd", reading)
-    mine = carried(cell.layout, imd, 2 * known)
-    if mine is not None:
-        known = max(known, mine.rate / 2)
-    mode = best_mode(cell, setting, reading, rate=rung(known))
-    chosen = mine if mode == imd else carried(cell.layout, mode, 2 * known)
-    if not with_layout:
-        return Score(str(cell), setting.name, name, ampd, mine, chosen, name_of(mode))
-    choice: Choice = best_plan(cell, setting, reading, rate=rung(known))
-    planned = carried(choice.layout, choice.policy, 2 * known)
-    return Score(str(cell), setting.name, name, ampd, mine, chosen, name_of(mode), planned, str(choice))
+def scores(job: Job) -> list[Score]:
+    """Return a cell's scores in its settings, under both readings."""
+    benches = [Bench(job.cell, setting, job.length) for setting in job.settings]
+    return [
+        score for name, reading in READINGS.items() for score in _scores(benches, name, reading, plan_too=job.plan_too)
+    ]
+
+
+def _scores(benches: Sequence[Bench], name: str, reading: Reading, *, plan_too: bool) -> Iterator[Score]:
+    mode: PolicyChoice | None = None
+    for bench in benches:
+        cell, setting = bench.cell, bench.setting
+
+        def carried(layout: Layout, policy: PolicyChoice, guess: float, bench: Bench = bench) -> Carried | None:
+            return bench.goodput(layout, policy, reading, guess=guess)
+
+        ampd = carried(cell.layout, AMPD, FIRST_GUESS)
+        known = ampd.rate if ampd is not None else FIRST_GUESS / 4
+        imd = weft("imd", reading)
+        mine = carried(cell.layout, imd, 2 * known)
+        if mine is not None:
+            known = max(known, mine.rate / 2)
+        if mode is None:
+            mode = best_mode(cell, setting, reading, rate=rung(known))
+        chosen = carried(cell.layout, mode, 2 * known)
+        planned, plan = None, ""
+        if plan_too and bench is benches[0]:
+            choice = best_plan(cell, setting, reading, rate=rung(known))
+            planned, plan = carried(choice.layout, choice.policy, 2 * known), str(choice)
+        yield Score(str(cell), setting.name, name, ampd, mine, chosen, name_of(mode), planned, plan)
 
 
 @dataclass(frozen=True, slots=True)
