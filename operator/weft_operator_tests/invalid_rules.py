@@ -326,6 +326,9 @@ RULE_CASES: tuple[Case, ...] = (
         40,
         rule="spec.planning.budgetPerHour: needs spec.capacity.pools.pricePerGpuHour of every pool; add it",
     ),
+    one_change(
+        "error-of-ten", "spec.planning.predictionError", 10, words=("predictionError", "less than or equal to 2")
+    ),
     one_change("headroom-of-twenty", "spec.planning.headroom", 20, words=("spec.planning.headroom", "equal to 10")),
     one_change("improvement-as-percent", "spec.planning.minImprovement", 5, words=("minImprovement", "equal to 1")),
     one_change("ratio-of-zero", "spec.planning.ratio", {"min": 0}, words=("spec.planning.ratio.min", "greater than 0")),

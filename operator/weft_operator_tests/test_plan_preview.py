@@ -75,6 +75,7 @@ FIELDS: tuple[tuple[str, Any, str, Any], ...] = (
     ("planning.prefill", {"min": 2, "max": 3}, "bounds.prefill.max", 3),
     ("planning.decode", {"min": 2}, "bounds.decode.min", 2),
     ("planning.ratio", {"min": 0.5, "max": 2}, "bounds.ratio.min", 0.5),
+    ("planning.predictionError", 0.3, "routing.prediction_error", 0.3),
     ("planning.seed", 5, "seed", 5),
     ("engine.kvTransfer", {"bidirectional": False}, "engine.bidirectional", False),
     ("engine.memoryFraction", 0.7, "analytic.memory_fraction", 0.7),

@@ -38,6 +38,7 @@ _IN_SPEC = {
     "headroom": "planning.headroom",
     "minImprovement": "planning.minImprovement",
     "objective": "planning.objective",
+    "routing.predictionError": "planning.predictionError",
     "seed": "planning.seed",
 }
 """Where a service's spec has what a request has elsewhere."""
@@ -79,7 +80,10 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
         "bounds": _some(planning, "prefill", "decode", "ratio"),
         **_some(planning, "budgetPerHour", "headroom", "minImprovement"),
         "seed": planning.get("seed", 0),
-        "routing": _routing(_object(spec, "routing", "spec", optional=True)),
+        "routing": {
+            **_routing(_object(spec, "routing", "spec", optional=True)),
+            **_some(planning, "predictionError"),
+        },
         "profile": profiles[0] if profiles else None,
     }
     if len(profiles) > 1:

@@ -164,6 +164,8 @@ class Planning(ApiModel):
     """Objective cost: share of load beyond the workload at which the SLO must still hold."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0.05
     """Share by which another layout must be better than the one in force to replace it."""
+    prediction_error: Annotated[float, Field(ge=0, le=2)] = 0
+    """How far predicted prefill times may be off, as the sigma of a lognormal (0.3: a third); 0 trusts the profile."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the planner; the same inputs and seed give the same plan."""
 
