@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     size.add_argument("--quick", dest="extent", action="store_const", const="quick", help="fewer settings and sessions")
     size.add_argument("--tiny", dest="extent", action="store_const", const="tiny", help="one cell, to see that it runs")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, comma-separated, of {', '.join(PARTS)}")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many cells at once, beside timings")
     parser.add_argument("--page", type=Path, default=PAGE, help="where to write the page")
     options = parser.parse_args(arguments)
     parts = options.only.split(",")
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("weft_planner").setLevel(logging.WARNING)
     name = options.extent or "full"
     began = time.perf_counter()
-    results = gathered(EXTENTS[name], parts)
+    results = gathered(EXTENTS[name], parts, processes=options.processes)
     minutes = (time.perf_counter() - began) / 60
     length = EXTENTS[name].length
     results.how = (
@@ -76,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def gathered(extent: Extent, parts: Sequence[str]) -> Results:
-    """Run the parts; what is timed runs alone, the rest on all cores."""
+def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = None) -> Results:
+    """Run the parts; what is timed runs alone, the rest in so many processes (as many as there are cores)."""
     results = Results()
     if "planning" in parts:
         results.timed = layouts.timed(extent.sizes)
@@ -86,7 +87,7 @@ def gathered(extent: Extent, parts: Sequence[str]) -> Results:
     if "ppd" in parts:
         workloads = dict(list(ppd.conversations().items())[: extent.ppd_workloads])
         results.changes = ppd.table(extent.ppd_seeds, workloads)
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
         if "uplift" in parts:
             jobs = uplift.jobs(
                 CELLS[: extent.cells], SETTINGS[: extent.settings], extent.length, plan_too=extent.layouts_too

@@ -10,11 +10,15 @@ from statistics import fmean, median
 
 from bench.paper import svg, words
 from bench.paper.cells import CELLS, SETTINGS
+from bench.paper.choosing import PREDICTION_ERROR, WORTH_A_CHANGE
 from bench.paper.goodputs import READINGS
 from bench.paper.layouts import Ranked, Timed, trivial
 from bench.paper.ppd import Change, error
 from bench.paper.regret import Regret
 from bench.paper.uplift import Score, spread
+
+from weft_core.efficiency import Efficiency
+from weft_planner.contestants import CAREFUL_SHARE
 
 CONTENDERS = {"weft": "weft (imd)", "chosen": "mode by the planner", "planned": "layout and mode by the planner"}
 
@@ -112,10 +116,40 @@ def _uplift(scores: Sequence[Score]) -> str:
     return words.UPLIFT.format(
         settings=_table(head, settings),
         below="; ".join(below) or "none",
+        left=_left_out(scores),
+        modes=_modes(scores),
+        error=PREDICTION_ERROR,
+        careful=CAREFUL_SHARE,
+        worth=WORTH_A_CHANGE - 1,
         planned=words.PLANNED.format(figures=planned) if any(s.plan for s in first) else "",
         first=names[0],
         cells=_table(columns, rows),
     )
+
+
+def _left_out(scores: Sequence[Score]) -> str:
+    """Say in which cells AMPD holds the goal at no rate, and how many of them the planner's mode serves."""
+    lost = [s for s in scores if s.ampd is None]
+    if not lost:
+        return "AMPD holds the goal at some rate in every cell."
+    served = [f"{s.cell}, {s.setting}, {s.reading}" for s in lost if s.chosen is not None]
+    return (
+        f"Left out, because AMPD holds the goal nowhere: {len(lost)} of {len(scores)}. In {len(served)} of these the "
+        f"planner's mode holds it at some rate: {'; '.join(served) or 'none'}."
+    )
+
+
+def _modes(scores: Sequence[Score]) -> str:
+    """Return a table of modes: a row for each cell, a column for each engine's costs."""
+    names: dict[Efficiency, str] = {}
+    for setting in SETTINGS:
+        if _of(scores, setting.name, "mean ITL"):
+            names.setdefault(setting.efficiency, setting.name)
+    rows = []
+    for cell in dict.fromkeys(s.cell for s in scores):
+        found = {(s.setting, s.reading): s.mode for s in scores if s.cell == cell}
+        rows.append([cell, *(" / ".join(found[name, reading] for reading in READINGS) for name in names.values())])
+    return _table(["cell", *names.values()], rows)
 
 
 def _uplift_picture(scores: Sequence[Score]) -> str:
