@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from weft_core.durations import parse_duration
 from weft_core.plan import Plan, plan_to_json
+from weft_core.shortfall import Remedy
 from weft_planner import cli
 from weft_planner.difference import compare_plans, difference_to_json
 from weft_planner.explanation import explain
 from weft_planner.tables import plan_parts, refusal_parts, text_of
 from weft_planner.tables.difference import difference_parts
 from weft_planner.tables.figures import layout_name, rate_interval, share_interval
+from weft_planner.tables.remedies import duration, in_manifest, step
 from weft_planner.tables.writing import Cell, Rows, Words
 from weft_planner_tests.plans import MISSED, PLAN, decode, predicted, prefill
 from weft_planner_tests.requests import request
@@ -59,12 +64,40 @@ def test_a_plan_that_misses_says_what_would_do() -> None:
     assert "Misses the SLO" in text
     assert "These GPUs hold TTFT 9 s and ITL 60 ms." in text
     assert "24 GPUs would hold the SLO." in text
-    assert "spec.capacity.gpus = 24; spec.budgetPerHour = (leave it out)" in text
+    assert "Any one of these would do: spec.capacity.gpus: 24; leave spec.planning.budgetPerHour out." in text
 
 
 def test_a_refusal_names_reason_and_remedy() -> None:
     text = " ".join(text_of(refusal_parts("demo", "TooFewGpus", "2 GPUs do not do", MISSED.shortfall)).split())
-    assert text.startswith("No plan for demo: TooFewGpus 2 GPUs do not do What would do: 16 GPUs")
+    assert text.startswith("No plan for demo: TooFewGpus 2 GPUs do not do Any one of these would do: spec.capacity")
+
+
+@pytest.mark.parametrize(
+    ("remedy", "words"),
+    [
+        (Remedy("slo.itl", 0.0173139), "spec.slo.itl: 17.4ms"),
+        (Remedy("slo.itl", 0.05), "spec.slo.itl: 50ms"),
+        (Remedy("slo.ttft", 4.59032), "spec.slo.ttft: 4.6s"),
+        (Remedy("budgetPerHour", 12.0), "spec.planning.budgetPerHour: 12"),
+        (Remedy("bounds.prefill.min", 2), "spec.planning.prefill.min: 2"),
+        (Remedy("capacity.pools.0.degrees", [2, 4]), "spec.capacity.pools[0].degrees: [2, 4]"),
+        (Remedy("engine.pairs", None), "leave spec.planning.degreePairs out"),
+    ],
+)
+def test_what_would_do_is_said_as_a_manifest_takes_it(remedy: Remedy, words: str) -> None:
+    assert step(remedy) == words
+
+
+@given(st.floats(1e-4, 1e4))
+def test_a_relaxed_threshold_is_never_rounded_down(seconds: float) -> None:
+    assert parse_duration(duration(seconds)) >= seconds * (1 - 1e-9)
+
+
+def test_fields_in_a_message_are_those_of_the_manifest() -> None:
+    message = "budgetPerHour: 10 does not pay; lower bounds.prefill.min to 1"
+    assert in_manifest(message) == (
+        "spec.planning.budgetPerHour: 10 does not pay; lower spec.planning.prefill.min to 1"
+    )
 
 
 def test_tables_are_not_folded_and_carry_no_colour_codes_into_files() -> None:

@@ -7,7 +7,8 @@ from weft_core.plan import Plan
 from weft_planner.report import html
 from weft_planner.report.facts import Facts
 from weft_planner.tables import figures
-from weft_planner.tables.plan import BY_LAYOUT, policy_name, shortfall_words
+from weft_planner.tables.plan import BY_LAYOUT, policy_name
+from weft_planner.tables.remedies import shortfall_words
 
 
 def verdict(facts: Facts) -> str:

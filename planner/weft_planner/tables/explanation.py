@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from weft_core.plan import Plan
 from weft_planner.explanation import Explanation
 from weft_planner.tables import figures
-from weft_planner.tables.plan import BY_LAYOUT, policy_name, shortfall_words
+from weft_planner.tables.plan import BY_LAYOUT, policy_name
+from weft_planner.tables.remedies import shortfall_words
 from weft_planner.tables.writing import BAD, GOOD, NOTICE, Part, Rows, Words
 
 

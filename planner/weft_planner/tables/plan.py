@@ -9,6 +9,7 @@ from weft_core.prediction import GroupUse, Limit, Prediction
 from weft_core.shortfall import Shortfall
 from weft_planner.request_parts import Objectives
 from weft_planner.tables import figures
+from weft_planner.tables.remedies import in_manifest, shortfall_words, steps
 from weft_planner.tables.writing import BAD, GOOD, NOTICE, QUIET, Cell, Part, Rows, Words, held
 from weft_planner.workload import Request
 
@@ -60,9 +61,9 @@ def _parts(plan: Plan, *, request: Request, name: str, top: int | None) -> Itera
 
 def refusal_parts(name: str, reason: str, message: str, shortfall: Shortfall | None) -> list[Part]:
     """Return what to print when no layout is possible."""
-    parts: list[Part] = [Words(reason, lead=f"No plan for {name}:", style=BAD), Words(message)]
+    parts: list[Part] = [Words(reason, lead=f"No plan for {name}:", style=BAD), Words(in_manifest(message))]
     if shortfall is not None and shortfall.remedies:
-        parts.append(Words(shortfall_words(shortfall), lead="What would do:", style=NOTICE))
+        parts.append(Words(steps(shortfall), style=NOTICE))
     return parts
 
 
@@ -183,17 +184,3 @@ def _limits(limits: Sequence[Limit]) -> str:
         f"{figures.share(limit.share)} of {LIMITS[limit.kind].format(role=limit.role or 'all')}" for limit in limits
     ]
     return ", ".join(named) + " is used, the most first."
-
-
-def shortfall_words(shortfall: Shortfall) -> str:
-    """Return what binds and what would do, in one paragraph."""
-    said = [shortfall.message.rstrip(".") + "."]
-    if shortfall.nearest_ttft_s is not None and shortfall.nearest_itl_s is not None:
-        ttft, itl = figures.latency(shortfall.nearest_ttft_s), figures.latency(shortfall.nearest_itl_s)
-        said.append(f"These GPUs hold TTFT {ttft} and ITL {itl}.")
-    if shortfall.least_gpus is not None:
-        said.append(f"{shortfall.least_gpus} GPUs would hold the SLO.")
-    if shortfall.remedies:
-        steps = [f"spec.{r.path} = {'(leave it out)' if r.value is None else r.value}" for r in shortfall.remedies]
-        said.append(f"Any one of these would do: {'; '.join(steps)}.")
-    return " ".join(said)

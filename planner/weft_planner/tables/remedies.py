@@ -1,0 +1,63 @@
+"""Say what keeps a plan from holding, and what would do, with the names and units that the manifest has."""
+
+import math
+import re
+
+from weft_core.shortfall import Remedy, Shortfall
+from weft_planner.service_request import in_spec
+from weft_planner.tables import figures
+
+_FIELD = re.compile(
+    r"(?<![\w./])(?:(?:model|engine|slo|workload|capacity|bounds|analytic|profile)\.[A-Za-z][\w.]*\w|budgetPerHour)\b"
+)
+_PLACE = re.compile(r"\.(\d+)(?=\.|$)")
+_THRESHOLDS = ("slo.ttft", "slo.itl")
+
+
+def in_manifest(words: str) -> str:
+    """Return words of the planner with each field's name as in the manifest."""
+    return _FIELD.sub(lambda found: field(found.group()), words)
+
+
+def field(path: str) -> str:
+    """Return a request's field as the manifest names it, such as spec.capacity.pools[0].degrees."""
+    return _PLACE.sub(r"[\1]", in_spec(f"{path}:").removesuffix(":"))
+
+
+def step(remedy: Remedy) -> str:
+    """Return one change to a manifest; thresholds are rounded up, so that they still hold."""
+    name, value = field(remedy.path), remedy.value
+    if value is None:
+        return f"leave {name} out"
+    if remedy.path in _THRESHOLDS and isinstance(value, int | float):
+        return f"{name}: {duration(value)}"
+    if isinstance(value, float):
+        return f"{name}: {value:.6g}"
+    return f"{name}: [{', '.join(map(str, value))}]" if isinstance(value, list) else f"{name}: {value}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as manifests have it, rounded up to a tenth of a millisecond, or from a second on a hundredth."""
+    if seconds < 1:
+        return f"{math.ceil(round(seconds * 1e4, 6)) / 10:g}ms"
+    return f"{math.ceil(round(seconds * 1e2, 6)) / 100:g}s"
+
+
+def steps(shortfall: Shortfall) -> str:
+    """Return the changes of which one is enough, empty when none is known."""
+    listed = [step(remedy) for remedy in shortfall.remedies]
+    if len(listed) == 1:
+        return f"This would do: {listed[0]}."
+    return f"Any one of these would do: {'; '.join(listed)}." if listed else ""
+
+
+def shortfall_words(shortfall: Shortfall) -> str:
+    """Return what binds and what would do, in one paragraph."""
+    said = [in_manifest(shortfall.message).rstrip(".") + "."]
+    if shortfall.nearest_ttft_s is not None and shortfall.nearest_itl_s is not None:
+        ttft, itl = figures.latency(shortfall.nearest_ttft_s), figures.latency(shortfall.nearest_itl_s)
+        if f"TTFT {ttft} and ITL {itl}" not in said[0]:
+            said.append(f"These GPUs hold TTFT {ttft} and ITL {itl}.")
+    if shortfall.least_gpus is not None and f"{shortfall.least_gpus} GPUs would hold" not in said[0]:
+        said.append(f"{shortfall.least_gpus} GPUs would hold the SLO.")
+    return " ".join(part for part in (*said, steps(shortfall)) if part)
