@@ -39,7 +39,8 @@ def line(one: Comparison) -> str:
 def details(one: Comparison) -> str:
     """Return the figures that have no target."""
     told = [f"{figure.name} {' '.join(cells(figure).split())}" for figure in one.others]
-    return f"    overhead {1e3 * one.overhead_s:.1f} ms; " + "; ".join([*told, *one.starved])
+    waited = "" if one.waited_s is None else f", {1e3 * one.waited_s:.0f} ms of waiting for a core"
+    return f"    a round: {1e3 * one.overhead_s:.1f} ms overhead{waited}; " + "; ".join([*told, *one.starved])
 
 
 def main() -> int:

@@ -16,13 +16,10 @@ from weft_e2e.agreement.running import Study, run
 from weft_e2e.agreement.scenario import default_scenario
 
 FULL = "WEFT_AGREEMENT" in os.environ
-LOADS = {
-    "remote-jsq": (0.8, 0.55, 0.3) if FULL else (0.8, 0.55),
-    "weft": (0.8, 0.55, 0.3) if FULL else (0.55,),
-}
+LOADS = dict.fromkeys(("remote-jsq", "weft"), (0.8, 0.55, 0.3)) if FULL else {"remote-jsq": (0.8,), "weft": (0.55,)}
 ROUNDS = 160.0 if FULL else 80.0
 
-# Four and a half minutes in full, 85 s in part; a load may be measured twice on a machine that is far too busy.
+# Four and a half minutes in full, one minute in part; a load may be measured twice on a machine that is far too busy.
 pytestmark = [pytest.mark.component, pytest.mark.timeout(900 if FULL else 300)]
 
 

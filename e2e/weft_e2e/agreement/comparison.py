@@ -43,7 +43,8 @@ class Comparison:
     """One policy at one load: what has to agree (``figures``), and what is told beside it (``others``).
 
     ``load`` is a share of the simulated capacity, ``rate`` in sessions per second; ``overhead_s`` was added to every
-    predicted TTFT; ``starved`` says why the machine may have spoilt the measurement.
+    predicted TTFT; ``starved`` says why the machine may have spoilt the measurement, ``waited_s`` how long all processes
+    together waited for a core for each round (None: not known).
     """
 
     policy: str
@@ -55,6 +56,7 @@ class Comparison:
     figures: tuple[Figure, ...]
     others: tuple[Figure, ...]
     starved: tuple[str, ...]
+    waited_s: float | None
 
     @property
     def disagreements(self) -> tuple[Figure, ...]:
@@ -77,6 +79,7 @@ def compare(
     overhead_s: float,
     others: tuple[Figure, ...] = (),
     starved: tuple[str, ...] = (),
+    waited_s: float | None = None,
 ) -> Comparison:
     """Compare runs of the simulator with one measurement of the same sample; ``others`` are told, too."""
     simulated = summarise([replace(outcome, ttft=outcome.ttft + overhead_s) for outcome in predicted])
@@ -106,4 +109,5 @@ def compare(
             *others,
         ),
         starved=starved,
+        waited_s=waited_s,
     )

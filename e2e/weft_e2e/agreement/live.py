@@ -25,7 +25,7 @@ from weft_planner.simulation.outcome import LOCAL, SERVED
 
 LAG_LIMIT_S = 0.1
 LOST_LIMIT_S = 0.5
-WAIT_LIMIT_S = 0.3
+WAIT_LIMIT_S = 0.15
 """Above these a machine is too busy to measure anything here."""
 REMOTE = 0
 """The route of every round that was prefilled elsewhere: clients are not told where."""

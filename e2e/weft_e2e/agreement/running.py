@@ -102,6 +102,7 @@ async def _measured(
             overhead_s=overhead_s,
             others=(Figure("a remote prefill's turn", turn_s, measured.turn_s, TTFT_WITHIN),),
             starved=measured.starved,
+            waited_s=measured.waited_s,
         )
 
     first = await once(0)
