@@ -43,8 +43,8 @@ class Comparison:
     """One policy at one load: what has to agree (``figures``), and what is told beside it (``others``).
 
     ``load`` is a share of the simulated capacity, ``rate`` in sessions per second; ``overhead_s`` was added to every
-    predicted TTFT; ``starved`` says why the machine may have spoilt the measurement, ``waited_s`` how long all processes
-    together waited for a core for each round (None: not known).
+    predicted TTFT; ``starved`` says why the machine may have spoilt the measurement, ``waited_s`` how long a round's
+    work waited for a core, in all processes together (None: not known).
     """
 
     policy: str
