@@ -1,70 +1,105 @@
-"""Layouts on a real cluster: prefill and decode on nodes of different GPUs, and workers that do both."""
+"""Layouts on a real cluster: groups of one role on nodes of different GPUs, and workers that do both phases."""
 
 import asyncio
-import json
 
 import pytest
 
-from weft_e2e.checks import check_history_read, check_session_served, check_tokens_computed_once
+from weft_e2e.checks import (
+    check_history_read,
+    check_no_silent_failures,
+    check_ready,
+    check_session_served,
+    check_tokens_computed_once,
+)
+from weft_e2e.checks.sessions import FOUR_ROUNDS
 from weft_e2e.metrics import growth, kv_flow
+from weft_e2e.replay.sessions import PlannedSession
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.service import component_of
-from weft_e2e_tests.test_service_cluster import applied
+from weft_e2e_tests.test_service_cluster import READY_S, answers_are_right, applied, patch, under_load
 
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
+SESSIONS = (PlannedSession("one", 0.0, FOUR_ROUNDS.rounds), PlannedSession("two", 0.0, FOUR_ROUNDS.rounds))
 
-def test_prefill_and_decode_run_on_pools_of_different_gpus(weft: Installed, namespace: str) -> None:
-    nodes = [
-        node["metadata"]["name"] for node in json.loads(weft.kube.kubectl("get", "nodes", "-o", "json").stdout)["items"]
-    ]
+
+def test_workers_of_one_role_differ_in_degree_and_pool(weft: Installed, namespace: str) -> None:
+    nodes = weft.kube.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").stdout.split()
     if len(nodes) < 2:
         pytest.skip("two nodes are needed")
-    pool = {"gpusPerNode": 8, "gpus": 2, "degrees": [1, 2]}
+    fast, slow = nodes[:2]
     manifest = changed(
-        small_service("pools"),
+        small_service("pools", decode=(2, 2), gpus=4),
         "spec.capacity.pools",
         [
-            {"name": name, "gpuType": gpu, "roles": [role], "pricePerGpuHour": price, **pool}
-            | {"nodeSelector": {"kubernetes.io/hostname": node}}
-            for name, gpu, role, price, node in (
-                ("fast", "nvidia-h100", "prefill", 6.0, nodes[0]),
-                ("slow", "nvidia-h20", "decode", 2.5, nodes[1]),
-            )
+            {
+                "name": "fast",
+                "gpuType": "nvidia-h100",
+                "gpus": 2,
+                "degrees": [1],
+                "pricePerGpuHour": 6.0,
+                "nodeSelector": {"kubernetes.io/hostname": fast},
+            },
+            {
+                "name": "slow",
+                "gpuType": "nvidia-h20",
+                "gpus": 2,
+                "degrees": [2],
+                "roles": ["decode"],
+                "pricePerGpuHour": 2.5,
+                "nodeSelector": {"kubernetes.io/hostname": slow},
+            },
         ],
     )
-    manifest = changed(changed(manifest, "spec.capacity.gpus", 4), "spec.planning.budgetPerHour", 20)
+    manifest = changed(changed(manifest, "spec.planning.budgetPerHour", 20), "spec.routing", {"binding": "round-robin"})
     service = applied(weft, namespace, manifest)
 
     plan = service.plan()
-    assert {(group.role, group.pool) for group in plan.groups} == {("prefill", "fast"), ("decode", "slow")}
-    price = sum(group.gpus * (6.0 if group.pool == "fast" else 2.5) for group in plan.groups)
-    assert plan.predicted.cost_per_hour == pytest.approx(price)
-    placed = {component_of(pod): pod["spec"]["nodeName"] for pod in service.pods()}
-    assert (placed["prefill"], placed["decode"]) == (nodes[0], nodes[1])
+    assert {(group.role, group.degree, group.replicas, group.pool) for group in plan.groups} == {
+        ("prefill", 1, 1, "fast"),
+        ("decode", 1, 1, "fast"),
+        ("decode", 2, 1, "slow"),
+    }
+    assert plan.predicted.cost_per_hour == pytest.approx(2 * 6.0 + 2 * 2.5)
+    placed = {
+        (component_of(pod), pod["spec"]["nodeName"]) for pod in service.pods() if component_of(pod) != "coordinator"
+    }
+    assert placed == {("prefill", fast), ("decode", fast), ("decode", slow)}
     before = service.metrics_pages()
     with service.reachable() as target:
-        transcript = asyncio.run(check_session_served(target, deadline_s=60))
-    later = [r for r in transcript.records if r.index and r.route == "remote"]
-    assert later, [(r.route, r.reason) for r in transcript.records]
+        first, second = (asyncio.run(check_session_served(target, session=named, deadline_s=60)) for named in SESSIONS)
+    records = [*first.records, *second.records]
+    assert {r.worker for r in records} == {"pools-d1-0", "pools-d2-0"}, "both decode groups serve"
+    later = [r for r in records if r.index and r.route == "remote"]
+    assert {r.worker for r in later} == {"pools-d1-0", "pools-d2-0"}, [(r.route, r.reason) for r in records]
     check_history_read(before, service.metrics_pages(), remote_later_rounds=len(later))
 
 
-def test_a_co_located_service_is_ready_and_serves_without_prefill_workers(weft: Installed, namespace: str) -> None:
-    manifest = changed(small_service("together", decode=(2, 2)), "spec.planning.layouts", ["colocated"])
+def test_a_service_loses_its_prefill_workers_under_load_and_serves_without(weft: Installed, namespace: str) -> None:
+    manifest = changed(
+        small_service("together", decode=(2, 2)),
+        "spec.capacity.pools",
+        [{"name": "h20", "gpuType": "nvidia-h20", "degrees": [1]}],
+    )
     service = applied(weft, namespace, manifest)
+    before = service.worker_uids()
+    with under_load(service) as load:
+        patch(service, manifest, "spec.planning.layouts", ["colocated"])
+        check_ready(service, timeout_s=READY_S, without=before.values())
+    served, failed = check_no_silent_failures(load.records)
+    assert served > failed
+    answers_are_right(load)
 
-    plan = service.plan()
-    assert plan.layout == "colocated"
+    assert service.plan().layout == "colocated"
     assert {component_of(pod) for pod in service.pods()} == {"coordinator", "decode"}
-    assert len(service.worker_uids()) == 2
-    before = service.metrics_pages()
-    with service.reachable() as target:
+    assert set(service.worker_uids()) == {"together-d1-0-0", "together-d1-1-0"}, "decode workers keep their names"
+    pages = service.metrics_pages()
+    with service.reachable(run="without-") as target:
         transcript = asyncio.run(check_session_served(target, deadline_s=60))
     after = service.metrics_pages()
     assert {(r.route, r.reason) for r in transcript.records} == {("local", "colocated")}
-    check_tokens_computed_once(before, after, transcript.records)
-    flow = kv_flow(growth(before, after))
+    check_tokens_computed_once(pages, after, transcript.records)
+    flow = kv_flow(growth(pages, after))
     assert (flow.prefill_to_decode_bytes, flow.decode_to_prefill_bytes) == (0, 0)
