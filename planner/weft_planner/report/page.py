@@ -132,12 +132,12 @@ def _layouts(facts: Facts) -> str:
     )
     return (
         "<h2>What else was considered</h2>"
-        f'<div class="panel">{summary.ranking(facts)}</div><div class="two">{"".join(drawn)}</div>'
+        f'<div class="panel tight">{summary.ranking(facts)}</div><div class="two">{"".join(drawn)}</div>'
     )
 
 
 def _sensitivity(facts: Facts, found: Sensitivity) -> str:
-    own = figures.layout_name(facts.plan.groups, facts.plan.layout)
+    own = summary.name_of(facts)
     goal = facts.request.slo.attainment
     head = "".join(f'<th scope="col">load {_factor(rate)}</th>' for rate in found.rates)
     rows = []

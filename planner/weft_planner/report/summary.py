@@ -14,7 +14,7 @@ from weft_planner.tables.remedies import shortfall_words
 def verdict(facts: Facts) -> str:
     """Return the answer in one sentence, and the reason."""
     plan, request = facts.plan, facts.request
-    name = figures.layout_name(plan.groups, plan.layout)
+    name = name_of(facts)
     held = plan.predicted.slo_met
     said = "holds the service levels" if held else "misses the service levels"
     head = f"{name} on {plan.gpus} GPUs {said} at {request.workload.arrival_rate:g} sessions per second"
@@ -24,6 +24,11 @@ def verdict(facts: Facts) -> str:
         f'<div class="verdict{"" if held else " missed"}"><strong>{escape(head)}</strong>'
         f"{html.paragraph(plan.reason)}{more}</div>"
     )
+
+
+def name_of(facts: Facts) -> str:
+    """Return the chosen layout in short."""
+    return figures.layout_name(facts.plan.groups, facts.plan.layout, named=len(facts.request.capacity.pools) > 1)
 
 
 def _smaller(facts: Facts) -> str:
@@ -67,13 +72,8 @@ def cards(facts: Facts) -> str:
         )
     if predicted.goodput is not None and math.isfinite(predicted.goodput.value):
         spare = predicted.goodput.value / rate - 1
-        found.append(
-            html.card(
-                "Goodput",
-                f"{figures.rate(predicted.goodput.value)} /s",
-                f"{spare:+.0%} against the planned {rate:g} /s",
-            )
-        )
+        note = f"{spare:+.0%} against the planned {rate:g} /s" if predicted.goodput.value else "no load tried holds it"
+        found.append(html.card("Goodput", f"{figures.rate(predicted.goodput.value)} /s", note))
     if predicted.cost_per_hour is not None:
         per_million = predicted.cost_per_million_tokens
         note = "" if per_million is None else f"{figures.money(per_million)} per million tokens"

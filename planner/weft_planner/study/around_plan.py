@@ -70,10 +70,11 @@ def method_of() -> tuple[str, ...]:
 def entrants_of(plan: Plan, inputs: Inputs) -> list[Entrant]:
     """Return the plan, then its alternatives."""
     own = runnable_policies(inputs.request)[0]
+    several = len(inputs.request.capacity.pools) > 1
     itself = Alternative(plan.groups, plan.predicted, 0.0, plan.layout, plan.policy)
     return [
         Entrant(
-            name=layout_name(row.groups, row.layout),
+            name=layout_name(row.groups, row.layout, named=several),
             contestant=_contestant(row.layout, row.groups, row.policy, own),
             predicted=row.predicted,
             policy=row.policy,

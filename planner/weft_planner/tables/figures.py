@@ -11,14 +11,17 @@ UNKNOWN = "-"
 LETTERS: dict[LayoutKind, str] = {"disaggregated": "D", "hybrid": "D", "colocated": "C", "symmetric": "S"}
 
 
-def layout_name(groups: Sequence[PlannedGroup], kind: LayoutKind) -> str:
-    """Return a layout as the papers write it, degree x workers: P4x2 D8x1, co-located C4x4, symmetric S4x4."""
+def layout_name(groups: Sequence[PlannedGroup], kind: LayoutKind, *, named: bool = False) -> str:
+    """Return a layout as the papers write it, degree x workers: P4x2 D8x1, co-located C4x4, symmetric S4x4.
+
+    Pools stand behind where the layout has several, or with ``named``.
+    """
     ordered = sorted(groups, key=lambda g: (g.role != "prefill", -g.degree, g.pool))
     pools = {group.pool for group in groups}
     names = []
     for group in ordered:
         letter = "P" if group.role == "prefill" else LETTERS[kind]
-        names.append(f"{letter}{group.degree}x{group.replicas}" + (f"@{group.pool}" if len(pools) > 1 else ""))
+        names.append(f"{letter}{group.degree}x{group.replicas}" + (f"@{group.pool}" if named or len(pools) > 1 else ""))
     return " ".join(names)
 
 

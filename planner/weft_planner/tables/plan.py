@@ -53,7 +53,7 @@ def _parts(plan: Plan, *, request: Request, name: str, top: int | None) -> Itera
     if plan.shortfall is not None:
         yield Words(shortfall_words(plan.shortfall), lead="What would do:", style=NOTICE)
     assumed = [f"{note[0].upper()}{note[1:]}." for note in request.workload.assumptions if note not in plan.notes]
-    for note in [*plan.notes, *assumed]:
+    for note in [*(note for note in plan.notes if note not in plan.reason), *assumed]:
         yield Words(note, lead="Note:", style=QUIET)
     if plan.slo_reading:
         yield Words(plan.slo_reading, style=QUIET)
@@ -73,7 +73,9 @@ def _verdict(plan: Plan, request: Request) -> Part:
     if predicted.attainment is not None:
         goal = f"goal {request.slo.attainment:.0%}"
         said.append(f"{figures.share_interval(predicted.attainment)} of {request.slo.unit}s within the SLO ({goal})")
-    if predicted.goodput is not None and math.isfinite(predicted.goodput.value):
+    if predicted.goodput is not None and predicted.goodput.value == 0:
+        said.append("no load that was tried holds it")
+    elif predicted.goodput is not None and math.isfinite(predicted.goodput.value):
         spare = predicted.goodput.value / request.workload.arrival_rate - 1
         words = f"{spare:+.0%} against the {request.workload.arrival_rate:g}/s planned for"
         said.append(f"up to {figures.rate_interval(predicted.goodput)} sessions/s hold it ({words})")
@@ -98,17 +100,20 @@ def _ranking(plan: Plan, request: Request, *, top: int | None) -> Iterator[Part]
     said = [row.note or ("" if row.runnable else "this operator cannot deploy it") for row in listed]
     long = list(dict.fromkeys(note for note in said if len(note) > SHORT_NOTE))
     notes = [f"see {long.index(note) + 1})" if note in long else note for note in said]
-    rows = [_ranked(i, row, notes[i - 1], simulated=simulated, priced=priced) for i, row in enumerate(listed, 1)]
+    named = len(request.capacity.pools) > 1
+    names = [figures.layout_name(row.groups, row.layout, named=named) for row in listed]
+    rows = [
+        [str(i + 1), names[i], *_ranked(row, notes[i], simulated=simulated, priced=priced)]
+        for i, row in enumerate(listed)
+    ]
     yield Rows([*header, "HELD", "NOTE"], rows, marked=(0,))
     if long:
         yield Words("\n".join(f"{k}) {note}" for k, note in enumerate(long, 1)), style=QUIET)
 
 
-def _ranked(place: int, row: Alternative, note: str, *, simulated: bool, priced: bool) -> list[str | Cell]:
+def _ranked(row: Alternative, note: str, *, simulated: bool, priced: bool) -> list[str | Cell]:
     predicted = row.predicted
     cells: list[str | Cell] = [
-        str(place),
-        figures.layout_name(row.groups, row.layout),
         policy_name(row.policy),
         str(predicted.gpus),
         figures.latency(predicted.ttft_p95_s),

@@ -18,7 +18,7 @@ def preliminary_parts(layouts: Sequence[Layout], *, request: Request, name: str)
     rows: list[list[str | Cell]] = [
         [
             str(place),
-            figures.layout_name(layout.groups, "disaggregated"),
+            figures.layout_name(layout.groups, "disaggregated", named=len(request.capacity.pools) > 1),
             str(layout.gpus),
             figures.latency(layout.prefill.tau.quantile_s),
             figures.latency(layout.decode.tau.quantile_s),

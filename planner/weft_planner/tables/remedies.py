@@ -11,6 +11,7 @@ _FIELD = re.compile(
     r"(?<![\w./])(?:(?:model|engine|slo|workload|capacity|bounds|analytic|profile)\.[A-Za-z][\w.]*\w|budgetPerHour)\b"
 )
 _PLACE = re.compile(r"\.(\d+)(?=\.|$)")
+BINDING = {"ttft": "TTFT binds", "itl": "ITL binds", "gpus": "GPUs bind", "budget": "The budget binds"}
 _THRESHOLDS = ("slo.ttft", "slo.itl")
 
 
@@ -53,7 +54,9 @@ def steps(shortfall: Shortfall) -> str:
 
 def shortfall_words(shortfall: Shortfall) -> str:
     """Return what binds and what would do, in one paragraph."""
-    said = [in_manifest(shortfall.message).rstrip(".") + "."]
+    message = shortfall.message.removeprefix(f"{shortfall.binding}: ")
+    binding = f"{BINDING[shortfall.binding]}: " if message != shortfall.message and shortfall.binding in BINDING else ""
+    said = [f"{binding}{in_manifest(message).rstrip('.')}."]
     if shortfall.nearest_ttft_s is not None and shortfall.nearest_itl_s is not None:
         ttft, itl = figures.latency(shortfall.nearest_ttft_s), figures.latency(shortfall.nearest_itl_s)
         if f"TTFT {ttft} and ITL {itl}" not in said[0]:
