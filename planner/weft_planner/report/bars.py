@@ -8,7 +8,7 @@ from weft_planner.report import marks
 from weft_planner.report.scales import linear_scale, plain
 
 ROW, BAR, TOP, BOTTOM, RIGHT = 26.0, 16.0, 26.0, 46.0, 74.0
-MOST_LEFT = 220.0
+MOST_LEFT = 290.0
 BOLD = 1.1
 """Bold letters are wider."""
 
