@@ -28,7 +28,8 @@ Found = TypeVar("Found")
 class Extent:
     """How much is run."""
 
-    length: Length
+    main: Length
+    others: Length
     settings: int
     cells: int
     layouts_too: bool
@@ -39,12 +40,44 @@ class Extent:
     services: int
 
 
+SEEDS = tuple(range(1, 11))
 EXTENTS = {
     "full": Extent(
-        Length(180, 300, (1, 2, 3)), 10, 12, True, (1, 2, 3), 18, (8, 16, 32, 64, 128, 256), layouts.RATES, 20
+        main=Length(180, 300, SEEDS),
+        others=Length(180, 300, SEEDS[:3]),
+        settings=len(SETTINGS),
+        cells=len(CELLS),
+        layouts_too=True,
+        ppd_seeds=(1, 2, 3),
+        ppd_workloads=18,
+        sizes=(8, 16, 32, 64, 128, 256),
+        rates=layouts.RATES,
+        services=20,
     ),
-    "quick": Extent(Length(90, 150, (1, 2)), 2, 12, True, (1,), 18, (8, 16, 32, 64), (0.4, 0.8), 6),
-    "tiny": Extent(Length(20, 30, (1,)), 1, 1, False, (1,), 1, (8,), (0.4,), 1),
+    "quick": Extent(
+        main=Length(90, 150, SEEDS[:2]),
+        others=Length(90, 150, SEEDS[:2]),
+        settings=2,
+        cells=len(CELLS),
+        layouts_too=True,
+        ppd_seeds=(1,),
+        ppd_workloads=18,
+        sizes=(8, 16, 32, 64),
+        rates=(0.4, 0.8),
+        services=6,
+    ),
+    "tiny": Extent(
+        main=Length(20, 30, SEEDS[:1]),
+        others=Length(20, 30, SEEDS[:1]),
+        settings=1,
+        cells=1,
+        layouts_too=False,
+        ppd_seeds=(1,),
+        ppd_workloads=1,
+        sizes=(8,),
+        rates=(0.4,),
+        services=1,
+    ),
 }
 
 
@@ -67,10 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.perf_counter()
     results = gathered(EXTENTS[name], parts, processes=options.processes)
     minutes = (time.perf_counter() - began) / 60
-    length = EXTENTS[name].length
+    main, others = EXTENTS[name].main, EXTENTS[name].others
     results.how = (
-        f"This one is of a {name} run ({minutes:.1f} minutes): at least {length.seconds:g} s of arrivals and "
-        f"{length.sessions} sessions per rate, {len(length.seeds)} paired seeds."
+        f"This one is of a {name} run ({minutes:.1f} minutes): at least {main.seconds:g} s of arrivals and "
+        f"{main.sessions} sessions per rate and seed, paired seeds, {len(main.seeds)} in the first setting and "
+        f"{len(others.seeds)} in the others."
     )
     write(results, options.page)
     logging.getLogger(__name__).info("wrote %s", options.page)
@@ -90,7 +124,11 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
     with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
         if "uplift" in parts:
             jobs = uplift.jobs(
-                CELLS[: extent.cells], SETTINGS[: extent.settings], extent.length, plan_too=extent.layouts_too
+                CELLS[: extent.cells],
+                SETTINGS[: extent.settings],
+                main=extent.main,
+                others=extent.others,
+                plan_too=extent.layouts_too,
             )
             results.scores = [one for found in _each(pool.map(uplift.scores, jobs), jobs) for one in found]
         if "regret" in parts:

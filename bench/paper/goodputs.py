@@ -22,6 +22,8 @@ STRIDE = PER_OCTAVE // 2
 AROUND = 2
 """Steps to either side of the crossing that are looked at, too: where attainment falls slowly, it goes up and down."""
 OCTAVES = 10
+LEAST_FALL = 0.005
+"""By so much attainment falls from step to step at least, where one seed's goodput is told from its attainment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,16 @@ def search(share: Callable[[int], Sequence[float]], start: int) -> Carried | Non
         middle = (low + high) // 2
         low, high = (middle, high) if mean(middle) >= GOAL else (low, middle)
     steps = range(low - AROUND, high + AROUND + 1)
+    points = falling([(float(step), mean(step)) for step in steps])
+    found = crossing(points)
+    fall = max((points[0][1] - points[-1][1]) / len(steps), LEAST_FALL)
+    middle = (mean(low) + mean(high)) / 2
     return Carried(
-        rate_of(crossing(falling([(float(step), mean(step)) for step in steps]))),
-        tuple(_between(low, below, above) for below, above in zip(share(low), share(high), strict=True)),
+        rate_of(found),
+        tuple(
+            rate_of(found + ((below + above) / 2 - middle) / fall)
+            for below, above in zip(share(low), share(high), strict=True)
+        ),
     )
 
 
@@ -87,12 +96,6 @@ def crossing(points: Sequence[tuple[float, float]]) -> float:
         if y >= GOAL > v:
             return x + (u - x) * (y - GOAL) / (y - v)
     return points[0][0] if points[0][1] < GOAL else points[-1][0]
-
-
-def _between(low: int, below: float, above: float) -> float:
-    """Return the rate at which a share falls to the goal, at most a step beyond the two it is known at."""
-    part = 0.5 if below <= above else (below - GOAL) / (below - above)
-    return rate_of(low + min(max(part, -1.0), 2.0))
 
 
 def rate_of(step: float) -> float:

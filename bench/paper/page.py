@@ -1,5 +1,6 @@
 """Write what was measured as one page in Markdown, with the papers' figures beside it."""
 
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -88,18 +89,16 @@ def _uplift(scores: Sequence[Score]) -> str:
     head = ["setting", *(f"{who}, {reading}" for reading in READINGS for who in ("weft (imd)", "planner's mode"))]
     below = [f"{s.cell}, {s.setting}, {s.reading} ({s.ratio('chosen'):.2f})" for s in scores if s.ratio("chosen") < 1]
     first = [s for reading in READINGS for s in _of(scores, names[0], reading)]
-    planned = ", ".join(
-        f"{spread(s.ratio('planned') for s in _of(scores, names[0], reading))} on {reading}" for reading in READINGS
-    )
+    planned = ", ".join(_planned(_of(scores, names[0], reading)) + f" on {reading}" for reading in READINGS)
     rows = [
         [
             s.cell,
             s.reading,
             "none" if s.ampd is None else f"{s.ampd.rate:.2f}",
-            f"{s.ratio('weft'):.2f}",
-            f"{s.ratio('chosen'):.2f}",
+            _ratio(s, "weft"),
+            _ratio(s, "chosen"),
             s.mode,
-            *([f"{s.ratio('planned'):.2f}", s.plan] if s.plan else ["", ""]),
+            *([_ratio(s, "planned"), s.plan] if s.plan else ["", ""]),
         ]
         for s in first
     ]
@@ -125,6 +124,19 @@ def _uplift(scores: Sequence[Score]) -> str:
         first=names[0],
         cells=_table(columns, rows),
     )
+
+
+def _planned(scores: Sequence[Score]) -> str:
+    """Return how the planner's own layouts do, and how without their best cell: one alone should not carry a mean."""
+    ratios = sorted(s.ratio("planned") for s in scores)
+    return f"{spread(ratios)}, without its best cell {spread(ratios[:-1]).mean:.2f}"
+
+
+def _ratio(score: Score, contender: str) -> str:
+    """Return a ratio with half of its seeds' 95 % interval, where there are seeds enough to tell."""
+    found = score.interval(contender)
+    ratio = f"{score.ratio(contender):.2f}"
+    return ratio if found is None or math.isnan(found.low) else f"{ratio} ± {(found.high - found.low) / 2:.2f}"
 
 
 def _left_out(scores: Sequence[Score]) -> str:

@@ -9,8 +9,10 @@ from bench.paper.choosing import best_mode, best_plan, name_of, rung, weft
 from bench.paper.goodputs import READINGS, Bench, Carried
 
 from weft_core.efficiency import Efficiency
+from weft_core.prediction import Estimate
 from weft_core.slo import Reading
 from weft_planner.simulation import AMPD, Layout, PolicyChoice
+from weft_planner.simulation.statistics import estimate
 
 FIRST_GUESS = 2.0
 
@@ -39,32 +41,46 @@ class Score:
             return math.inf if mine is not None else math.nan
         return mine.rate / self.ampd.rate if mine is not None else 0.0
 
+    def interval(self, contender: str) -> Estimate | None:
+        """Return the mean of the seeds' own ratios with its 95 % interval: seeds are paired."""
+        mine: Carried | None = getattr(self, contender)
+        if self.ampd is None or mine is None:
+            return None
+        return estimate([ours / theirs for ours, theirs in zip(mine.of_seed, self.ampd.of_seed, strict=True)])
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One cell under settings whose engine costs the same: the planner cannot tell them apart and chooses once.
 
-    ``plan_too``: score the planner's own layout in the first setting.
+    ``lengths`` are the settings'. ``plan_too``: score the planner's own layout in the first setting.
     """
 
     cell: Cell
     settings: tuple[Setting, ...]
-    length: Length
+    lengths: tuple[Length, ...]
     plan_too: bool = False
 
 
-def jobs(cells: Sequence[Cell], settings: Sequence[Setting], length: Length, *, plan_too: bool) -> list[Job]:
-    """Return what to score, the longest work first."""
+def jobs(
+    cells: Sequence[Cell], settings: Sequence[Setting], *, main: Length, others: Length, plan_too: bool
+) -> list[Job]:
+    """Return what to score, the longest work first: the first setting is run at length ``main``."""
     alike: dict[Efficiency, list[Setting]] = {}
     for setting in settings:
         alike.setdefault(setting.efficiency, []).append(setting)
     first = settings[0]
-    return [Job(cell, tuple(group), length, plan_too and first in group) for group in alike.values() for cell in cells]
+    lengths = {setting: main if setting is first else others for setting in settings}
+    return [
+        Job(cell, tuple(group), tuple(lengths[one] for one in group), plan_too and first in group)
+        for group in alike.values()
+        for cell in cells
+    ]
 
 
 def scores(job: Job) -> list[Score]:
     """Return a cell's scores in its settings, under both readings."""
-    benches = [Bench(job.cell, setting, job.length) for setting in job.settings]
+    benches = [Bench(job.cell, *one) for one in zip(job.settings, job.lengths, strict=True)]
     return [
         score for name, reading in READINGS.items() for score in _scores(benches, name, reading, plan_too=job.plan_too)
     ]

@@ -33,14 +33,14 @@ is larger than what 0.9 of it leaves.
 Modes that the planner chose, for mean ITL / P95 gap:
 
 {modes}
-Cell by cell, {first}:
+Cell by cell, {first}; ± is half of the 95 % interval over seeds:
 
 {cells}
 ![uplift by cell](plots/uplift.svg)
 """
 
 PLANNED = """
-With layout, kind and mode chosen by the planner on the same GPUs: {figures} (aim: 3).
+With layout, kind and mode chosen by the planner on the same GPUs: {figures} (aim: 3 on mean ITL).
 """
 
 PPD = """## PPD, Table 1: second turn's TTFT, x = 0 to x = 1
