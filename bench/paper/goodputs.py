@@ -69,11 +69,11 @@ def search(share: Callable[[int], Sequence[float]], start: int) -> Carried | Non
     points = falling([(float(step), mean(step)) for step in steps])
     found = crossing(points)
     fall = max((points[0][1] - points[-1][1]) / len(steps), LEAST_FALL)
-    middle = (mean(low) + mean(high)) / 2
+    halfway = (mean(low) + mean(high)) / 2
     return Carried(
         rate_of(found),
         tuple(
-            rate_of(found + ((below + above) / 2 - middle) / fall)
+            rate_of(found + ((below + above) / 2 - halfway) / fall)
             for below, above in zip(share(low), share(high), strict=True)
         ),
     )
