@@ -115,7 +115,7 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
     """Run the parts; what is timed runs alone, the rest in so many processes (as many as there are cores)."""
     results = Results()
     if "planning" in parts:
-        results.timed = layouts.timed(extent.sizes)
+        results.timed = layouts.timed(extent.sizes, runs=len(extent.ppd_seeds))
     if "table2" in parts:
         results.ranked = layouts.ranked(extent.rates)
     if "ppd" in parts:

@@ -1,6 +1,13 @@
-"""Compile the simulator before the first test that may need it: a test's time limit is for what it tests."""
+"""Compile the simulator before the first test that may need it, and keep the simulations of whole plans short.
+
+A test's time limit is for what it tests.
+"""
 
 import pytest
+
+from weft_planner_tests.effort import short_runs
+
+__all__ = ["short_runs"]
 
 USERS = ("simulation", "solve", "plan", "study", "cli", "request", "goodput", "contest", "links", "verbs", "report")
 

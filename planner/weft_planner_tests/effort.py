@@ -1,4 +1,4 @@
-"""Shorter simulations for tests that ask for whole plans: what is decided stays the same, figures get rougher."""
+"""Shorter simulations in all tests of whole plans (``conftest`` sees to it): what is decided stays the same."""
 
 import atexit
 from functools import cache
@@ -12,7 +12,7 @@ from weft_planner.solver import Solver
 from weft_planner.workload import Request
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a fifth of the usual rounds, for half as many layouts."""
     for module, name, value in (

@@ -12,10 +12,9 @@ from weft_core.plan import PlannedGroup, canonical_json, plan_from_json
 from weft_planner.packing import pack
 from weft_planner.placement import node_sizes
 from weft_planner.workload import request_of
-from weft_planner_tests.effort import answered, short_runs
+from weft_planner_tests.effort import answered
 
-pytestmark = [pytest.mark.usefixtures("short_runs"), pytest.mark.timeout(120)]  # whole plans, on busy machines too
-__all__ = ["short_runs"]
+pytestmark = pytest.mark.timeout(120)  # whole plans, on busy machines too
 
 REASONS = {
     "ModelDoesNotFit",

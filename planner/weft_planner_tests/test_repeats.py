@@ -5,8 +5,8 @@ import pytest
 from weft_planner_tests.repeats import compare
 
 
-@pytest.mark.timeout(120)  # six plans in fresh processes
+@pytest.mark.timeout(120)  # four plans in fresh processes
 def test_two_processes_answer_the_same_bytes() -> None:
-    plans, refusals = compare(range(3))
-    assert plans + refusals == 3
+    plans, refusals = compare(range(2))
+    assert plans + refusals == 2
     assert plans

@@ -8,7 +8,7 @@ import pytest
 from weft_core.plan import Plan, PlannedGroup
 from weft_planner.contestants import Contestant, cannot_run, other_kinds
 from weft_planner.inputs import Inputs, prepare
-from weft_planner.solve import solve
+from weft_planner_tests.effort import solved
 from weft_planner_tests.requests import request
 
 H20: dict[str, Any] = {"name": "h20", "gpuType": "nvidia-h20", "gpus": 8, "pricePerGpuHour": 2.0}
@@ -16,7 +16,7 @@ H100: dict[str, Any] = {"name": "h100", "gpuType": "nvidia-h100", "gpus": 8, "de
 
 
 def planned(**changes: Any) -> Plan:
-    return solve(request(**changes))[0]
+    return solved(request(**changes))[0]
 
 
 def over_pools(**changes: Any) -> Inputs:

@@ -17,11 +17,10 @@ from weft_planner.contest import CLOSE
 from weft_planner.packing import pack
 from weft_planner.placement import node_sizes
 from weft_planner.solve import solve
-from weft_planner_tests.effort import answered, short_runs, solved
+from weft_planner_tests.effort import answered, solved
 from weft_planner_tests.requests import LLAMA, request
 
-pytestmark = [pytest.mark.usefixtures("short_runs"), pytest.mark.timeout(90)]  # whole plans, on busy machines too
-__all__ = ["short_runs"]
+pytestmark = pytest.mark.timeout(90)  # whole plans, on busy machines too
 
 
 @cache
