@@ -51,6 +51,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=float, default=200.0, help="at each load, on average (default %(default)s)")
     parser.add_argument("--prefill", type=int, default=2, help="prefill workers (default %(default)s)")
     parser.add_argument("--decode", type=int, default=1, help="decode workers (default %(default)s)")
+    parser.add_argument(
+        "--slower", type=float, default=SLOWER, help="than on the GPU: more for a busy machine (default %(default)g)"
+    )
     parser.add_argument("--seed", type=int, default=2, help="of the sessions (default %(default)s)")
     options = parser.parse_args()
     policies, loads = options.policies.split(","), [float(load) for load in options.loads.split(",")]
@@ -60,9 +63,11 @@ def main() -> int:
     if shutil.which("redis-server") is None:
         parser.error("redis-server is missing: apt-get install redis-server")
     logging.basicConfig(level=logging.ERROR)
-    scenario = replace(default_scenario(), prefill=options.prefill, decode=options.decode)
+    scenario = replace(default_scenario(options.slower), prefill=options.prefill, decode=options.decode)
     study = Study(scenario, dict.fromkeys(policies, tuple(loads)), rounds=options.rounds, seed=options.seed)
-    print(f"{MODEL} on {GPU}, {SLOWER:g} times slower; {scenario.layout}; {options.rounds:g} rounds a row on average")
+    print(
+        f"{MODEL} on {GPU}, {scenario.slow:g} times slower; {scenario.layout}; {options.rounds:g} rounds a row (mean)"
+    )
     print(f"{'':36}  {'P95 TTFT, ms':23}  {'mean ITL, ms':23}  {'attainment, %':23}")
     sides = f"{'sim.':>7} {'live':>7} {'off':>7}"
     print(

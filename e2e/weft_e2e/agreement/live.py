@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from weft_e2e.agreement.scenario import SLOWER, Scenario
+from weft_e2e.agreement.scenario import Scenario
 from weft_e2e.agreement.sessions import name_of, sessions_of
 from weft_e2e.agreement.turns import measured_turn
 from weft_e2e.agreement.waiting import core_wait_s
@@ -32,7 +32,8 @@ REMOTE = 0
 TAIL_S = 90.0
 """A replay ends this long after the last arrival at the latest."""
 SOLITARY_ROUNDS = 5
-SOLITARY_EVERY_S = 0.2 * SLOWER
+SOLITARY_EVERY_S = 0.2
+"""On the GPU: longer than such a round takes."""
 SOLITARY_PROMPT = 300.0
 SOLITARY_ANSWER = 2.0
 
@@ -116,11 +117,12 @@ async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> 
 def solitary(scenario: Scenario) -> Sample:
     """Return sessions of one short round each, far enough apart that none meets another."""
     count = SOLITARY_ROUNDS
+    every = SOLITARY_EVERY_S * scenario.slow
     apart = scenario.sample(rate=1.0, rounds=1.0, seed=0)
     return replace(
         apart,
-        window=count * SOLITARY_EVERY_S,
-        arrival=SOLITARY_EVERY_S * np.arange(count, dtype=np.float64),
+        window=count * every,
+        arrival=every * np.arange(count, dtype=np.float64),
         first_row=np.arange(count),
         session=np.arange(count),
         history=np.zeros(count),

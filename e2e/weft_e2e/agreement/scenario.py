@@ -26,10 +26,11 @@ from weft_planner.traffic import Gap, Rounds, Tokens, Workload
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GPU = "nvidia-a100-80"
 SLOWER = 6.0
-"""A decode step takes some 100 ms then, a prefill 100 to 1000 ms; a routed round costs the routers 4 to 6 ms."""
+"""How many times, unless told otherwise. A decode step takes some 100 ms then, a prefill 100 to 1000 ms; a routed round
+costs the routers 4 to 6 ms."""
 MAX_MODEL_LEN = 16384
-HANDLE_TTL_S = 30.0
-"""Longer than any pause; KV of finished sessions that nobody reads again is gone soon after, as in the simulator."""
+HANDLE_TTL_S = 5.0
+"""On the GPU. Longer than any pause; KV that nobody reads again is gone soon after, as in the simulator."""
 DEGREE = 1
 CAPACITY_ROUNDS = 1500.0
 LATE_S = 0.03
@@ -38,8 +39,12 @@ LATE_S = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One service: cost profile, replicas of degree 1, traffic (its rate is replaced) and SLO in seconds."""
+    """One service: cost profile, replicas of degree 1, traffic (its rate is replaced) and SLO in seconds.
 
+    Everything takes ``slow`` times as long as it would on the GPU.
+    """
+
+    slow: float
     profile: CostProfile
     prefill: int
     decode: int
@@ -67,7 +72,7 @@ class Scenario:
             ttft_s=self.slo.ttft_s,
             itl_s=self.slo.itl_s,
             max_model_len=MAX_MODEL_LEN,
-            handle_ttl_s=HANDLE_TTL_S,
+            handle_ttl_s=HANDLE_TTL_S * self.slow,
         )
 
     def sample(self, *, rate: float, rounds: float, seed: int) -> Sample:
@@ -91,7 +96,7 @@ class Scenario:
             self.costs,
             policy_choice(policy),
             [self.slo],
-            guess=6.0 / SLOWER,
+            guess=6.0 / self.slow,
             seeds=range(1000, 1003),
             options=OPTIONS,
         )
@@ -137,14 +142,15 @@ transfers that do not meet. Everything is counted: both sides begin with an empt
 
 
 @cache
-def default_scenario() -> Scenario:
+def default_scenario(slow: float = SLOWER) -> Scenario:
     """Return two prefill workers and one decode worker of an 8B model that serve short agent sessions.
 
     One, because several decode workers hear of each other's prefills only by heartbeats, up to 1.5 s late, and the
     simulator routes by queues as they are.
     """
     return Scenario(
-        profile=slower(derive_profile(MODELS[MODEL], GPUS[GPU], degrees=[DEGREE]), SLOWER),
+        slow=slow,
+        profile=slower(derive_profile(MODELS[MODEL], GPUS[GPU], degrees=[DEGREE]), slow),
         prefill=2,
         decode=1,
         workload=Workload(
@@ -153,10 +159,10 @@ def default_scenario() -> Scenario:
             first_prompt=Tokens(mean=700, cv=0.5),
             increment=Tokens(mean=250, cv=0.5),
             decode=Tokens(mean=16, cv=0.4),
-            gap=Gap(mean=SLOWER / 3, cv=0.5),
+            gap=Gap(mean=slow / 3, cv=0.5),
             source="made up",
         ),
-        slo=SloClass(ttft_s=SLOWER / 3, itl_s=SLOWER / 40),
+        slo=SloClass(ttft_s=slow / 3, itl_s=slow / 40),
     )
 
 
