@@ -1,16 +1,21 @@
 """Everything that is rendered for a service, pinned byte for byte: WEFT_UPDATE_GOLDEN=1 rewrites the files."""
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from weft_core.plan import PlannedGroup
 from weft_operator.desired import Rendering, desired_objects
 from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest
-from weft_operator_tests.samples import TOKEN, colocated, rendering, two_pools
-from weft_operator_tests.valid import changed, service, vllm_service
+from weft_operator_tests.samples import POOL_PROFILES, PROFILE_JSON, TOKEN, colocated, group, rendering, two_pools
+from weft_operator_tests.valid import changed, pools_service, service, vllm_service
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -129,3 +134,34 @@ def test_co_located_workers_hand_no_kv_to_each_other(body: Manifest) -> None:
         assert not [arg for arg in engine["args"] if "kv-transfer-config" in arg or "bidirectional" in arg]
         assert not [item for item in engine["env"] if "SIDE_CHANNEL" in item["name"]]
         assert engine["resources"]["limits"].keys() - {"memory"} == {"nvidia.com/gpu"}, "no network devices"
+
+
+GROUPS = st.lists(
+    st.builds(
+        group,
+        st.sampled_from(["prefill", "decode"]),
+        st.sampled_from([4, 8]),
+        st.integers(1, 3),
+        st.sampled_from(["h20", "h100"]),
+    ),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda g: (g.role, g.degree, g.pool),
+)
+
+
+@given(GROUPS, st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_every_worker_of_any_plan_finds_its_own_pool(groups: list[PlannedGroup], differ: bool) -> None:
+    base = rendering(pools_service(), *groups)
+    profiles = {pool: POOL_PROFILES[pool] for pool in {g.pool for g in groups}} if differ else {}
+    base = replace(base, record=replace(base.record, profiles=profiles))
+    objects = desired_objects(base, choose(groups, ()).workers, token=TOKEN)
+    mounted = next(item["data"] for item in objects if "router.json" in item.get("data", {}))
+    sets = [item for item in objects if item["kind"] == "StatefulSet"]
+    assert len({item["metadata"]["name"] for item in sets}) == sum(g.replicas for g in groups) == len(sets)
+    for item in sets:
+        pod, pool = item["spec"]["template"]["spec"], item["metadata"]["labels"]["weft.dev/pool"]
+        (file,) = (arg.rpartition("/")[2] for arg in pod["containers"][0]["args"] if arg.startswith("--profile="))
+        assert json.loads(mounted[file])["gpu"] == (f"nvidia-{pool}" if differ else PROFILE_JSON["gpu"])
+        assert pod["nodeSelector"] == {"gpu": pool}

@@ -112,8 +112,9 @@ def _type(field: Schema) -> str:
 
 def _meaning(field: Schema) -> str:
     notes = []
-    if "enum" in field:
-        notes.append("one of " + ", ".join(f"`{value}`" for value in field["enum"]))
+    for of, begin in ((field, ""), (field.get("items", {}), "each ")):
+        if "enum" in of:
+            notes.append(f"{begin}one of " + ", ".join(f"`{value}`" for value in of["enum"]))
     if "minimum" in field:
         notes.append(f"{'above' if field.get('exclusiveMinimum') else 'at least'} {field['minimum']:g}")
     if "maximum" in field:
