@@ -105,8 +105,8 @@ async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
 async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> float:
     """Return the seconds that client, network and routers add to a round's TTFT: the least over solitary rounds.
 
-    What a busy machine adds now and then is none of theirs. With nobody else about, and no history that a prefix cache might know, everything else that a round takes is a
-    matter of the cost profile alone.
+    What a busy machine adds now and then is none of theirs. With nobody else about, and no history that a prefix cache
+    might know, everything else that a round takes is a matter of the cost profile alone.
     """
     sample = solitary(scenario)
     predicted = scenario.predict(policy, sample)[0]
