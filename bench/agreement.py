@@ -47,14 +47,14 @@ def main() -> int:
     """Measure and print; return 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", default="remote-jsq,weft,ampd", help="separated by commas (default %(default)s)")
-    parser.add_argument("--loads", default="0.3,0.55,0.8", help="shares of the capacity (default %(default)s)")
-    parser.add_argument("--rounds", type=float, default=200.0, help="at each load, on average (default %(default)s)")
+    parser.add_argument("--loads", default="0.8,0.55,0.3", help="shares of the capacity (default %(default)s)")
+    parser.add_argument("--rounds", type=float, default=180.0, help="at each load, on average (default %(default)s)")
     parser.add_argument("--prefill", type=int, default=2, help="prefill workers (default %(default)s)")
     parser.add_argument("--decode", type=int, default=1, help="decode workers (default %(default)s)")
     parser.add_argument(
         "--slower", type=float, default=SLOWER, help="than on the GPU: more for a busy machine (default %(default)g)"
     )
-    parser.add_argument("--seed", type=int, default=2, help="of the sessions (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=4, help="of the sessions (default %(default)s)")
     options = parser.parse_args()
     policies, loads = options.policies.split(","), [float(load) for load in options.loads.split(",")]
     unknown = set(policies) - set(POLICIES)
