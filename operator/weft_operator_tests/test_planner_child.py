@@ -16,7 +16,6 @@ from weft_operator_tests.valid import service, spec
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(90)]
 
-INFEASIBLE = '{"status": "infeasible", "reason": "TooFewGpus", "message": "2 GPUs are needed"}'
 REQUEST = planner_request(spec())
 
 

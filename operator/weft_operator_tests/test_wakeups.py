@@ -11,8 +11,6 @@ from weft_operator.manifest import ServiceKey
 from weft_operator.reconcile import Outcome
 from weft_operator.wakeups import Wakeups
 
-Reconcile = Callable[[ServiceKey], Awaitable[Outcome]]
-
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
 

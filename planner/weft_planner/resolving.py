@@ -14,9 +14,6 @@ from weft_planner.traces.reading import parse_trace
 from weft_planner.traces.records import BadLineError, TraceError
 from weft_planner.workload_file import Body, read_fragment
 
-DEFAULT_GAP_S = 5.0
-"""Seconds between rounds where neither the workload nor a preset or trace says any."""
-
 
 def resolved(workload: Mapping[str, object]) -> Body:
     """Return a workload of figures alone.

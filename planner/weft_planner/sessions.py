@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft_planner.distributions import Constant, Distribution, Floats, Lognormal, Stream
-from weft_planner.traffic import ASSUMED_VARIATION, ClassTraffic, Workload
+from weft_planner.traffic import ClassTraffic, Workload
 
 Ints = NDArray[np.int64]
 
-VARIATION = ASSUMED_VARIATION
-"""Coefficient of variation of rounds, lengths and gaps that are given by their mean alone."""
 ROUNDS_IN_WINDOW = 8000
 """Some 340 rounds lie beyond the P95 after the warm-up, enough to know it within a few percent in about 10 ms."""
 WARM_UP = 0.15

@@ -11,10 +11,6 @@ from weft_planner.profiling.measurements import Cell, Measurement, MeasurementEr
 from weft_planner_tests.profiled import grid, measured, median_error, profile
 
 
-def steps_alone(cell: Cell) -> bool:
-    return cell.function == "step" and not cell.chunk
-
-
 def test_a_noisy_table_gives_the_profile_back() -> None:
     truth = profile(degrees=(2,))
     fitted = fit_profile(measured(truth, grid((2,)), noise=0.03))

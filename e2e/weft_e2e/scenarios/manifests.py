@@ -1,7 +1,6 @@
 """Manifests of small services that a laptop can run several of."""
 
 import copy
-from collections.abc import Mapping
 
 from weft_e2e.kube import Object
 
@@ -54,11 +53,4 @@ def changed(manifest: Object, path: str, value: object) -> Object:
     for key in parents:
         at = at.setdefault(key, {})
     at[last] = value
-    return copied
-
-
-def labelled(manifest: Object, labels: Mapping[str, str]) -> Object:
-    """Return a copy with labels on the object."""
-    copied = copy.deepcopy(manifest)
-    copied["metadata"].setdefault("labels", {}).update(labels)
     return copied

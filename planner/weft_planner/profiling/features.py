@@ -17,7 +17,6 @@ STEP = (
     "alpha", "per_sequence", "per_context_token", "experts_seconds",
     "per_chunk_token", "per_chunk_pair", "per_chunk_context",
 )  # fmt: skip
-TRANSFER = ("alpha", "per_token")
 
 
 def prefill_features(cells: Sequence[Cell]) -> Floats:

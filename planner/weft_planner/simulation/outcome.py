@@ -12,14 +12,8 @@ from weft_planner.simulation.options import Options
 
 NEVER_ARRIVED = 0
 SERVED = 1
-DROPPED_TOO_LONG = 2
-DROPPED_UNPLACED = 3
-STATES = (
-    "never arrived",
-    "served",
-    "its context exceeds the KV cache of every decode worker",
-    "no worker could take it until the end",
-)
+DROPPED_TOO_LONG = 2  # its context exceeds the KV cache of every decode worker
+DROPPED_UNPLACED = 3  # no worker could take it until the end
 """What became of a round. The rounds after a dropped one never arrive."""
 
 LOCAL = -1
