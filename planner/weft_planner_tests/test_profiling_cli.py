@@ -84,9 +84,9 @@ def test_sizes_that_nobody_knows_are_given(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("text", "arguments", "named"),
     [
-        ("function,degree\nstep,x\n", (), "t.csv line 2, degree: 'x' is not a whole number"),
+        ("function,degree\nstep,x\n", (), "t.csv: line 2, degree: 'x' is not a whole number"),
         ("a\n1\n", ("--column", "seconds=a"), "--column: function has neither a column nor a value"),
-        ("isl\n1\n", ("--passes",), "t.csv, tp: there is no such column; it has isl"),
+        ("isl\n1\n", ("--passes",), "t.csv: tp: there is no such column; it has isl"),
     ],
 )
 def test_a_bad_table_is_refused_by_line_and_field(

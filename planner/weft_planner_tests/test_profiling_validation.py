@@ -64,7 +64,7 @@ def test_a_hole_in_the_grid_is_named(at: int) -> None:
 
 def test_what_was_planned_and_not_measured_is_named() -> None:
     planned = (*(row.cell for row in SOUND.rows), Cell("step", 2, batch=3, context=99))
-    with pytest.raises(MeasurementError, match=r"step at degree 2, batch 3, context 99 is missing.*resume the run"):
+    with pytest.raises(MeasurementError, match=r"step at degree 2, batch 3, context 99 is missing.*go on with the run"):
         check(replace(SOUND, planned=planned))
 
 

@@ -7,6 +7,7 @@ ClickException (click; status 1)
 """
 
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import IO
 
 import click
@@ -34,3 +35,13 @@ class NotInstalledError(click.ClickException):
 
     def __init__(self, verb: str, missing: str) -> None:
         super().__init__(f"weft {verb}: this installation lacks {missing}; install weft with the part's extra")
+
+
+def lines_of(error: Exception, path: str) -> list[str]:
+    """Return an error's lines without the file's name, which the command line puts before them."""
+    if isinstance(error, OSError):
+        return [error.strerror or str(error)]
+    lines = str(error).splitlines()
+    for name in ("stdin" if path == "-" else path, PurePath(path).name):
+        lines = [line.removeprefix(name).lstrip(":, ") if line.startswith(name) else line for line in lines]
+    return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft_planner.cli.errors import BadInputError, NotInstalledError
+from weft_planner.cli.errors import BadInputError, lines_of
 from weft_planner.cli.profile_result import DURATION, LENGTHS, finish, result_options
 from weft_planner.cli.progress import shown
 from weft_planner.cli.running import INTERRUPTED
@@ -101,8 +101,9 @@ def engine(**given: Any) -> int:
     except EngineError as error:
         raise click.ClickException(f"{error}{_kept(kept, place)}") from error
     except (MeasurementError, OSError) as error:
-        raise BadInputError(given["resume"] or "measurements", *str(error).splitlines()) from error
-    return finish(run.measurements, given, notes=run.notes)
+        kept_in = place or "measurements"
+        raise BadInputError(kept_in, *lines_of(error, kept_in)) from error
+    return finish(run.measurements, given, place=place or "measurements", notes=run.notes)
 
 
 def _target(given: dict[str, Any]) -> "Target":
@@ -194,10 +195,10 @@ def operators(**given: Any) -> int:
         if given["store"]:
             write(result, Path(given["store"]))
     except (MeasurementError, OSError) as error:
-        raise BadInputError(
-            str(given["config"] or given["vidur"] or given["aiconfigurator"] or "operators"), *str(error).splitlines()
-        ) from error
-    return finish(result, {**given, "allow_missing": True}, notes=composed.left_out)
+        source = str(given["config"] or given["vidur"] or given["aiconfigurator"] or "operators")
+        raise BadInputError(source, *lines_of(error, source)) from error
+    place = given["store"] or "operators"
+    return finish(result, {**given, "allow_missing": True}, place=place, notes=composed.left_out)
 
 
 def _timer(given: dict[str, Any], facts: "Known", degrees: Sequence[int]) -> tuple["OperatorTimer", dict[str, str]]:
@@ -229,7 +230,7 @@ def _timer(given: dict[str, Any], facts: "Known", degrees: Sequence[int]) -> tup
     try:
         timer = TorchTimer(device=given["device"], dtype=given["dtype"])
     except TorchMissingError as error:
-        raise NotInstalledError("profile operators", str(error)) from error
+        raise click.ClickException(str(error)) from error
     notes |= {"device": timer.name, "versions": timer.versions, "dtype": given["dtype"]}
     if facts.gpu is None:
         return timer, notes
@@ -271,8 +272,9 @@ def fit(**given: Any) -> int:
             else:
                 runs.append(read(path))
         except (MeasurementError, OSError, UnicodeDecodeError) as error:
-            raise BadInputError(str(path), *str(error).splitlines()) from error
+            raise BadInputError(str(path), *lines_of(error, str(path))) from error
+    place = str(given["files"][0]) if len(given["files"]) == 1 else "measurements"
     try:
-        return finish(merged(runs), given)
+        return finish(merged(runs), given, place=place)
     except MeasurementError as error:
-        raise BadInputError(str(given["files"][0]), *error.problems) from error
+        raise BadInputError(place, *error.problems) from error

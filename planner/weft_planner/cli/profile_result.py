@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft_planner.cli.errors import BadInputError
+from weft_planner.cli.errors import BadInputError, lines_of
 from weft_planner.cli.ranges import LINK_RATE, NOISE
 
 if TYPE_CHECKING:
@@ -94,8 +94,10 @@ def _with_capacities(
     return found
 
 
-def finish(measurements: "Measurements", given: dict[str, Any], *, notes: Sequence[str] = ()) -> int:
-    """Fit, print how well, and write the manifest."""
+def finish(
+    measurements: "Measurements", given: dict[str, Any], *, place: str = "measurements", notes: Sequence[str] = ()
+) -> int:
+    """Fit, print how well, and write the manifest; ``place`` is the file that errors are about."""
     from weft_planner.profiling.knowledge import Judgement, judged, known, manifest
     from weft_planner.profiling.measurements import MeasurementError
     from weft_planner.tables.profile import profile_table
@@ -114,7 +116,8 @@ def finish(measurements: "Measurements", given: dict[str, Any], *, notes: Sequen
         facts = known(model=about.model, gpu=about.gpu, config=given["config"])
         fitted = judged(replace(measurements, about=about), facts, judgement)
     except (MeasurementError, OSError) as error:
-        raise BadInputError("measurements", *str(error).splitlines()) from error
+        lines = [line.removeprefix("measurements, ") for line in lines_of(error, place)]
+        raise BadInputError(place, *lines) from error
     click.echo(profile_table(fitted, notes=notes))
     if given["target"]:
         import yaml

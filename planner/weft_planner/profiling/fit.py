@@ -69,7 +69,7 @@ def fit_profile(measurements: Measurements, unmeasured: Unmeasured = Unmeasured(
     prefill, step = samples(measurements, "prefill"), samples(measurements, "step")
     notes: dict[str, str] = {}
     problems = [
-        f"{name}: not known; give it with the measurements or on the command line"
+        f"{name}: not known; give it with the measurements, or by --{name}"
         for name, value in (("model", about.model), ("gpu", about.gpu), ("engine", about.engine))
         if not value
     ]
@@ -81,7 +81,7 @@ def fit_profile(measurements: Measurements, unmeasured: Unmeasured = Unmeasured(
             problems += error.problems
     kv_bytes = about.kv_bytes_per_token or (unmeasured.fallback.kv_bytes_per_token if unmeasured.fallback else 0)
     if not kv_bytes:
-        problems.append("kvBytesPerToken: not known; name a known model, or give the bytes of KV per token")
+        problems.append("kvBytesPerToken: not known; name a known model, or give its config.json by --config")
     if not degrees and not problems:
         problems.append("rows: neither prefills nor steps were measured; measure both")
     if problems:

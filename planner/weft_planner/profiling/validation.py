@@ -163,7 +163,7 @@ def _contradiction(row: Measurement, partner: Measurement, factor: float, *, too
     side = "longer" if too_high else "shorter"
     return (
         f"{row.where}, seconds: {row.seconds:.6g} for {row.cell} is {factor:.2g} times {side} than {against} allows; "
-        "measure both again, or remove one"
+        "measure both again, remove one, or accept more by --noise"
     )
 
 
@@ -206,10 +206,10 @@ def _missing(measurements: Measurements) -> list[str]:
     """Name the planned cells without a row, or the holes of what looks like a grid."""
     if measurements.planned:
         holes: Iterable[Cell] = measurements.missing()
-        fix = "resume the run, or allow missing rows"
+        fix = "go on with the run, or fit without it by --allow-missing"
     else:
         holes = _holes(measurements.rows)
-        fix = "measure it, or allow missing rows"
+        fix = "measure it, or fit without it by --allow-missing"
     return [f"rows: {cell} is missing from the grid; {fix}" for cell in holes]
 
 
