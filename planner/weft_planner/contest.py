@@ -69,7 +69,7 @@ def finalists(
     apart between two steps of the ladder, and then by attainment.
     """
     left, rung = list(contestants), min(_rung(start), TOP_RUNG)
-    if not left:
+    if not left or count <= 0:
         return []
     if len(left) > SIEVED * count:
         sieved = _sort(trials, left, rate=rate, goal=goal, rung=rung, count=SIEVED * count, sieve=True)

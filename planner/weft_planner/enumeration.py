@@ -1,10 +1,9 @@
-"""Find the best layouts by trying every one: what the programs must equal, and form A's stand-in when SCIP fails.
+"""Find layouts without SCIP when it fails.
 
-Form A has only as many layouts as candidates squared, so trying all is quick at any size. Form B has one for every
-count of every kind: its own stand-in adds workers one by one, and is not exact.
+Form A has only as many layouts as candidates squared, so its stand-in tries all, at any size. Form B has one for every
+count of every kind: its stand-in adds workers one by one, and is not exact.
 """
 
-import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
@@ -12,7 +11,6 @@ from weft_core.plan import ROLES, Objective, PlannedGroup, Role
 from weft_planner.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
 from weft_planner.mixed import Kind, Mixed
 from weft_planner.pairs import Pairs
-from weft_planner.placement import slots
 
 
 def best_layouts(
@@ -20,19 +18,6 @@ def best_layouts(
 ) -> list[Layout]:
     """Return up to ``count`` feasible layouts by rising score; for ``cost`` only those within the SLO."""
     return list(islice(Pairs(prefill, decode).best(limits=limits, objective=objective), count))
-
-
-def best_mixed(kinds: Sequence[Kind], *, rate: float, limits: Limits, objective: Objective, count: int) -> list[Mixed]:
-    """Return up to ``count`` feasible layouts of form B by rising score, from every count of every kind."""
-    ranges = [range(min(slots(limits.nodes[k.pool], k.degree), limits.gpus_of(k.pool) // k.degree) + 1) for k in kinds]
-    found = []
-    for counts in product(*ranges):
-        mixed = loaded(kinds, counts, rate=rate)
-        if mixed is not None and (objective == "latency" or max(mixed.shares) <= 1):
-            kv = sum(k.kv_tokens * n for k, n in zip(kinds, counts, strict=True) if k.role == "decode")
-            if keeps_limits(mixed.groups, limits, kv_tokens=kv):
-                found.append((objective_value(mixed.groups, mixed.shares, limits=limits, objective=objective), mixed))
-    return [mixed for _, mixed in heapq.nsmallest(count, found, key=lambda item: item[0])]
 
 
 def loaded(kinds: Sequence[Kind], counts: Sequence[int], *, rate: float) -> Mixed | None:

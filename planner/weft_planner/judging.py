@@ -12,24 +12,27 @@ from weft_planner.shortlist import Groups, Pruned, current_groups, layouts, pric
 from weft_planner.simulation.statistics import estimate
 from weft_planner.stages import Progress
 from weft_planner.tau import decode_load
-from weft_planner.trials import Trials
+from weft_planner.trials import Trials, remarks
 
-RUNNABLE = 7
+RUNNABLE = 6
 ADVISED = 3
-"""Contestants that are simulated in full, with every seed: ten in all."""
+"""Contestants that are simulated in full, with every seed: ten in all. The best of another kind, when it cannot be
+deployed as things are, is one of those that are only advised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A finalist with its prediction, what an hour costs (GPUs where no prices are known), and whether it would do.
 
-    ``holds``: the SLO is met at the planning load, with headroom for objective cost.
+    ``holds``: the SLO is met at the planning load, with headroom for objective cost. ``remarks``: what to know of its
+    runs.
     """
 
     contestant: Contestant
     predicted: Prediction
     money: float
     holds: bool
+    remarks: tuple[str, ...] = ()
 
     @property
     def goodput(self) -> float:
@@ -75,7 +78,10 @@ def judge(pruned: Pruned, trials: Trials, *, progress: Progress | None = None) -
     running = current_groups(pruned.inputs)
     staying = [c for c in runnable if running and c.groups == running]
     picked += finalists(trials, staying, rate=rate, goal=goal, start=1.0, count=1) if staying else []
-    picked += finalists(trials, advised, rate=rate, goal=goal, start=start, count=ADVISED) if advised else []
+    others = [c for c in advised if c.kind != "disaggregated"]
+    picked += finalists(trials, others, rate=rate, goal=goal, start=start, count=1)
+    modes = [c for c in advised if c.kind == "disaggregated"]
+    picked += finalists(trials, modes, rate=rate, goal=goal, start=start, count=ADVISED - bool(others))
     unique = list({standing.contestant.key: standing for standing in picked}.values())
     judged = []
     for done, standing in enumerate(unique):
@@ -104,10 +110,11 @@ def _cheapest(
 def _in_full(pruned: Pruned, trials: Trials, standing: Standing, *, rate: float, goal: float) -> Judged:
     request, contestant = pruned.inputs.request, standing.contestant
     values = goodputs(trials, contestant, standing.bracket, rate=rate, goal=goal)
+    outcomes = trials.outcomes(contestant)
     predicted = predict(
         request,
         contestant.groups,
-        trials.outcomes(contestant),
+        outcomes,
         pruned.inputs.profiles,
         goodput=estimate(values),
         carried=_carried(pruned, contestant),
@@ -115,7 +122,8 @@ def _in_full(pruned: Pruned, trials: Trials, standing: Standing, *, rate: float,
     )
     enough = predicted.goodput is not None and predicted.goodput.value >= rate * (1 + request.headroom)
     holds = predicted.slo_met and (request.objective == "latency" or enough)
-    return Judged(contestant, predicted, price_of(pruned, contestant.groups), holds)
+    money = price_of(pruned, contestant.groups)
+    return Judged(contestant, predicted, money, holds, remarks(outcomes))
 
 
 def _carried(pruned: Pruned, contestant: Contestant) -> dict[PlannedGroup, float]:

@@ -119,7 +119,7 @@ def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Short
         "model": request.model.model_dump(by_alias=True),
         "engine": request.engine.model_dump(by_alias=True),
     }
-    notes = [*request.workload.assumptions, *search.notes]
+    notes = [*request.workload.assumptions, *search.notes, *best.remarks]
     return Plan(
         groups=best.groups,
         predicted=best.predicted,

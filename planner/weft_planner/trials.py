@@ -34,6 +34,8 @@ MOST_TOKENS = 1e6
 """Rounds and decoded tokens that a run is made longer up to: a tenth of a second."""
 HOPELESS = 1.2
 """Beyond the load that ideal sharing carries by this factor nothing is simulated: the queue is sure to grow."""
+CUT_SHORT = "a run was ended by its limit on events: memory is so short that sequences only displace one another"
+SHORT_PAST = "sessions live so long that a run begins without the oldest of them: predictions are optimistic"
 SEEDS = 3
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -173,6 +175,16 @@ class Trials:
         seconds = max(SHORTEST_S, LIFETIMES * life) * least / ROUNDS
         most = min(MOST_ROUNDS, MOST_TOKENS / max(1.0, workload.mean_decode)) * least / ROUNDS
         return int(max(least, min(most, seconds * rate * workload.mean_rounds)))
+
+
+def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Return what a reader of a prediction from these runs should know of them."""
+    found = []
+    if any(outcome.cut_short for outcome in outcomes):
+        found.append(CUT_SHORT)
+    if any(outcome.sample.short_past for outcome in outcomes):
+        found.append(SHORT_PAST)
+    return tuple(found)
 
 
 def reading_of(request: Request) -> Reading:

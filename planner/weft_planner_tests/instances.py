@@ -3,18 +3,20 @@
 ``python -m weft_planner_tests.instances 1000`` proves it on as many instances of each form and prints the times.
 """
 
+import heapq
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from weft_core.plan import ROLES, Objective, Role
 from weft_planner import form_a, form_b, scip
-from weft_planner.candidates import Candidate, Layout, Limits, objective_value
-from weft_planner.enumeration import best_layouts, best_mixed
+from weft_planner.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
+from weft_planner.enumeration import best_layouts, loaded
 from weft_planner.mixed import Kind, Level, Mixed
 from weft_planner.pairs import feasible
+from weft_planner.placement import slots
 from weft_planner.program import Program
 from weft_planner.tau import Tau
 
@@ -126,6 +128,19 @@ def score(layout: Layout, objective: Objective, limits: Limits) -> float:
     """Return what form A minimises for a layout."""
     shares = layout.prefill.share, layout.decode.share
     return objective_value(layout.groups, shares, limits=limits, objective=objective)
+
+
+def best_mixed(kinds: Sequence[Kind], *, rate: float, limits: Limits, objective: Objective, count: int) -> list[Mixed]:
+    """Return up to ``count`` feasible layouts of form B by rising score, from every count of every kind."""
+    ranges = [range(min(slots(limits.nodes[k.pool], k.degree), limits.gpus_of(k.pool) // k.degree) + 1) for k in kinds]
+    found = []
+    for counts in product(*ranges):
+        mixed = loaded(kinds, counts, rate=rate)
+        if mixed is not None and (objective == "latency" or max(mixed.shares) <= 1):
+            kv = sum(k.kv_tokens * n for k, n in zip(kinds, counts, strict=True) if k.role == "decode")
+            if keeps_limits(mixed.groups, limits, kv_tokens=kv):
+                found.append((objective_value(mixed.groups, mixed.shares, limits=limits, objective=objective), mixed))
+    return [mixed for _, mixed in heapq.nsmallest(count, found, key=lambda item: item[0])]
 
 
 def optimum(program: Program) -> tuple[float, ...] | None:

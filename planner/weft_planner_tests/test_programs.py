@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from weft_core.plan import ROLES, Objective, Role
 from weft_planner import form_a, form_b, scip
 from weft_planner.candidates import CEILING, Candidate, Layout, Limits, share_of_slo
-from weft_planner.enumeration import best_mixed, greedy_mixed
+from weft_planner.enumeration import greedy_mixed
 from weft_planner.mixed import Kind, Level
 from weft_planner.program import Program
 from weft_planner.tau import Tau
-from weft_planner_tests.instances import check_form_a, check_form_b, optimum
+from weft_planner_tests.instances import best_mixed, check_form_a, check_form_b, optimum
 
 TAU = Tau(1.0, 1.0, 0.5)
 WORKERS: dict[Role, tuple[int, int | None]] = {"prefill": (1, None), "decode": (1, None)}
