@@ -128,8 +128,9 @@ def _uplift(scores: Sequence[Score]) -> str:
 
 def _planned(scores: Sequence[Score]) -> str:
     """Return how the planner's own layouts do, and how without their best cell: one alone should not carry a mean."""
-    ratios = sorted(s.ratio("planned") for s in scores)
-    return f"{spread(ratios)}, without its best cell {spread(ratios[:-1]).mean:.2f}"
+    ratios = [s.ratio("planned") for s in scores]
+    finite = sorted(ratio for ratio in ratios if math.isfinite(ratio))
+    return f"{spread(ratios)}, without its best cell {spread(finite[:-1]).mean:.2f}"
 
 
 def _ratio(score: Score, contender: str) -> str:

@@ -1,0 +1,60 @@
+"""The papers' page says what was left out, what one cell alone adds, and how sure each ratio is."""
+
+import math
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the benches are no package of the installation
+
+from bench.paper.cells import CELLS, SETTINGS, Length
+from bench.paper.goodputs import READINGS, Carried
+from bench.paper.page import Results, write
+from bench.paper.uplift import Score, jobs, spread
+
+
+def score(cell: int, reading: str, *, ampd: float | None, planned: float) -> Score:
+    def carried(rate: float | None) -> Carried | None:
+        return None if rate is None else Carried(rate, (0.9 * rate, rate, 1.1 * rate))
+
+    return Score(
+        str(CELLS[cell]), SETTINGS[0].name, reading, carried(ampd), carried(2.0), carried(3.0), "imd 0.7",
+        carried(planned), "P4x1 D4x1 imd",
+    )  # fmt: skip
+
+
+def test_the_page_says_what_carries_its_means(tmp_path: Path) -> None:
+    scores = [
+        one
+        for reading in READINGS
+        for one in (
+            score(0, reading, ampd=1.0, planned=2.0),
+            score(1, reading, ampd=1.0, planned=8.0),
+            score(2, reading, ampd=None, planned=1.0),
+        )
+    ]
+    write(Results(scores=scores), tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "4.00 (2.00 to 8.00), 1 left out, without its best cell 2.00 on mean ITL" in text
+    assert "AMPD holds the goal nowhere: 2 of 6. In 2 of these" in text
+    assert "3.00 ± 0.00" in text  # the same change with every seed
+    assert "imd 0.7 / imd 0.7" in text
+    assert "Below 1 with it: none" in text
+
+
+def test_ratios_to_nothing_are_counted_and_not_averaged() -> None:
+    found = spread([2.0, 8.0, math.inf, math.nan])
+    assert (found.mean, found.least, found.most, found.left_out) == (4.0, 2.0, 8.0, 2)
+    assert spread([2.0, 0.0]).mean == 0.0
+    assert math.isnan(spread([math.nan]).mean)
+
+
+def test_settings_of_equal_costs_share_one_choice_and_only_the_first_is_planned_for() -> None:
+    main, others = Length(2, 2, (1, 2)), Length(1, 1, (1,))
+    found = jobs(CELLS[:2], SETTINGS, main=main, others=others, plan_too=True)
+    each = [setting.name for job in found if job.cell == CELLS[0] for setting in job.settings]
+    assert sorted(each) == sorted(setting.name for setting in SETTINGS)
+    assert len(found) == 2 * len({setting.efficiency for setting in SETTINGS})
+    assert all(len({setting.efficiency for setting in job.settings}) == 1 for job in found)
+    assert [job.plan_too for job in found] == [SETTINGS[0] in job.settings for job in found]
+    for job in found:
+        assert job.lengths == tuple(main if one is SETTINGS[0] else others for one in job.settings)
