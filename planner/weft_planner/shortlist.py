@@ -1,6 +1,6 @@
 """Prune: the layouts worth simulating, from both integer programs, on all GPUs and for less money."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -19,6 +19,8 @@ PROMISING = 12
 """Layouts that promise the highest goodput, with another split or other degrees than form A's."""
 OF_A_PAIR = 2
 """Of them with the same pair of degrees and pools: the estimate ranks splits better than degrees."""
+MOSTLY_REMOTE = ("remote-jsq", "ampd", "always-remote")
+"""Rules that prefill where the KV lies only as a last resort."""
 NEAR = 2
 """Layouts at the least budget that holds the SLO, and one step of a GPU to either side of it."""
 MIXED = 2
@@ -58,12 +60,24 @@ class Pruned:
         return [layout.groups for layout in islice(self.pairs.best(limits=limits, objective="latency"), count)]
 
     def promising(self, count: int) -> list[Groups]:
-        """Return layouts that should carry the most within the SLO, at most OF_A_PAIR for each pair of degrees."""
-        shared = any(policy.mode != "remote-jsq" for policy in runnable_policies(self.inputs.request))
-        carried = Promise(self.inputs).carried(self.sides["prefill"], self.sides["decode"], shared=shared)
+        """Return layouts that should carry the most within the SLO, at most OF_A_PAIR for each pair of degrees.
+
+        Rules that leave prefills to their workers make other splits good than rules that share them; where both kinds
+        may run, each gets half of the places.
+        """
+        remote = {p.route in MOSTLY_REMOTE or p.mode in MOSTLY_REMOTE for p in runnable_policies(self.inputs.request)}
+        promise = Promise(self.inputs)
+        found: list[Groups] = []
+        for only_remote in sorted(remote):
+            carried = promise.carried(self.sides["prefill"], self.sides["decode"], shared=not only_remote)
+            found += self._few_of_a_pair(self.pairs.by(-carried, limits=self.limits), count // len(remote))
+        return found
+
+    @staticmethod
+    def _few_of_a_pair(ranked: Iterable[Layout], count: int) -> list[Groups]:
         found: list[Groups] = []
         kept: dict[tuple[str, int, str, int], int] = {}
-        for layout in self.pairs.by(-carried, limits=self.limits):
+        for layout in ranked:
             a, b = layout.prefill, layout.decode
             pair = a.pool, a.degree, b.pool, b.degree
             kept[pair] = kept.get(pair, 0) + 1
