@@ -86,6 +86,20 @@ async def test_workers_of_one_role_differ_in_degree_and_pool() -> None:
     assert (len(world.cluster.actions), len(world.requests)) == (actions, 1)
 
 
+async def test_a_plan_that_takes_up_another_pool_restarts_nobody() -> None:
+    world = World(pools_service())
+    one = (group("prefill", 4, 1, "h100"), group("decode", 4, 1, "h100"))
+    world.answer = replace(OVER_POOLS, plan=plan(*one))
+    await world.until_quiet()
+    before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    world.answer = replace(OVER_POOLS, plan=plan(*one, group("decode", 8, 1)))
+    world.cluster.change(planning={"objective": "cost", "budgetPerHour": 90})
+    await world.until_quiet()
+    after = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    assert after.keys() - before.keys() == {"demo-d8-0-0"}
+    assert {name: after[name] for name in before} == before
+
+
 async def test_the_plan_in_force_shows_reading_and_cost() -> None:
     world = World(pools_service())
     predicted = replace(OVER_POOLS.plan.predicted, reading="round, P95 ITL", cost_per_hour=56.0)
@@ -112,10 +126,13 @@ def test_only_profiles_that_differ_are_kept_by_pool() -> None:
         body = {"status": "ok", "plan": plan_to_json(plan(*TWO_POOLS)), "profile": PROFILE_JSON, "profiles": profiles}
         return _read(0, json.dumps(body).encode(), "")
 
-    spare = {"spare": {**PROFILE_JSON, "gpu": "nvidia-l4"}}
-    assert answer({**POOL_PROFILES, **spare}) == OVER_POOLS
+    found = answer(POOL_PROFILES)
+    assert isinstance(found, Planned)
+    assert found.profiles == POOL_PROFILES
+    assert found.profile == POOL_PROFILES["h100"], "the first by name, whichever pools a plan uses"
     alike = answer(dict.fromkeys(("h20", "h100"), PROFILE_JSON))
     assert isinstance(alike, Planned)
     assert alike.profiles == {}
     assert isinstance(answer(["h20"]), Refused)
+    assert isinstance(answer({"h20": 3}), Refused)
     assert planned(group("prefill", 4, 1), group("decode", 8, 1)).profiles == {}

@@ -24,7 +24,7 @@ class PlanRecord:
     profile: Mapping[str, Any]
     request_hash: str
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The profile of each planned pool where pools differ; empty where ``profile`` is that of all."""
+    """The profile of each pool where pools differ; empty where ``profile`` is that of all."""
 
     @property
     def paired(self) -> bool:

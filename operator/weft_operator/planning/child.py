@@ -28,7 +28,7 @@ _TAIL = 400
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planner's plan and the cost profile it used, and that of each planned pool where pools differ."""
+    """The planner's plan and the cost profile it used, and that of each pool where pools differ."""
 
     plan: Plan
     profile: Mapping[str, Any]
@@ -99,18 +99,20 @@ def _read(status: int | None, out: bytes, err: str) -> Answer:
         plan = body["plan"]
         if not isinstance(plan, dict):
             raise TypeError(f"plan: an object is expected, not {type(plan).__name__}")
-        made = plan_from_json(plan)
-        return Planned(plan=made, profile=dict(body["profile"]), profiles=_differing(made, body.get("profiles", {})))
+        profiles = _differing(body.get("profiles", {}))
+        usual = next(iter(profiles.values())) if profiles else body["profile"]
+        return Planned(plan=plan_from_json(plan), profile=dict(usual), profiles=profiles)
     except (ValueError, KeyError, TypeError, AttributeError, PlanError) as error:
         return Refused("PlannerCrashed", f"the planner's answer cannot be read: {error!r}", passing=True)
 
 
-def _differing(plan: Plan, profiles: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the profile of each pool that the plan uses, none when they are all the same."""
-    used: dict[str, Mapping[str, Any]] = {
-        pool: dict(profiles[pool]) for pool in sorted({group.pool for group in plan.groups}) if pool in profiles
-    }
-    return used if len({canonical_json(profile) for profile in used.values()}) > 1 else {}
+def _differing(profiles: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the profile of each pool, none when they are all the same.
+
+    All pools, planned or not: a plan that takes up another pool then changes nothing that running workers read.
+    """
+    known: dict[str, Mapping[str, Any]] = {pool: dict(profile) for pool, profile in sorted(profiles.items())}
+    return known if len({canonical_json(profile) for profile in known.values()}) > 1 else {}
 
 
 def _signal_name(number: int) -> str:
