@@ -118,6 +118,15 @@ def test_the_same_simulation_gives_the_same_bytes(manifest: str, capsys: pytest.
     assert capsys.readouterr().out != first
 
 
+def test_wrong_predictions_cost_attainment(manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shares = []
+    for sigma in ("0", "1"):
+        words = ["simulate", "-f", manifest, *LAYOUT, "--rounds", "1000", "--seeds", "1", "--rate", "2.4", "-o", "json"]
+        assert cli.main([*words, "--prediction-error", sigma]) == 0
+        shares.append(json.loads(capsys.readouterr().out)["rates"][0]["attainment"]["value"])
+    assert shares[1] < shares[0]
+
+
 def test_simulate_takes_the_layout_of_a_stored_plan(
     manifest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ def compare(
     goodput: bool,
     seeds: int,
     rounds: int,
+    prediction_error: float,
     output: str,
     **given: Any,
 ) -> int:
@@ -54,7 +55,8 @@ def compare(
     base = Contestant(kind, groups, rules[0])
     tell_excess(service, base.gpus, verb="compare")
     scenarios = [
-        (name, Scenario(sessions, replace(base, policy=rule))) for name, rule in zip(names, rules, strict=True)
+        (name, Scenario(sessions, replace(base, policy=rule), error=prediction_error))
+        for name, rule in zip(names, rules, strict=True)
     ]
     at = service.request.workload.arrival_rate
     done: list[Compared] = []

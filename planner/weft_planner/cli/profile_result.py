@@ -65,10 +65,18 @@ def result_options(verb: Verb) -> Verb:
             help="KV cache of a worker, if neither engine nor catalogue tells.",
         ),
         click.option(
-            "--link-rate", type=LINK_RATE, help="Bytes/s of one GPU's link, such as 25e9, if transfers are unknown."
+            "--link-rate",
+            type=LINK_RATE,
+            metavar="BYTES_PER_S",
+            help="Bytes/s of one GPU's link, such as 25e9, if transfers are unknown.",
         ),
         click.option(
-            "--noise", type=NOISE, default=0.3, show_default=True, help="Contradiction of two rows to accept."
+            "--noise",
+            type=NOISE,
+            default=0.3,
+            show_default=True,
+            metavar="SHARE",
+            help="Contradiction of two rows to accept.",
         ),
         click.option("--allow-missing", is_flag=True, help="Fit although shapes of the grid are missing."),
     ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import click
 
 from weft_planner.cli.errors import BadInputError
+from weft_planner.cli.ranges import Finite
 from weft_planner.cli.service import Service
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def scenario_options(verb: Verb) -> Verb:
             default=4000,
             show_default=True,
             help="Rounds of a run; more make intervals smaller.",
+        ),
+        click.option(
+            "--prediction-error",
+            type=Finite(min=0, max=2),
+            default=0.0,
+            metavar="SIGMA",
+            help="Let prefills and slices take other times than the rules predict: lognormal sigma, such as 0.3.",
         ),
     )
     for option in reversed(options):

@@ -35,6 +35,7 @@ def simulate(
     rates: tuple[float, ...],
     seeds: int,
     rounds: int,
+    prediction_error: float,
     output: str,
     **given: Any,
 ) -> int:
@@ -59,7 +60,7 @@ def simulate(
         rules = own if policy is None else policy_from(policy, like=own)
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
-    scenario = Scenario(Sessions(inputs, rounds), Contestant(kind, groups, rules))
+    scenario = Scenario(Sessions(inputs, rounds), Contestant(kind, groups, rules), error=prediction_error)
     tell_excess(service, scenario.contestant.gpus, verb="simulate")
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)
     done: list[LoadRow] = []

@@ -7,15 +7,17 @@ from weft_planner.simulation.loading import load_kernel
 from weft_planner.simulation.statistics import Summary, attainment, summarise
 from weft_planner.stages import Progress
 from weft_planner.study.scenario import Scenario
+from weft_planner.trials import remarks
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRow:
-    """A rate in sessions per second, the summary of its runs, and the attained share of each."""
+    """A rate in sessions per second, the summary of its runs, the attained share of each, what to know of them."""
 
     rate: float
     summary: Summary
     attained: tuple[float, ...]
+    remarks: tuple[str, ...] = ()
 
 
 def load_rows(
@@ -31,4 +33,5 @@ def load_rows(
             outcomes.append(scenario.run(rate, seed))
             progress(what, place * seeds + seed + 1, total)
         reading = scenario.reading
-        yield LoadRow(rate, summarise(outcomes, reading), tuple(attainment(o, reading) for o in outcomes))
+        attained = tuple(attainment(outcome, reading) for outcome in outcomes)
+        yield LoadRow(rate, summarise(outcomes, reading), attained, remarks(outcomes))

@@ -50,11 +50,15 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is simulated; ``speed`` is that of the GPUs against the cost profile's: 0.8 takes a quarter longer."""
+    """What is simulated; ``speed`` is that of the GPUs against the cost profile's: 0.8 takes a quarter longer.
+
+    ``error``: lognormal sigma of what prefills and slices really take against the profile, which the rules go by.
+    """
 
     sessions: Sessions
     contestant: Contestant
     speed: float = 1.0
+    error: float = 0.0
 
     @property
     def name(self) -> str:
@@ -79,7 +83,7 @@ class Scenario:
             SimulationError: the layout contradicts itself.
         """
         inputs = self.sessions.inputs
-        options: Options = replace(options_of(inputs.request, self.contestant), timeline_s=timeline_s)
+        options = replace(self._options, timeline_s=timeline_s)
         return simulate(
             self.sessions.at(rate, seed),
             layout_of(inputs, self.contestant),
@@ -108,8 +112,13 @@ class Scenario:
             seeds=range(seeds),
             reading=self.reading,
             target=inputs.request.slo.attainment,
-            options=options_of(inputs.request, self.contestant),
+            options=self._options,
         )
+
+    @property
+    def _options(self) -> Options:
+        known = options_of(self.sessions.inputs.request, self.contestant)
+        return replace(known, prefill_noise_sigma=self.error, chunk_noise_sigma=self.error)
 
     def _profiles(self, profiles: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:
         if self.speed == 1.0:

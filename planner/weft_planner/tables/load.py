@@ -9,7 +9,7 @@ from weft_planner.simulation.statistics import Percentiles, Summary
 from weft_planner.study.load import LoadRow
 from weft_planner.study.scenario import Scenario
 from weft_planner.tables import figures
-from weft_planner.tables.writing import QUIET, Cell, Part, Rows, Words, held
+from weft_planner.tables.writing import NOTICE, QUIET, Cell, Part, Rows, Words, held
 
 Json = dict[str, object]
 
@@ -38,6 +38,9 @@ def _parts(scenario: Scenario, rows: Sequence[LoadRow], name: str) -> Iterator[P
         f"{events:,} events in all. HELD: at least {slo.attainment:.0%} within the SLO.",
         style=QUIET,
     )
+    for remark in dict.fromkeys(remark for row in rows for remark in row.remarks):
+        at = ", ".join(f"{row.rate:.3g}/s" for row in rows if remark in row.remarks)
+        yield Words(f"at {at}: {remark}.", lead="Note:", style=NOTICE)
     for note in request.workload.assumptions:
         yield Words(f"{note[0].upper()}{note[1:]}.", lead="Note:", style=QUIET)
 
@@ -75,7 +78,7 @@ def load_body(scenario: Scenario, rows: Sequence[LoadRow], *, complete: bool) ->
         "gpus": contestant.gpus,
         "policy": str(contestant.policy),
         "complete": complete,
-        "rates": [{"arrivalRate": row.rate, **summary_body(row.summary)} for row in rows],
+        "rates": [{"arrivalRate": row.rate, **summary_body(row.summary), "remarks": list(row.remarks)} for row in rows],
     }
 
 
