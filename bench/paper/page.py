@@ -119,7 +119,7 @@ def _uplift(scores: Sequence[Score]) -> str:
         modes=_modes(scores),
         error=PREDICTION_ERROR,
         careful=CAREFUL_SHARE,
-        worth=WORTH_A_CHANGE - 1,
+        worth=100 * (WORTH_A_CHANGE - 1),
         planned=words.PLANNED.format(figures=planned) if any(s.plan for s in first) else "",
         first=names[0],
         cells=_table(columns, rows),
