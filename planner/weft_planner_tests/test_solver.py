@@ -5,8 +5,11 @@ import sys
 import pytest
 
 from weft_planner import scip
-from weft_planner.program import Program, program_from_json, program_to_json
+from weft_planner.candidates import Limits
+from weft_planner.program import Program, Solved, program_from_json, program_to_json
+from weft_planner.search import Search
 from weft_planner.solver import Solver
+from weft_planner_tests.test_programs import candidate
 
 
 def program(*, lower: float = 3.5) -> Program:
@@ -63,3 +66,26 @@ def test_an_error_of_one_program_leaves_the_solver_alone() -> None:
         with pytest.raises(scip.SolverError, match="no solution in time"):
             solver.solve(program(), time_limit_s=1)
         assert solver.solve(program(), time_limit_s=1) is None
+
+
+class Limited:
+    """A solver that ends at a limit with everything chosen."""
+
+    def __init__(self, *, by_clock: bool) -> None:
+        self.by_clock = by_clock
+
+    def solve(self, program: Program, *, time_limit_s: float) -> Solved:
+        assert time_limit_s > 0
+        return Solved((1.0,) * len(program.variables), 0.0, optimal=False, by_clock=self.by_clock)
+
+
+@pytest.mark.parametrize(
+    ("by_clock", "said"), [(False, "limit of branches"), (True, "the same request may get another plan elsewhere")]
+)
+def test_a_plan_says_which_limit_ended_the_search(by_clock: bool, said: str) -> None:
+    search = Search(Limited(by_clock=by_clock))
+    one = [candidate("prefill", 1, 1, 0.1)], [candidate("decode", 1, 1, 0.1)]
+    limits = Limits(2, {"a": (2,)}, {"prefill": (1, None), "decode": (1, None)})
+    assert len(search.pairs(*one, limits=limits, objective="latency", count=1)) == 1
+    assert search.how == "incumbent"
+    assert said in search.notes[0]
