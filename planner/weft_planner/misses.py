@@ -1,7 +1,7 @@
 """Say why the best plan misses the SLO: which threshold, the nearest SLO that holds, the GPUs that would hold it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from weft_planner.inputs import Inputs, prepare
 from weft_planner.judging import Judged
 from weft_planner.reasons import thresholds
 from weft_planner.search import Search
-from weft_planner.shortlist import Groups, least_gpus, prune
+from weft_planner.shortlist import Groups, Pruned, least_gpus, prune
 from weft_planner.trials import Trials, reading_of
 from weft_planner.verdicts import units_of
 from weft_planner.workload import Request
@@ -22,6 +22,8 @@ MOST_GPUS = 1024
 MARGIN = 1.03
 """A relaxed threshold is this much above what was seen; it is raised in such steps until the simulation holds it."""
 STEPS = 24
+OTHERS = 4
+"""Layouts of the best latencies by phases from which the nearest SLO is looked for, beside the plan's own."""
 FAR = 100.0
 """An SLO this many times as lax is none: the queue grows for as long as one looks."""
 
@@ -35,11 +37,12 @@ class _Nearest:
     binding: Constraint
 
 
-def shortfall_of(inputs: Inputs, trials: Trials, best: Judged, search: Search) -> Shortfall:
+def shortfall_of(pruned: Pruned, trials: Trials, best: Judged) -> Shortfall:
     """Return what keeps the best plan from holding the SLO, and what would do."""
+    inputs, search = pruned.inputs, pruned.search
     request = inputs.request
     overloaded = trials.overloaded(best.contestant, request.workload.arrival_rate)
-    nearest = None if overloaded else _nearest(inputs, trials, best)
+    nearest = None if overloaded else _nearest(pruned, trials, best)
     enough = _enough_gpus(inputs, search, best)
     binding: Constraint = nearest.binding if nearest is not None else "gpus"
     if request.budget_per_hour is not None and enough is not None and enough <= request.capacity.gpus:
@@ -64,11 +67,26 @@ def shortfall_of(inputs: Inputs, trials: Trials, best: Judged, search: Search) -
     )
 
 
-def _nearest(inputs: Inputs, trials: Trials, best: Judged) -> _Nearest | None:
-    """Return the nearest SLO that this very layout holds: one threshold where that is enough, else both in proportion.
+def _nearest(pruned: Pruned, trials: Trials, best: Judged) -> _Nearest | None:
+    """Return the nearest SLO that these GPUs hold: one threshold where that is enough, else both in proportion.
 
-    Rules look at the thresholds, so each try is simulated anew, a step further until it holds.
+    Rules look at the thresholds: which layout comes closest to an SLO that none holds tells little of a laxer one. So
+    those that the phases rank best are tried too, from what the phases alone need.
     """
+    found = _from(pruned.inputs, best.contestant, *_seen(pruned.inputs, trials, best), nearer=None)
+    if best.contestant.kind != "disaggregated":
+        return found
+    for layout in pruned.best(OTHERS):
+        shares = layout.prefill.share, layout.decode.share
+        if max(shares) < FAR:
+            other = replace(best.contestant, groups=layout.groups)
+            factors = max(1.0, shares[0]), max(1.0, shares[1])
+            found = _from(pruned.inputs, other, factors, (shares[0] > 1, shares[1] > 1), nearer=found) or found
+    return found
+
+
+def _seen(inputs: Inputs, trials: Trials, best: Judged) -> tuple[tuple[float, float], tuple[bool, bool]]:
+    """Return by how much (TTFT, ITL) must be laxer, from the runs of the best plan, and which of them may go on."""
     slo = inputs.request.slo
     runs = [units_of(outcome, reading_of(inputs.request)) for outcome in trials.outcomes(best.contestant)]
     ttft = np.concatenate([run.ttft / run.ttft_slo for run in runs])
@@ -76,19 +94,41 @@ def _nearest(inputs: Inputs, trials: Trials, best: Judged) -> _Nearest | None:
     relaxed = _least_factors(ttft, itl, slo.attainment)
     if slo.itl_statistic == "p95" and relaxed[1] > 1:
         relaxed = relaxed[0], 1.0  # a share of gaps, not a time: begin at the threshold and step
-    binding: Constraint = "ttft" if relaxed[0] >= relaxed[1] else "itl"
-    loosen_ttft, loosen_itl = relaxed[0] > 1, itl_misses(itl, slo.attainment)
-    factors = list(relaxed)
+    return relaxed, (relaxed[0] > 1, itl_misses(itl, slo.attainment))
+
+
+def _from(
+    inputs: Inputs,
+    contestant: Contestant,
+    factors: tuple[float, float],
+    loosen: tuple[bool, bool],
+    *,
+    nearer: _Nearest | None,
+) -> _Nearest | None:
+    """Return the first SLO that a layout holds, step by step from factors on (TTFT, ITL); None beyond ``nearer``.
+
+    Each try is simulated anew. Where the phases need neither threshold laxer, both are: they disturb each other.
+    """
+    slo = inputs.request.slo
+    steps = loosen if any(loosen) else (True, True)
+    binding: Constraint = "ttft" if factors[0] >= factors[1] else "itl"
+    most = FAR if nearer is None else max(nearer.ttft / slo.ttft, nearer.itl / slo.itl)
     for _ in range(STEPS):
-        factors = [f * MARGIN if loosen else 1.0 for f, loosen in zip(factors, (loosen_ttft, loosen_itl), strict=True)]
-        if max(factors) > FAR or not all(math.isfinite(f) for f in factors):
+        factors = factors[0] * (MARGIN if steps[0] else 1.0), factors[1] * (MARGIN if steps[1] else 1.0)
+        if not max(factors) < most:  # nor where one is not a number
             return None
         tried = _Nearest(_figure(slo.ttft * factors[0]), _figure(slo.itl * factors[1]), binding)
         request = changed(changed(inputs.request, "slo.ttft", tried.ttft), "slo.itl", tried.itl)
-        shares = Trials(inputs.asking(request)).attained([best.contestant], request.workload.arrival_rate, full=True)
-        if sum(shares[0]) / len(shares[0]) >= slo.attainment:
+        trials = Trials(inputs.asking(request))
+        if _holds(trials, contestant, request, full=False) and _holds(trials, contestant, request, full=True):
             return tried
     return None
+
+
+def _holds(trials: Trials, contestant: Contestant, request: Request, *, full: bool) -> bool:
+    """Tell whether a layout holds a request's SLO: in a run of one seed, or of all of them."""
+    (shares,) = trials.attained([contestant], request.workload.arrival_rate, full=full)
+    return sum(shares) / len(shares) >= request.slo.attainment
 
 
 def _least_factors(ttft: Floats, itl: Floats, goal: float) -> tuple[float, float]:

@@ -17,6 +17,8 @@ BEST = 6
 """Layouts of form A on all GPUs that are simulated: beyond, the phases' latencies rank them far behind."""
 PROMISING = 12
 """Layouts that promise the highest goodput, with another split or other degrees than form A's."""
+PROMISING_FEWER = 2
+"""The same on fewer or more GPUs than there are, to tell how many would do."""
 OF_A_PAIR = 2
 """Of them with the same pair of degrees and pools: the estimate ranks splits better than degrees."""
 MOSTLY_REMOTE = ("remote-jsq", "ampd", "always-remote")
@@ -136,16 +138,23 @@ def thrifty(pruned: Pruned, holds: Callable[[Groups], bool]) -> list[Groups]:
 
 
 def least_gpus(pruned: Pruned, holds: Callable[[Groups], bool]) -> int | None:
-    """Return the fewest GPUs whose best layout holds the SLO, None when none does; ``holds`` simulates."""
-    return _least(pruned.limits.gpus, lambda gpus: pruned.within(1, gpus=gpus), holds)
+    """Return the fewest GPUs of which a layout holds the SLO, None when none does; ``holds`` simulates.
+
+    Tried are the layout of the best latency and those that promise the highest goodput: one alone may suit no rule.
+    """
+
+    def best(gpus: int) -> list[Groups]:
+        fewer = replace(pruned, limits=replace(pruned.limits, gpus=min(gpus, pruned.limits.gpus)))
+        return list(dict.fromkeys([*pruned.within(1, gpus=gpus), *fewer.promising(PROMISING_FEWER)]))
+
+    return _least(pruned.limits.gpus, best, holds)
 
 
 def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool]) -> int | None:
-    """Return the least size at which the best layout holds, by halving; None when even the largest does not."""
+    """Return the least size at which one of the best layouts holds, by halving; None when not even the largest does."""
 
     def enough(size: int) -> bool:
-        found = best(size)
-        return bool(found) and holds(found[0])
+        return any(holds(groups) for groups in best(size))
 
     if not enough(most):
         return None

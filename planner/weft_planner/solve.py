@@ -94,7 +94,7 @@ def solve(
             if chosen is None:
                 raise _nothing_runs(judged[0])
             ranked = [chosen, *(one for one in judged if one is not chosen)]
-            shortfall = None if chosen.predicted.slo_met else shortfall_of(inputs, trials, chosen, search)
+            shortfall = None if chosen.predicted.slo_met else shortfall_of(pruned, trials, chosen)
         except CostProfileError as error:
             raise Infeasible("ProfileInvalid", f"profile.{error}") from error
     return _plan(inputs, ranked, search, shortfall, top=top), dict(inputs.profiles)
