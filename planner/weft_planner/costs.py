@@ -1,8 +1,9 @@
 """Get the cost profiles that a plan is made with: those given, or ones derived from GPU and model."""
 
+import contextlib
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from weft_core.analytic import ModelDoesNotFit, derive_profile, smallest_degree
@@ -14,6 +15,7 @@ from weft_core.gpus import GPUS, Gpu
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_from_json
+from weft_core.shortfall import Remedy
 from weft_planner.infeasible import Infeasible
 from weft_planner.request_parts import Analytic, Model, Pool
 from weft_planner.workload import Request
@@ -64,8 +66,22 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
     if not derived:
-        raise Infeasible("ModelDoesNotFit", "; ".join(refusals))
+        remedies = tuple(_larger_degrees(request, model, efficiency))
+        raise Infeasible("ModelDoesNotFit", "; ".join(refusals), remedies=remedies)
     return {pool.name: derived[gpu] for pool in request.capacity.pools if (gpu := _gpu_of(pool)) in derived}
+
+
+def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Efficiency) -> Iterator[Remedy]:
+    """Yield for each pool the least power of two, added to its degrees, at which two workers and the context fit."""
+    for place, pool in enumerate(request.capacity.pools):
+        degree = 2 * max(pool.degrees)
+        while degree <= min(pool.gpus_per_node, request.capacity.gpus // 2):
+            with contextlib.suppress(ModelDoesNotFit):
+                profile = derive_profile(model, _gpu_of(pool), degrees=[degree], efficiency=efficiency)
+                if profile.kv_capacity(degree) >= request.model.max_model_len:
+                    yield Remedy(f"capacity.pools.{place}.degrees", [*pool.degrees, degree])
+                    break
+            degree *= 2
 
 
 def session_tokens(request: Request) -> float:

@@ -88,6 +88,7 @@ def solve(
             if early is not None:
                 early(pruned.best(EARLY))
             load_kernel(tell)
+            tell("trying layouts in short runs", 0, 1)
             trials = Trials(inputs)
             judged = judge(pruned, trials, progress=tell)
             chosen = next((one for one in judged if one.contestant.runnable), None)

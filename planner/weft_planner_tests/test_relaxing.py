@@ -44,6 +44,7 @@ CASES: list[tuple[Constraint, str, dict[str, Any]]] = [
         {"capacity.gpus": 9, "capacity.pools": pools({"degrees": [4], "gpusPerNode": 6})},
     ),
     ("memory", "ContextDoesNotFit", {"model.maxModelLen": 10_000_000}),
+    ("memory", "ModelDoesNotFit", {"capacity.pools.0.degrees": [1]}),
     ("roles", "NoPoolForRole", {"capacity.pools.0.roles": ["decode"]}),
     (
         "engine",
