@@ -91,7 +91,7 @@ async def test_mixed_steps_are_measured_on_an_engine_that_has_them() -> None:
             batch=cell.batch, context=cell.context, chunk=cell.chunk, chunk_history=cell.history, degree=1
         )
         errors.append(abs(row.seconds / right - 1))
-    assert sorted(errors)[len(errors) // 2] < 0.1
+    assert sorted(errors)[len(errors) // 2] < 0.2
 
 
 async def test_an_engine_that_prefills_alone_has_no_mixed_steps() -> None:
