@@ -117,7 +117,7 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
     if "planning" in parts:
         results.timed = layouts.timed(extent.sizes, runs=len(extent.ppd_seeds))
     if "table2" in parts:
-        results.ranked = layouts.ranked(extent.rates)
+        results.ranked = layouts.ranked(extent.rates, CELLS[: extent.cells])
     if "ppd" in parts:
         workloads = dict(list(ppd.conversations().items())[: extent.ppd_workloads])
         results.changes = ppd.table(extent.ppd_seeds, workloads)

@@ -16,7 +16,7 @@ from weft_planner.workload import Request
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a fifth of the usual rounds, for half as many layouts."""
     for module, name, value in (
-        (inputs, "PHASE_ROUNDS", 800),
+        (inputs, "PHASE_ROUNDS", 600),
         (trials, "SIEVE_ROUNDS", 120),
         (trials, "ROUNDS", 320),
         (trials, "MOST_ROUNDS", 1600),
