@@ -46,7 +46,7 @@ def details(one: Comparison) -> str:
 def main() -> int:
     """Measure and print; return 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policies", default="remote-jsq,weft,ampd", help="separated by commas (default %(default)s)")
+    parser.add_argument("--policies", default="remote-jsq,weft", help="separated by commas (default %(default)s)")
     parser.add_argument("--loads", default="0.8,0.55,0.3", help="shares of the capacity (default %(default)s)")
     parser.add_argument("--rounds", type=float, default=180.0, help="at each load, on average (default %(default)s)")
     parser.add_argument("--prefill", type=int, default=2, help="prefill workers (default %(default)s)")
