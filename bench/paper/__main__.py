@@ -16,7 +16,7 @@ from bench.paper.cells import CELLS, SETTINGS, Length
 from bench.paper.page import Results, write
 from bench.paper.regret import Regret, regret
 
-from weft_planner.infeasible import Infeasible
+from weft_planner.request.infeasible import Infeasible
 
 PARTS = ("uplift", "ppd", "planning", "table2", "regret")
 PAGE = Path(__file__).with_name("RESULTS.md")

@@ -11,11 +11,11 @@ from weft_core.cost import CostProfile
 from weft_core.efficiency import Efficiency
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_planner.presets import preset
-from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import Layout, Options, SloClass, layout_of
 from weft_planner.simulation.options import Handover
-from weft_planner.traffic import Workload
+from weft_planner.workload.presets import preset
+from weft_planner.workload.sessions import Sample, Size, draw
+from weft_planner.workload.traffic import Workload
 
 GPU = "nvidia-h20"
 GPUS_PER_NODE = 8

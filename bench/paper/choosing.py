@@ -17,13 +17,13 @@ from weft_core.plan import PlannedGroup
 from weft_core.policies.catalogue import MODES
 from weft_core.policies.weft import STATISTICS
 from weft_core.slo import Reading
-from weft_planner.contest import STEP, Standing, finalists, goodputs
-from weft_planner.contestants import Contestant, runnable_policies
-from weft_planner.inputs import prepare
+from weft_planner.contest.contestants import Contestant, runnable_policies
+from weft_planner.contest.rounds import STEP, Standing, finalists, goodputs
+from weft_planner.contest.trials import Trials
+from weft_planner.plan.solve import solve
+from weft_planner.programs.inputs import prepare
+from weft_planner.request.reading import Request, request_of
 from weft_planner.simulation import AMPD, Layout, PolicyChoice, layout_of
-from weft_planner.solve import solve
-from weft_planner.trials import Trials
-from weft_planner.workload import Request, request_of
 
 PLANNING_SEED = 1000
 """First of the planner's seeds; scoring uses small numbers."""

@@ -13,13 +13,13 @@ from bench.paper.goodputs import MEAN
 from bench.paper.published import PLANNING_SECONDS
 
 from weft_core.plan import PlannedGroup
-from weft_planner.inputs import prepare
-from weft_planner.presets import preset
-from weft_planner.search import Search
-from weft_planner.shortlist import prune
-from weft_planner.solve import solve
-from weft_planner.solver import Solver
-from weft_planner.workload import Request, request_of
+from weft_planner.contest.shortlist import prune
+from weft_planner.plan.solve import solve
+from weft_planner.programs.inputs import prepare
+from weft_planner.programs.search import Search
+from weft_planner.programs.solver import Solver
+from weft_planner.request.reading import Request, request_of
+from weft_planner.workload.presets import preset
 
 TOP = 3
 RATES = (0.2, 0.4, 0.6, 0.8, 1.2, 2.4)

@@ -12,10 +12,10 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_planner.presets import presets
-from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import Layout, Options, PolicyChoice, SloClass, layout_of, simulate
-from weft_planner.traffic import Workload
+from weft_planner.workload.presets import presets
+from weft_planner.workload.sessions import Sample, Size, draw
+from weft_planner.workload.traffic import Workload
 
 LINK = 25e9
 """Bytes per second of KV between two GPUs, before the link's efficiency: an assumption that carries the table."""

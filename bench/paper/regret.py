@@ -11,15 +11,15 @@ from bench.paper.goodputs import GOAL, MEAN, OCTAVES, PER_OCTAVE, Carried, rate_
 
 from weft_core.plan import PlannedGroup
 from weft_core.slo import Slo
-from weft_planner.carrying import Carrying
-from weft_planner.contestants import Contestant, layout_of
-from weft_planner.inputs import Inputs, prepare
-from weft_planner.sessions import Sample, Size, draw
+from weft_planner.contest.carrying import Carrying
+from weft_planner.contest.contestants import Contestant, layout_of
+from weft_planner.contest.trials import options_of, slo_classes
+from weft_planner.plan.solve import solve
+from weft_planner.programs.inputs import Inputs, prepare
+from weft_planner.request.reading import Request, request_of
 from weft_planner.simulation import PolicyChoice, simulate
 from weft_planner.simulation.statistics import attainment
-from weft_planner.solve import solve
-from weft_planner.trials import options_of, slo_classes
-from weft_planner.workload import Request, request_of
+from weft_planner.workload.sessions import Sample, Size, draw
 
 MODELS = ("Qwen/Qwen3-8B", "Qwen/Qwen3-32B", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct",
           "mistralai/Mixtral-8x7B-Instruct-v0.1", "Qwen/Qwen3-30B-A3B")  # fmt: skip

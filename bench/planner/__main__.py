@@ -19,12 +19,12 @@ from bench.paper.cells import CELLS, SETTINGS, Length, costs_of, sample_at
 from bench.paper.layouts import large_request
 from bench.paper.page import machine
 
-from weft_planner.inputs import prepare
-from weft_planner.search import Search
-from weft_planner.shortlist import BEST, prune
+from weft_planner.contest.shortlist import BEST, prune
+from weft_planner.plan.solve import solve
+from weft_planner.programs.inputs import prepare
+from weft_planner.programs.search import Search
+from weft_planner.programs.solver import Solver
 from weft_planner.simulation import PolicyChoice, simulate
-from weft_planner.solve import solve
-from weft_planner.solver import Solver
 
 PLAN_S = {8: None, 16: None, 32: 5.0, 64: None, 128: None, 256: 30.0}
 EVENTS_PER_S = 1e6
@@ -35,7 +35,7 @@ COLD = """
 import resource, time
 began = time.perf_counter()
 from bench.paper.layouts import large_request
-from weft_planner.solve import solve
+from weft_planner.plan.solve import solve
 solve(large_request({gpus}))
 print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """

@@ -15,9 +15,9 @@ from weft_e2e.agreement.waiting import core_wait_s
 from weft_e2e.demo.engines import EnginePace
 from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_mock.tokenizer import chat_ids, filler
-from weft_planner.sessions import Sample
 from weft_planner.simulation import Outcome
 from weft_planner.simulation.outcome import LOCAL
+from weft_planner.workload.sessions import Sample
 
 SCENARIO = default_scenario()
 

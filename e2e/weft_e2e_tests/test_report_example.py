@@ -12,8 +12,8 @@ from weft_e2e.demo.settings import EXAMPLE, TRACE_LIMITS, Settings, repository_r
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_operator.api.service import DisaggInferenceService
 from weft_planner.cli import running
-from weft_planner.traffic import Workload
-from weft_planner.workload_file import request_form
+from weft_planner.workload.file import request_form
+from weft_planner.workload.traffic import Workload
 
 
 def test_the_example_is_planned_for_the_sessions_of_the_default_demo() -> None:

@@ -18,7 +18,7 @@ from weft_operator.planning.child import Answer, Planned, Refused
 from weft_operator.planning.request import Request, planner_request, request_hash
 from weft_operator.reasons import PLANNED
 from weft_operator.status import Verdict, plan_summary
-from weft_planner.request_error import RequestError
+from weft_planner.request.error import RequestError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from weft_operator.planning.request import planner_request
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, rich_service, service, traced_service, vllm_service
-from weft_planner.workload import request_of
+from weft_planner.request.reading import request_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))
 

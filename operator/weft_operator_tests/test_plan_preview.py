@@ -11,8 +11,8 @@ from weft_operator.manifest import Manifest
 from weft_operator.planning.request import planner_request
 from weft_operator_tests.samples import PROFILE_JSON
 from weft_operator_tests.valid import PROFILE, changed, pools_service, rich_service, service, spec, vllm_service
-from weft_planner.manifest import request_from_service
-from weft_planner.workload import Request, request_of
+from weft_planner.request.manifest import request_from_service
+from weft_planner.request.reading import Request, request_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MINIMAL = """

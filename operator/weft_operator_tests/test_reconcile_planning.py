@@ -12,7 +12,7 @@ from weft_operator.planning.request import planner_request
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.valid import PROFILE, REMOVED, changed, rich_service, service, spec, traced_service
 from weft_operator_tests.world import World, serving, summary
-from weft_planner.workload import request_of
+from weft_planner.request.reading import request_of
 
 
 @pytest.mark.parametrize(

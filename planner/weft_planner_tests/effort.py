@@ -7,9 +7,11 @@ import pytest
 
 from weft_core.cost import CostProfile
 from weft_core.plan import Plan
-from weft_planner import inputs, judging, shortlist, solve, trials
-from weft_planner.solver import Solver
-from weft_planner.workload import Request
+from weft_planner.contest import judging, shortlist, trials
+from weft_planner.plan import solve
+from weft_planner.programs import inputs
+from weft_planner.programs.solver import Solver
+from weft_planner.request.reading import Request
 
 
 @pytest.fixture(autouse=True)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from weft_core.plan import ROLES, Objective, Role
-from weft_planner import form_a, form_b, scip
-from weft_planner.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
-from weft_planner.enumeration import best_layouts, loaded
-from weft_planner.mixed import Kind, Level, Mixed
-from weft_planner.pairs import feasible
-from weft_planner.placement import slots
-from weft_planner.program import Program
-from weft_planner.tau import Tau
+from weft_planner.phases.tau import Tau
+from weft_planner.programs import form_a, form_b, scip
+from weft_planner.programs.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
+from weft_planner.programs.enumeration import best_layouts, loaded
+from weft_planner.programs.mixed import Kind, Level, Mixed
+from weft_planner.programs.pairs import feasible
+from weft_planner.programs.placement import slots
+from weft_planner.programs.program import Program
 
 POOLS = ("a", "b")
 TAU = Tau(1.0, 1.0, 0.5)

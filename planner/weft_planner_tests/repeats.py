@@ -54,10 +54,11 @@ def random_body(seed: int) -> dict[str, Any]:
 
 def serve() -> int:
     """Answer requests, one JSON object per line, with short simulations."""
-    from weft_planner import inputs, judging, shortlist, trials
-    from weft_planner.solve import answer
-    from weft_planner.solver import Solver
-    from weft_planner.workload import request_of
+    from weft_planner.contest import judging, shortlist, trials
+    from weft_planner.plan.solve import answer
+    from weft_planner.programs import inputs
+    from weft_planner.programs.solver import Solver
+    from weft_planner.request.reading import request_of
 
     inputs.PHASE_ROUNDS = 200
     trials.SIEVE_ROUNDS, trials.ROUNDS, trials.MOST_ROUNDS, trials.SHORTEST_S = 40, 80, 120, 0.5

@@ -3,8 +3,8 @@
 import copy
 from typing import Any
 
-from weft_planner.traffic import Workload
-from weft_planner.workload import Request, request_of
+from weft_planner.request.reading import Request, request_of
+from weft_planner.workload.traffic import Workload
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 

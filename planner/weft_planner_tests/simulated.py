@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
-from weft_planner.distributions import Floats
-from weft_planner.sessions import Sample
 from weft_planner.simulation import SloClass
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import Sample
 
 TRANSFER = TransferCost(0.004, 2e-6)
 Rounds = Sequence[tuple[float, float, float]]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.plan import PlannedGroup, canonical_json, plan_from_json
-from weft_planner.packing import pack
-from weft_planner.placement import node_sizes
-from weft_planner.workload import request_of
+from weft_planner.programs.packing import pack
+from weft_planner.programs.placement import node_sizes
+from weft_planner.request.reading import request_of
 from weft_planner_tests.effort import answered
 
 pytestmark = pytest.mark.timeout(120)  # whole plans, on busy machines too

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from weft_planner import checks, cli
-from weft_planner.workload import request_of
+from weft_planner import cli
+from weft_planner.request import checks
+from weft_planner.request.reading import request_of
 from weft_planner_tests.effort import answered
 from weft_planner_tests.requests import body
 

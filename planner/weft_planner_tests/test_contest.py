@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from weft_core.plan import PlannedGroup, Prediction
 from weft_core.prediction import Estimate
-from weft_planner import judging
-from weft_planner.carrying import Carrying
-from weft_planner.contest import DESCENT, DESCENTS, STEP, TOP_RUNG, Bracket, finalists, goodputs
-from weft_planner.contestants import Contestant
-from weft_planner.inputs import prepare
-from weft_planner.judging import Judged
-from weft_planner.shortlist import Pruned
+from weft_planner.contest import judging
+from weft_planner.contest.carrying import Carrying
+from weft_planner.contest.contestants import Contestant
+from weft_planner.contest.judging import Judged
+from weft_planner.contest.rounds import DESCENT, DESCENTS, STEP, TOP_RUNG, Bracket, finalists, goodputs
+from weft_planner.contest.shortlist import Pruned
+from weft_planner.contest.trials import Trials
+from weft_planner.programs.inputs import prepare
 from weft_planner.simulation.layout import PolicyChoice
-from weft_planner.trials import Trials
 from weft_planner_tests.requests import request
 
 POLICY = PolicyChoice(mode="ia")

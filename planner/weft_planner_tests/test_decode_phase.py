@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from weft_core.cost import DecodePiece, DegreeCosts, PrefillPiece
-from weft_planner.decode_phase import simulate_decode
-from weft_planner.distributions import Floats
-from weft_planner.sessions import Sample, draw
+from weft_planner.phases.decode import simulate_decode
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import Sample, draw
 from weft_planner_tests.requests import workload
 from weft_planner_tests.simulated import lifetimes
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from weft_planner.engines import TABLE, barred_pairs, blocks_pair
-from weft_planner.request_parts import Engine
+from weft_planner.request.engines import TABLE, barred_pairs, blocks_pair
+from weft_planner.request.parts import Engine
 
 
 def engine(**fields: Any) -> Engine:

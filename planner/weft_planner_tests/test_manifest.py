@@ -8,8 +8,8 @@ from weft_core.analytic import derive_profile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
-from weft_planner.manifest import choose_service, read_documents, request_from_service
-from weft_planner.workload import RequestError
+from weft_planner.request.manifest import choose_service, read_documents, request_from_service
+from weft_planner.request.reading import RequestError
 from weft_planner_tests.requests import LLAMA
 from weft_planner_tests.test_cli import SERVICE
 

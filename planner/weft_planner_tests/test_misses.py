@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Plan
-from weft_planner.changing import changed
-from weft_planner.solve import solve
+from weft_planner.plan.changing import changed
+from weft_planner.plan.solve import solve
 from weft_planner_tests.requests import request
 
 pytestmark = pytest.mark.timeout(300)  # the first plan of a fresh checkout compiles the simulator

@@ -5,8 +5,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_planner.packing import divide_each_other, holds, pack
-from weft_planner.placement import placeable, slots_suffice
+from weft_planner.programs.packing import divide_each_other, holds, pack
+from weft_planner.programs.placement import placeable, slots_suffice
 
 
 def possible(nodes: list[int], workers: list[int]) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_planner.placement import node_sizes, placeable
+from weft_planner.programs.placement import node_sizes, placeable
 
 
 def test_nodes_are_full_but_for_the_last() -> None:

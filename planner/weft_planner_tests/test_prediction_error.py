@@ -3,15 +3,15 @@
 import pytest
 
 from weft_core.plan import PlannedGroup
-from weft_planner.contestants import CAREFUL_SHARE, Contestant, other_kinds, runnable_policies
-from weft_planner.inputs import prepare
+from weft_planner.contest.contestants import CAREFUL_SHARE, Contestant, other_kinds, runnable_policies
+from weft_planner.contest.trials import Trials
+from weft_planner.programs.inputs import prepare
+from weft_planner.request.reading import Request
 from weft_planner.simulation import SimulationError
 from weft_planner.simulation.inputs import share_of_slices
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.options import Options
 from weft_planner.study.naming import policy_of
-from weft_planner.trials import Trials
-from weft_planner.workload import Request
 from weft_planner_tests.requests import request
 
 GROUPS = (PlannedGroup("prefill", 4, 2, "h20"), PlannedGroup("decode", 8, 1, "h20"))

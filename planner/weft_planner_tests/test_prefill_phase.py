@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from weft_planner.distributions import Floats
-from weft_planner.prefill_phase import simulate_prefill
-from weft_planner.sessions import Sample, draw
+from weft_planner.phases.prefill import simulate_prefill
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import Sample, draw
 from weft_planner_tests.requests import workload
 
 

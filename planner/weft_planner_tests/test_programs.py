@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.plan import ROLES, Objective, Role
-from weft_planner import form_a, form_b, scip
-from weft_planner.candidates import CEILING, Candidate, Layout, Limits, share_of_slo
-from weft_planner.enumeration import greedy_mixed
-from weft_planner.mixed import Kind, Level
-from weft_planner.program import Program
-from weft_planner.tau import Tau
+from weft_planner.phases.tau import Tau
+from weft_planner.programs import form_a, form_b, scip
+from weft_planner.programs.candidates import CEILING, Candidate, Layout, Limits, share_of_slo
+from weft_planner.programs.enumeration import greedy_mixed
+from weft_planner.programs.mixed import Kind, Level
+from weft_planner.programs.program import Program
 from weft_planner_tests.instances import best_mixed, check_form_a, check_form_b, optimum
 
 TAU = Tau(1.0, 1.0, 0.5)

@@ -5,11 +5,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from weft_planner import scip
-from weft_planner.inputs import Inputs, prepare
-from weft_planner.promise import Promise
-from weft_planner.search import Search
-from weft_planner.shortlist import Pruned, prune
+from weft_planner.contest.shortlist import Pruned, prune
+from weft_planner.programs import scip
+from weft_planner.programs.inputs import Inputs, prepare
+from weft_planner.programs.promise import Promise
+from weft_planner.programs.search import Search
 from weft_planner_tests.requests import request
 
 

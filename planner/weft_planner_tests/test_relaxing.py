@@ -11,14 +11,14 @@ from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import Constraint
-from weft_planner import scip
-from weft_planner.changing import changed
-from weft_planner.infeasible import Infeasible
-from weft_planner.inputs import prepare
-from weft_planner.relaxing import explain_no_layout
-from weft_planner.search import Search
-from weft_planner.shortlist import prune
-from weft_planner.workload import Request
+from weft_planner.contest.shortlist import prune
+from weft_planner.plan.changing import changed
+from weft_planner.plan.relaxing import explain_no_layout
+from weft_planner.programs import scip
+from weft_planner.programs.inputs import prepare
+from weft_planner.programs.search import Search
+from weft_planner.request.infeasible import Infeasible
+from weft_planner.request.reading import Request
 from weft_planner_tests.requests import request
 
 POOL = {"gpuType": "nvidia-h20", "gpusPerNode": 8}

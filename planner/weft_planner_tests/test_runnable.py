@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Plan, PlannedGroup
-from weft_planner.contestants import Contestant, cannot_run, other_kinds
-from weft_planner.inputs import Inputs, prepare
+from weft_planner.contest.contestants import Contestant, cannot_run, other_kinds
+from weft_planner.programs.inputs import Inputs, prepare
 from weft_planner_tests.effort import solved
 from weft_planner_tests.requests import request
 

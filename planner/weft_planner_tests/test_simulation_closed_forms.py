@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from weft_core.cost import DecodePiece, PrefillPiece, TransferCost
-from weft_planner.distributions import Floats
-from weft_planner.sessions import Sample
 from weft_planner.simulation import Layout, Options, PolicyChoice, SloClass, Worker, simulate
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import profile
 
 SESSIONS = 250_000

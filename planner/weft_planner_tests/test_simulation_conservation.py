@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_planner.sessions import Sample
 from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
 from weft_planner.simulation.inputs import book_of
 from weft_planner.simulation.outcome import DROPPED_TOO_LONG, DROPPED_UNPLACED, NEVER_ARRIVED, SERVED
 from weft_planner.simulation.run import play
+from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 from weft_planner_tests.test_simulation_reference import layouts, options, policies, samples
 

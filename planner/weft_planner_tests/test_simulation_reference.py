@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from weft_core.layouts import LayoutKind
 from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES
-from weft_planner.sessions import Sample
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
+from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference
 from weft_planner_tests.simulated import ONE_CLASS, TWO_CLASSES, profile, sample_of
 

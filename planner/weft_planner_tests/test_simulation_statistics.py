@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from weft_core.slo import Reading, RoundLatency, Slo
 from weft_core.slo import attainment as attainment_of
-from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import (
     AMPD,
     READINGS,
@@ -26,6 +25,7 @@ from weft_planner.simulation import (
     summarise,
 )
 from weft_planner.simulation.statistics import estimate
+from weft_planner.workload.sessions import Sample, Size, draw
 from weft_planner_tests.requests import workload
 from weft_planner_tests.simulated import ONE_CLASS, TWO_CLASSES, profile, sample_of
 

@@ -12,11 +12,11 @@ from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.plan import Plan, plan_from_json
 from weft_core.profile_json import profile_from_json, profile_to_json
-from weft_planner import search, solver
-from weft_planner.contest import CLOSE
-from weft_planner.packing import pack
-from weft_planner.placement import node_sizes
-from weft_planner.solve import solve
+from weft_planner.contest.rounds import CLOSE
+from weft_planner.plan.solve import solve
+from weft_planner.programs import search, solver
+from weft_planner.programs.packing import pack
+from weft_planner.programs.placement import node_sizes
 from weft_planner_tests.effort import answered, solved
 from weft_planner_tests.requests import LLAMA, request
 

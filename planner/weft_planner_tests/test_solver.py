@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from weft_planner import scip
-from weft_planner.candidates import Limits
-from weft_planner.program import Program, Solved, program_from_json, program_to_json
-from weft_planner.search import Search
-from weft_planner.solver import Solver
+from weft_planner.programs import scip
+from weft_planner.programs.candidates import Limits
+from weft_planner.programs.program import Program, Solved, program_from_json, program_to_json
+from weft_planner.programs.search import Search
+from weft_planner.programs.solver import Solver
 from weft_planner_tests.test_programs import candidate
 
 

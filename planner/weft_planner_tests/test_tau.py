@@ -8,8 +8,8 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile, CostProfileError, DegreeCosts
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_planner.sessions import draw
-from weft_planner.tau import PhaseInputs, phase_inputs, prefill_seconds, tau_dec, tau_pre
+from weft_planner.phases.tau import PhaseInputs, phase_inputs, prefill_seconds, tau_dec, tau_pre
+from weft_planner.workload.sessions import draw
 from weft_planner_tests.requests import LLAMA, workload
 
 PROFILE = derive_profile(MODELS[LLAMA], GPUS["nvidia-h20"], degrees=(2, 4, 8))

@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress as Bars
 
-from weft_planner import cli, solve
+from weft_planner import cli
 from weft_planner.cli import progress
 from weft_planner.cli.running import INTERRUPTED
+from weft_planner.plan import solve
 from weft_planner.simulation import compiled, loading
 from weft_planner.stages import COMPILING
 from weft_planner_tests.effort import short_runs

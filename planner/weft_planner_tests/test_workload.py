@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from weft_planner.workload import RequestError, parse_request, request_of
+from weft_planner.request.reading import RequestError, parse_request, request_of
 from weft_planner_tests.requests import body
 
 

@@ -8,8 +8,8 @@ import yaml
 
 from weft_planner.cli.running import run
 from weft_planner.cli.workload import workload
-from weft_planner.traffic import Workload
-from weft_planner.workload_file import read_fragment
+from weft_planner.workload.file import read_fragment
+from weft_planner.workload.traffic import Workload
 from weft_planner_tests.test_workload_presets import trace
 
 

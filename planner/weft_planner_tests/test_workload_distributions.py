@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_planner.arrivals import Renewal, Replayed
-from weft_planner.distributions import (
+from weft_planner.workload.arrivals import Renewal, Replayed
+from weft_planner.workload.distributions import (
     Constant,
     Distribution,
     Empirical,

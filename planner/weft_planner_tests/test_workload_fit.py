@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_planner.distributions import Constant, Empirical, Lognormal
-from weft_planner.fitting import fit_figure
-from weft_planner.sessions import Size, draw
-from weft_planner.trace_fit import Fill, FitOptions, fit_trace
 from weft_planner.traces.reading import parse_trace
 from weft_planner.traces.records import Trace, TraceError
-from weft_planner.traffic import POINTS, Workload
-from weft_planner.workload_file import duration, read_fragment, spec_form, to_yaml
+from weft_planner.workload.distributions import Constant, Empirical, Lognormal
+from weft_planner.workload.file import duration, read_fragment, spec_form, to_yaml
+from weft_planner.workload.fitting import fit_figure
+from weft_planner.workload.sessions import Size, draw
+from weft_planner.workload.trace_fit import Fill, FitOptions, fit_trace
+from weft_planner.workload.traffic import POINTS, Workload
 
 
 def trace_of(sessions: list[list[tuple[int, int, float | None]]], **more: Any) -> Trace:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from weft_planner.manifest import request_from_service
-from weft_planner.presets import UnknownPresetError, preset, presets
-from weft_planner.resolving import resolved, workload_instead
-from weft_planner.traffic import Workload
-from weft_planner.workload import RequestError, request_of
+from weft_planner.request.manifest import request_from_service
+from weft_planner.request.reading import RequestError, request_of
+from weft_planner.workload.presets import UnknownPresetError, preset, presets
+from weft_planner.workload.resolving import resolved, workload_instead
+from weft_planner.workload.traffic import Workload
 from weft_planner_tests.requests import body
 from weft_planner_tests.test_manifest import service
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_planner.sessions import Ints, Sample, Size, draw
-from weft_planner.traffic import Workload
+from weft_planner.workload.sessions import Ints, Sample, Size, draw
+from weft_planner.workload.traffic import Workload
 from weft_planner_tests.requests import workload
 from weft_planner_tests.simulated import lifetimes
 

@@ -19,9 +19,9 @@ from weft_e2e.replay.client import Deadlines, replay
 from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_e2e.stack import Stack
 from weft_mock.tokenizer import filler
-from weft_planner.sessions import Sample
 from weft_planner.simulation import Outcome
 from weft_planner.simulation.outcome import LOCAL, SERVED
+from weft_planner.workload.sessions import Sample
 
 LAG_LIMIT_S = 0.1
 LOST_LIMIT_S = 0.5

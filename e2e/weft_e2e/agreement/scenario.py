@@ -19,9 +19,9 @@ from weft_core.policies.catalogue import DEFAULT_BINDING, POLICIES
 from weft_core.policies.live import LIVE_MODE
 from weft_e2e.agreement.sessions import fitted
 from weft_e2e.stack import StackConfig, StackWorker
-from weft_planner.sessions import Sample, Size, draw
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, goodput, simulate
-from weft_planner.traffic import Gap, Rounds, Tokens, Workload
+from weft_planner.workload.sessions import Sample, Size, draw
+from weft_planner.workload.traffic import Gap, Rounds, Tokens, Workload
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GPU = "nvidia-a100-80"

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_mock.tokenizer import chat_ids
-from weft_planner.sessions import Sample
+from weft_planner.workload.sessions import Sample
 
 FIRST_FRAMING = len(chat_ids([{"role": "user", "content": ""}]))
 """Tokens that the chat template adds to a first prompt: begin, role, end of turn, and the assistant's role."""

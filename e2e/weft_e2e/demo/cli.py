@@ -21,7 +21,7 @@ from weft_e2e.replay.traces import SOURCES, TraceError
 from weft_e2e.waiting import WaitedTooLong
 from weft_planner.cli import running
 from weft_planner.cli.running import INTERRUPTED
-from weft_planner.workload_file import spec_form, to_yaml
+from weft_planner.workload.file import spec_form, to_yaml
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 

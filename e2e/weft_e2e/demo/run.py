@@ -24,8 +24,8 @@ from weft_e2e.replay.workload import fit_workload
 from weft_e2e.service import Service, condition_words, settled
 from weft_e2e.waiting import WaitedTooLong, until
 from weft_mock.tokenizer import filler
-from weft_planner.trace_fit import TraceFit
-from weft_planner.workload_file import spec_form
+from weft_planner.workload.file import spec_form
+from weft_planner.workload.trace_fit import TraceFit
 
 
 def run(settings: Settings, say: Say) -> Facts:

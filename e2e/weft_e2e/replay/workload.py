@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from weft_e2e.replay.sessions import PlannedSession
-from weft_planner.trace_fit import FitOptions, TraceFit, fit_trace
 from weft_planner.traces.records import Round, Session, Trace
+from weft_planner.workload.trace_fit import FitOptions, TraceFit, fit_trace
 
 
 def fit_workload(sessions: Sequence[PlannedSession], *, name: str, within_s: float) -> TraceFit:

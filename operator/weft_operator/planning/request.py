@@ -7,7 +7,7 @@ from weft_core.plan import content_hash
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.planning.nodes import Capacity
-from weft_planner.service_request import request_body
+from weft_planner.request.service import request_body
 
 Request = dict[str, Any]
 

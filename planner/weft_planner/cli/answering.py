@@ -9,7 +9,7 @@ from weft_planner.cli.output import emit
 from weft_planner.cli.service import Service
 
 if TYPE_CHECKING:
-    from weft_planner.candidates import Layout
+    from weft_planner.programs.candidates import Layout
 
 Json = Mapping[str, object]
 
@@ -20,7 +20,7 @@ def solved(service: Service, *, top: int | None, output: str) -> Json | None:
     While the simulator is compiled, the ranking by phases is on stderr: it is there a few seconds after the start.
     """
     from weft_planner.cli.progress import shown
-    from weft_planner.solve import ALTERNATIVES, answer
+    from weft_planner.plan.solve import ALTERNATIVES, answer
     from weft_planner.stages import COMPILING
 
     early: list[Layout] = []

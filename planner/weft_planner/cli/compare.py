@@ -35,7 +35,7 @@ def compare(
     with commas too. Differences to the first are paired by seed. Ctrl-C prints what is done.
     """
     from weft_planner.cli.progress import shown
-    from weft_planner.contestants import Contestant, runnable_policies
+    from weft_planner.contest.contestants import Contestant, runnable_policies
     from weft_planner.study.comparison import Compared, compared
     from weft_planner.study.naming import NamingError, policy_from
     from weft_planner.study.scenario import Scenario, Sessions

@@ -10,13 +10,13 @@ from weft_planner.cli.service import Service
 
 def show_rate_match(service: Service, *, output: str) -> int:
     """Print the matched rates; 0, or 1 when no server holds the SLO."""
-    from weft_planner.costs import profile_of
-    from weft_planner.infeasible import Infeasible
     from weft_planner.rate_match import NoMatch, match_rates, rounds_of
     from weft_planner.rate_match.json_form import body_of
-    from weft_planner.sessions import draw
+    from weft_planner.request.costs import profile_of
+    from weft_planner.request.infeasible import Infeasible
     from weft_planner.tables import refusal_parts, text_of
     from weft_planner.tables.rate_match import rate_match_parts
+    from weft_planner.workload.sessions import draw
 
     request = service.request
     slo = request.slo

@@ -37,7 +37,7 @@ def write_report(path: str, service: Service, plan: Json) -> int:
     """Simulate around a plan and write the page; 0, or 130 when interrupted: then with what was done."""
     from weft_core.plan import plan_from_json
     from weft_planner.cli.progress import shown
-    from weft_planner.inputs import prepare
+    from weft_planner.programs.inputs import prepare
     from weft_planner.report.facts import Facts
     from weft_planner.report.page import page
     from weft_planner.study.around_plan import gathered, method_of

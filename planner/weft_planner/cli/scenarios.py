@@ -11,7 +11,7 @@ from weft_planner.cli.service import Service
 
 if TYPE_CHECKING:
     from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
-    from weft_planner.inputs import Inputs
+    from weft_planner.programs.inputs import Inputs
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 Json = Mapping[str, object]
@@ -54,8 +54,8 @@ def prepared(service: Service) -> "Inputs":
     Raises:
         ClickException: the model or its profile cannot be used at all.
     """
-    from weft_planner.infeasible import Infeasible
-    from weft_planner.inputs import prepare
+    from weft_planner.programs.inputs import prepare
+    from weft_planner.request.infeasible import Infeasible
 
     try:
         return prepare(service.request)
@@ -105,7 +105,7 @@ def tell_excess(service: Service, gpus: int, *, verb: str) -> None:
 def _planned(service: Service) -> Chosen:
     from weft_core.plan import plan_from_json
     from weft_planner.cli.progress import shown
-    from weft_planner.solve import answer
+    from weft_planner.plan.solve import answer
 
     with shown() as tell:
         result = answer(service.request, top=0, progress=tell)

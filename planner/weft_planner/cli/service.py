@@ -12,7 +12,7 @@ from weft_planner.cli.errors import BadInputError
 from weft_planner.cli.ranges import RATE
 
 if TYPE_CHECKING:
-    from weft_planner.workload import Request
+    from weft_planner.request.reading import Request
 
 Json = Mapping[str, object]
 Verb = TypeVar("Verb", bound=Callable[..., object])
@@ -84,9 +84,9 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
     Raises:
         BadInputError: a file cannot be read or is refused; each line names file, field, value and fix.
     """
-    from weft_planner.manifest import choose_service, name_of, request_from_service
-    from weft_planner.service_request import in_spec
-    from weft_planner.workload import RequestError, request_of
+    from weft_planner.request.manifest import choose_service, name_of, request_from_service
+    from weft_planner.request.reading import RequestError, request_of
+    from weft_planner.request.service import in_spec
 
     documents = documents_of(flags.file)
     try:
@@ -119,8 +119,8 @@ def documents_of(path: str) -> Sequence[Json]:
     Raises:
         BadInputError: it cannot be read, or is not YAML.
     """
-    from weft_planner.manifest import read_documents
-    from weft_planner.workload import RequestError
+    from weft_planner.request.manifest import read_documents
+    from weft_planner.request.reading import RequestError
 
     try:
         return read_documents(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
@@ -138,8 +138,8 @@ def _workload_of(path: str, service: Json) -> Json:
     Raises:
         BadInputError: it cannot be read or used; the message names the line.
     """
-    from weft_planner.resolving import workload_instead
     from weft_planner.traces.lines import read_bytes
+    from weft_planner.workload.resolving import workload_instead
 
     name = Path(path).name
     try:
@@ -176,7 +176,7 @@ def _check(path: str, document: Json, *, verb: str, capacity: str | None = None)
 
     ``capacity`` is the file that spec.capacity came from.
     """
-    from weft_planner.checks import manifest_faults
+    from weft_planner.request.checks import manifest_faults
 
     kind = str(document.get("kind"))
     faults = manifest_faults(kind, document)
@@ -194,7 +194,7 @@ def _check(path: str, document: Json, *, verb: str, capacity: str | None = None)
 
 def _profiles(path: str, service: Json, *, verb: str) -> list[Json]:
     """Return the CostProfile of a --profile file that the service refers to; a file without it is refused."""
-    from weft_planner.manifest import PROFILE_KIND, name_of, profile_names
+    from weft_planner.request.manifest import PROFILE_KIND, name_of, profile_names
 
     profiles = [document for document in documents_of(path) if document.get("kind") == PROFILE_KIND]
     if not profiles:

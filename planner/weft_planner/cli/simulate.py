@@ -45,7 +45,7 @@ def simulate(
     is done. Exit status: 0 simulated, 1 nothing can be, 2 bad input, 130 interrupted.
     """
     from weft_planner.cli.progress import shown
-    from weft_planner.contestants import Contestant, runnable_policies
+    from weft_planner.contest.contestants import Contestant, runnable_policies
     from weft_planner.study.load import LoadRow, load_rows
     from weft_planner.study.naming import NamingError, policy_from, policy_of
     from weft_planner.study.scenario import Scenario, Sessions

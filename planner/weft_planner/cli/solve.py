@@ -16,8 +16,8 @@ def solve() -> int:
 
     Exit status: 0 for a plan or a reasoned refusal, 2 for a request that cannot be read.
     """
-    from weft_planner.solve import answer
-    from weft_planner.workload import RequestError, parse_request
+    from weft_planner.plan.solve import answer
+    from weft_planner.request.reading import RequestError, parse_request
 
     text = sys.stdin.buffer.read(MAX_REQUEST_BYTES + 1)
     if len(text) > MAX_REQUEST_BYTES:

@@ -12,8 +12,8 @@ from weft_planner.cli.output import emit, output_option
 from weft_planner.cli.ranges import MEAN_ROUNDS, MEAN_TOKENS, RATE
 
 if TYPE_CHECKING:
-    from weft_planner.trace_fit import FitOptions
     from weft_planner.traces.records import Trace
+    from weft_planner.workload.trace_fit import FitOptions
 
 
 @click.group()
@@ -59,10 +59,10 @@ def fit(trace: str, target: str | None, **given: Any) -> int:
     only on request, and the result says so.
     """
     from weft_planner.tables.workload import fit_table
-    from weft_planner.trace_fit import fit_trace
     from weft_planner.traces.records import TraceError
-    from weft_planner.traffic import Workload
-    from weft_planner.workload_file import spec_form, to_yaml
+    from weft_planner.workload.file import spec_form, to_yaml
+    from weft_planner.workload.trace_fit import fit_trace
+    from weft_planner.workload.traffic import Workload
 
     try:
         recorded = _selected(_read(trace, skip_bad=given["skip_bad"], link=given["link"]), given["where"])
@@ -90,11 +90,11 @@ def show(source: str | None, output: str) -> int:
 
     Without an argument the presets are listed.
     """
-    from weft_planner.presets import presets
-    from weft_planner.resolving import resolved
     from weft_planner.tables.workload import presets_table, workload_table
-    from weft_planner.traffic import Workload
-    from weft_planner.workload_file import spec_form
+    from weft_planner.workload.file import spec_form
+    from weft_planner.workload.presets import presets
+    from weft_planner.workload.resolving import resolved
+    from weft_planner.workload.traffic import Workload
 
     if source is None:
         rows = {name: {"source": item.source, "gpus": item.gpus} for name, item in presets().items()}
@@ -119,9 +119,9 @@ def show(source: str | None, output: str) -> int:
 
 
 def _body(source: str) -> Mapping[str, object]:
-    from weft_planner.presets import presets
-    from weft_planner.resolving import workload_of
     from weft_planner.traces.lines import read_bytes
+    from weft_planner.workload.presets import presets
+    from weft_planner.workload.resolving import workload_of
 
     if source.lower() in presets():
         return {"preset": source}
@@ -170,8 +170,8 @@ def _selected(trace: "Trace", conditions: tuple[str, ...]) -> "Trace":
 
 
 def _options(given: Mapping[str, Any], stated: frozenset[str]) -> "FitOptions":
-    from weft_planner.trace_fit import Fill, FitOptions, trace_gaps
-    from weft_planner.workload_file import duration
+    from weft_planner.workload.file import duration
+    from weft_planner.workload.trace_fit import Fill, FitOptions, trace_gaps
 
     gaps, words = None, given["fill_gaps"]
     if words is not None and words != "intervals":

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft_core.cost import CostProfile
-from weft_planner.distributions import Floats
-from weft_planner.sessions import Sample
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import Sample
 
 MOST_ROUNDS = 4000
 """Rounds that a curve is drawn from: P95 within a few percent in about 20 ms per degree."""

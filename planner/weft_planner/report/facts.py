@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from weft_core.plan import Plan
 from weft_core.prediction import Estimate
-from weft_planner.workload import Request
+from weft_planner.request.reading import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from html import escape
 from importlib.resources import files
 
 from weft_core.durations import format_seconds
+from weft_planner.contest.trials import reading_of
 from weft_planner.report import html, plots, summary
 from weft_planner.report.facts import Cell, Facts, Sensitivity
 from weft_planner.tables import figures
-from weft_planner.trials import reading_of
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """The browser itself refuses to load anything: the page is what it is, wherever it is opened."""

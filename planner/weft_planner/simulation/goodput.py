@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from weft_core.cost import CostProfile
 from weft_core.prediction import Estimate
 from weft_core.slo import PER_SESSION, Reading
-from weft_planner.sessions import Sample
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.run import simulate
 from weft_planner.simulation.statistics import attainment, estimate
+from weft_planner.workload.sessions import Sample
 
 LOWEST = 2.0**-12
 HIGHEST = 2.0**12

@@ -13,13 +13,13 @@ from weft_core.policies.parameter import PolicyError
 from weft_core.policies.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
 from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
 from weft_core.transfers import transfer_between
-from weft_planner.distributions import Floats
-from weft_planner.sessions import Sample
 from weft_planner.simulation import records
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass
 from weft_planner.simulation.options import LINKS as LINK_MODES
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import NOT_ROUTED
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import Sample
 
 LARGEST_RING = 1 << 20
 PEAKS = 128

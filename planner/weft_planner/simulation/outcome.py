@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from weft_planner.distributions import Floats
-from weft_planner.sessions import Ints, Sample
 from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import Ints, Sample
 
 NEVER_ARRIVED = 0
 SERVED = 1

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from weft_core.cost import CostProfile
-from weft_planner.sessions import Sample
 from weft_planner.simulation import records
 from weft_planner.simulation.inputs import book_of, check_sample
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass, checked_slo
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import DROPPED_UNPLACED, NEVER_ARRIVED, SERVED, Outcome, Timeline
+from weft_planner.workload.sessions import Sample
 
 
 def simulate(

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from weft_core.prediction import Estimate
 from weft_core.slo import PER_SESSION, ItlStatistic, Reading, Unit
-from weft_planner.distributions import Floats
 from weft_planner.simulation.layout import SimulationError
 from weft_planner.simulation.outcome import SERVED, Outcome
+from weft_planner.workload.distributions import Floats
 
 UNITS: tuple[Unit, ...] = ("session", "round")
 ITL_STATISTICS: tuple[ItlStatistic, ...] = ("mean", "p95", "max")

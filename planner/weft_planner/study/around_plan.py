@@ -10,13 +10,13 @@ import numpy as np
 from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.plan import Alternative, Plan, plan_from_json
 from weft_core.prediction import Estimate, Prediction
-from weft_planner.contestants import Contestant, runnable_policies
-from weft_planner.inputs import Inputs
+from weft_planner.contest.contestants import Contestant, runnable_policies
+from weft_planner.plan.solve import answer
+from weft_planner.programs.inputs import Inputs
 from weft_planner.report.facts import Cell, Facts, LayoutScore, LoadPoint, Sensitivity, Timeline
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
-from weft_planner.solve import answer
 from weft_planner.stages import Progress
 from weft_planner.study.load import load_rows
 from weft_planner.study.scenario import Scenario, Sessions

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from weft_planner.contest.trials import remarks
 from weft_planner.simulation.loading import load_kernel
 from weft_planner.simulation.statistics import Summary, attainment, summarise
 from weft_planner.stages import Progress
 from weft_planner.study.scenario import Scenario
-from weft_planner.trials import remarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from weft_core.cost import CostProfile
 from weft_core.slo import Reading
-from weft_planner.contestants import Contestant, layout_of
-from weft_planner.inputs import Inputs
-from weft_planner.sessions import Sample, Size, draw
+from weft_planner.contest.contestants import Contestant, layout_of
+from weft_planner.contest.trials import options_of, reading_of, slo_classes
+from weft_planner.programs.inputs import Inputs
 from weft_planner.simulation import simulate
 from weft_planner.simulation.goodput import Goodput, goodput
 from weft_planner.simulation.layout import SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.stages import Progress
-from weft_planner.trials import options_of, reading_of, slo_classes
+from weft_planner.workload.sessions import Sample, Size, draw
 
 ROUNDS = 4000
 """Rounds of one run: 170 lie beyond the P95."""

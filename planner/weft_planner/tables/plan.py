@@ -7,11 +7,11 @@ from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.plan import Alternative, Plan
 from weft_core.prediction import GroupUse, Limit, Prediction
 from weft_core.shortfall import Shortfall
-from weft_planner.request_parts import Objectives
+from weft_planner.request.parts import Objectives
+from weft_planner.request.reading import Request
 from weft_planner.tables import figures
 from weft_planner.tables.remedies import in_manifest, shortfall_words, steps
 from weft_planner.tables.writing import BAD, GOOD, NOTICE, QUIET, Cell, Part, Rows, Words, held
-from weft_planner.workload import Request
 
 LIMITS = {
     "compute": "compute of {role} workers",

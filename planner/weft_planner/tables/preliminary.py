@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from weft_core.plan_fields import finite_or_none
-from weft_planner.candidates import Layout
+from weft_planner.programs.candidates import Layout
+from weft_planner.request.reading import Request
 from weft_planner.tables import figures
 from weft_planner.tables.writing import Cell, Part, Rows, Words, held
-from weft_planner.workload import Request
 
 Json = dict[str, object]
 

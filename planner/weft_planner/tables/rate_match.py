@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from weft_planner.rate_match import Match, RateMatching
+from weft_planner.request.reading import Request
 from weft_planner.tables import figures
 from weft_planner.tables.writing import QUIET, Cell, Part, Rows, Words, held
-from weft_planner.workload import Request
 
 
 def rate_match_parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: float) -> list[Part]:

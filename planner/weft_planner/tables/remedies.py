@@ -4,7 +4,7 @@ import math
 import re
 
 from weft_core.shortfall import Remedy, Shortfall
-from weft_planner.service_request import in_spec
+from weft_planner.request.service import in_spec
 from weft_planner.tables import figures
 
 _FIELD = re.compile(

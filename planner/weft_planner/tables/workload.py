@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from weft_core.durations import format_seconds
-from weft_planner.distributions import Constant, Distribution, Empirical
-from weft_planner.fitting import FigureFit
-from weft_planner.presets import Preset
 from weft_planner.tables.writing import Part, Rows, Words, text_of
-from weft_planner.trace_fit import TraceFit
 from weft_planner.traces.records import Trace
-from weft_planner.traffic import Workload
+from weft_planner.workload.distributions import Constant, Distribution, Empirical
+from weft_planner.workload.fitting import FigureFit
+from weft_planner.workload.presets import Preset
+from weft_planner.workload.trace_fit import TraceFit
+from weft_planner.workload.traffic import Workload
 
 _NAMES = {
     "rounds": "rounds",

@@ -2,10 +2,10 @@
 
 from weft_core.cost import CostProfile
 from weft_core.timing import transfer_seconds
-from weft_planner.sessions import Sample
 from weft_planner.simulation.inputs import params_of, rows_of, share_of_slices, slices
 from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
+from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference.parts import Engine, Round, Session
 
 

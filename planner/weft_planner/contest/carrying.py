@@ -1,0 +1,40 @@
+"""Bound the load that a layout could carry at all, so that hopeless runs, whose queues make them slow, are left out."""
+
+from collections.abc import Sequence
+
+from weft_core.plan import PlannedGroup, Role
+from weft_planner.phases.tau import full_load
+from weft_planner.programs.inputs import Inputs
+
+
+class Carrying:
+    """Sessions per second that workers carry, by role, pool and degree; computed once each."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._full: dict[tuple[int, Role, int], float] = {}
+
+    def most(self, groups: Sequence[PlannedGroup], *, slices: bool = False) -> float:
+        """Return the sessions per second at which even an ideal sharing of the work uses all workers all the time.
+
+        p sessions/s could be prefilled by the prefill workers; the others could decode d, or prefill q, if they did
+        nothing else. When the share y of prefills runs on them, R (1 - y) <= p and R / d + R y / q <= 1. In ``slices``
+        prefills ride along with decode steps, which have compute to spare and read the weights anyway: at best for
+        nothing, so that R <= d and R y <= q.
+        """
+        p = self._sum(groups, "prefill", "prefill")
+        d = self._sum(groups, "decode", "decode")
+        q = self._sum(groups, "decode", "prefill")
+        if d <= p or q <= 0:
+            return min(p, d)
+        return min(d, p + q) if slices else (1 + p / q) / (1 / d + 1 / q)
+
+    def _sum(self, groups: Sequence[PlannedGroup], role: Role, phase: Role) -> float:
+        return sum(group.replicas * self._one(group, phase) for group in groups if group.role == role)
+
+    def _one(self, group: PlannedGroup, phase: Role) -> float:
+        phases = self._inputs.phases[group.pool]
+        key = (id(phases), phase, group.degree)
+        if key not in self._full:
+            self._full[key] = full_load(phases, phase, group.degree)
+        return self._full[key]

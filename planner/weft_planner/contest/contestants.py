@@ -1,0 +1,216 @@
+"""Say what is put to the test: layouts of every kind, each with the policies and modes that could direct it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
+from weft_core.policies.catalogue import MODES, POLICIES
+from weft_core.policies.live import LIVE_MODES
+from weft_core.policies.weft import STATISTICS
+from weft_planner.programs.candidates import keeps_limits
+from weft_planner.programs.inputs import Inputs
+from weft_planner.programs.packing import pack
+from weft_planner.request.reading import Request
+from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
+
+CAREFUL_SHARE = 0.7
+"""Of the ITL SLO, for steps with a slice, where predictions may be wrong: the usual 0.9 forgives errors of a tenth."""
+SLICED_MODES = ("imd", "whole-or-chunked")
+ADVISED_LAYOUTS = 3
+"""Layouts that are also tried with modes that the router cannot run: what changing engine or router would bring."""
+DEPLOYABLE: tuple[LayoutKind, ...] = ("disaggregated", "colocated")
+"""Layouts that the operator and the router can run; which of them a service may have, it says itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One layout under one policy; ``colocated`` decode workers of a hybrid layout prefill their own sessions.
+
+    ``runnable``: this operator, router and engine can run it; otherwise ``note`` says what is missing.
+    """
+
+    kind: LayoutKind
+    groups: tuple[PlannedGroup, ...]
+    policy: PolicyChoice
+    colocated: int = 0
+    runnable: bool = True
+    note: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs all groups take."""
+        return sum(group.gpus for group in self.groups)
+
+    @property
+    def shape(self) -> tuple[LayoutKind, tuple[PlannedGroup, ...], int]:
+        """Return the layout without its policy."""
+        return self.kind, self.groups, self.colocated
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from all other contestants of one plan, in one order for ever."""
+        policy = self.policy
+        groups = ",".join(f"{g.role} {g.pool} {g.degree:04d}x{g.replicas:04d}" for g in self.groups)
+        share = "" if policy.chunk_share is None else f" {policy.chunk_share:.3f}"
+        return f"{self.kind} {self.colocated} {groups} {policy.route} {policy.mode} {policy.order}{share}"
+
+    def __str__(self) -> str:
+        """Say it as people do: P4x2 D8x1, C4x4 (co-located), S4x4 (symmetric)."""
+        letter = {"colocated": "C", "symmetric": "S"}.get(self.kind, "D")
+        return " ".join(f"{'P' if g.role == 'prefill' else letter}{g.degree}x{g.replicas}" for g in self.groups)
+
+    def planned_policy(self, *, chunked: bool) -> PlannedPolicy:
+        """Return the policy as a plan states it."""
+        mode = self.policy.mode if self.policy.route == "weft" else ""
+        share = self.policy.chunk_share if chunked else None
+        return PlannedPolicy(self.policy.route, mode, self.policy.order, self.policy.binding, chunked, share)
+
+
+def with_policies(inputs: Inputs, layouts: Sequence[tuple[PlannedGroup, ...]]) -> list[Contestant]:
+    """Return disaggregated layouts, best first, each under what can run, the first ones under what could run too."""
+    found = []
+    for rank, groups in enumerate(layouts):
+        lacking = cannot_run(inputs, "disaggregated", groups)
+        found += [
+            Contestant("disaggregated", groups, policy, runnable=not lacking, note=lacking)
+            for policy in runnable_policies(inputs.request)
+        ]
+        if rank < ADVISED_LAYOUTS:
+            for policy in advised_policies(inputs.request):
+                note = "; ".join(part for part in (lacking, _no_router(policy)) if part)
+                found.append(Contestant("disaggregated", groups, policy, runnable=False, note=note))
+    return found
+
+
+def other_kinds(inputs: Inputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]) -> list[Contestant]:
+    """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer."""
+    alone: tuple[LayoutKind, ...] = ("colocated", "symmetric")
+    found = [one for kind in alone for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
+    for groups in disaggregated[:2]:
+        decoding = sum(group.replicas for group in groups if group.role == "decode")
+        if decoding > 1 and len({group.degree for group in groups}) == 1:
+            found += _other(inputs, "hybrid", groups, colocated=decoding // 2)
+    return found
+
+
+def cannot_run(inputs: Inputs, kind: LayoutKind, groups: Iterable[PlannedGroup]) -> str:
+    """Say why the operator cannot run a layout, empty when it can."""
+    groups = tuple(groups)
+    engine = inputs.request.engine
+    if kind not in engine.layouts:
+        return _not_asked(kind)
+    roles = [group.role for group in groups]
+    if len(roles) != len(set(roles)) and not engine.mixed_degrees:
+        return "set planning.mixedDegrees to let workers of one role differ in degree and pool"
+    return ""
+
+
+def _not_asked(kind: LayoutKind) -> str:
+    if kind in DEPLOYABLE:
+        return f"add {kind} to planning.layouts"
+    return f"the operator does not deploy {kind} layouts yet"
+
+
+def runnable_policies(request: Request) -> list[PolicyChoice]:
+    """Return the policies that the router can run for this service: the one asked for, in each mode it has."""
+    routing = request.routing
+    if routing.policy != "weft":
+        return [_policy(request, routing.policy, "")]
+    modes = (routing.mode,) if routing.mode else routing.modes or LIVE_MODES
+    chosen = [_policy(request, "weft", mode) for mode in MODES if mode in modes]
+    return [one for choice in chosen for one in with_careful(request, choice)]
+
+
+def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
+    """Return a policy and, where it runs slices and predictions may be wrong, the same with shorter slices."""
+    sliced = request.engine.chunked if choice.route == "colocated" else choice.mode in SLICED_MODES
+    if request.routing.prediction_error > 0 and sliced:
+        return [choice, replace(choice, chunk_share=CAREFUL_SHARE)]
+    return [choice]
+
+
+def advised_policies(request: Request) -> list[PolicyChoice]:
+    """Return what would be worth a change: the modes of policy weft that do not run yet or were not asked for."""
+    if request.routing.mode:
+        return []
+    mine = runnable_policies(request)
+    return [choice for mode in MODES if (choice := _policy(request, "weft", mode)) not in mine]
+
+
+def layout_of(inputs: Inputs, contestant: Contestant) -> Layout:
+    """Return a contestant's layout for the simulator.
+
+    Workers are taken to lie on different nodes, because the scheduler spreads them, unless a pool is a single node.
+    """
+    at: dict[str, int] = {}
+    for number, (pool, nodes) in enumerate(inputs.limits.nodes.items()):
+        at[pool] = number if len(nodes) == 1 else -1
+
+    def workers(role: str) -> list[Worker]:
+        return [
+            Worker(group.degree, group.pool, at[group.pool])
+            for group in contestant.groups
+            if group.role == role
+            for _ in range(group.replicas)
+        ]
+
+    decode = workers("decode")
+    mixed = [replace(worker, colocated=i < contestant.colocated) for i, worker in enumerate(decode)]
+    return Layout(prefill=tuple(workers("prefill")), decode=tuple(mixed), kind=contestant.kind)
+
+
+def _other(
+    inputs: Inputs, kind: LayoutKind, groups: tuple[PlannedGroup, ...], *, colocated: int = 0
+) -> list[Contestant]:
+    request = inputs.request
+    lacking = cannot_run(inputs, kind, groups)
+    policy = _policy(request, "colocated" if kind == "colocated" else "weft", "imd" if request.engine.chunked else "ia")
+    return [
+        Contestant(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
+        for choice in with_careful(request, policy)
+    ]
+
+
+def _policy(request: Request, route: str, mode: str) -> PolicyChoice:
+    routing = request.routing
+    params = dict(routing.params) if route == routing.policy else {}
+    if route == "weft":
+        params.setdefault("itl_statistic", float(STATISTICS.index(request.slo.itl_statistic)))
+    own = route == routing.policy and routing.order
+    return PolicyChoice(
+        route=route,
+        mode=mode,
+        binding=routing.binding,
+        order=routing.order if own else POLICIES["weft" if route == "colocated" else route].order,
+        params=params,
+        window=routing.window,
+        cap=routing.ageing_cap,
+    )
+
+
+def _no_router(policy: PolicyChoice) -> str:
+    if policy.mode in LIVE_MODES:
+        return f"set the routing policy to weft, mode {policy.mode}"
+    return f"the router cannot run mode {policy.mode} of policy weft yet: stock engines take whole prompts"
+
+
+def _one_role(inputs: Inputs) -> Iterator[tuple[PlannedGroup, ...]]:
+    """Yield single groups that do both phases: for each pool and degree as many workers as fit, and half of them."""
+    limits = inputs.limits
+    least, bound = limits.workers.get("decode", (1, None))
+    prefilling = {pool.name for pool in inputs.pools("prefill")}
+    for pool in inputs.pools("decode"):
+        if pool.name not in prefilling:
+            continue
+        for degree in inputs.degrees[pool.name]:
+            most = limits.gpus_of(pool.name) // degree
+            most = most if bound is None else min(most, bound)
+            while most and pack(limits.nodes[pool.name], [degree] * most) is None:
+                most -= 1
+            for count in sorted({most, max(least, (most + 1) // 2)}, reverse=True):
+                if not least <= count <= most:
+                    continue
+                group = PlannedGroup("decode", degree, count, pool.name)
+                alone = replace(limits, workers={}, ratio=(None, None), kv_tokens=0.0)
+                if keeps_limits((group,), alone, kv_tokens=0.0):
+                    yield (group,)

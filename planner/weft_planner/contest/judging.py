@@ -1,0 +1,178 @@
+"""Rank layouts by full runs: goodput at the SLO, or the cheapest that holds it with headroom; ties in one fixed way."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft_core.plan import PlannedGroup, Prediction
+from weft_planner.contest.contestants import Contestant, other_kinds, runnable_policies, with_policies
+from weft_planner.contest.predictions import predict
+from weft_planner.contest.rounds import CLOSE, STEP, Bracket, Standing, finalists, goodputs
+from weft_planner.contest.shortlist import Groups, Pruned, current_groups, layouts, price_of, thrifty
+from weft_planner.contest.trials import Trials, remarks
+from weft_planner.phases.tau import decode_load
+from weft_planner.simulation.statistics import estimate
+from weft_planner.stages import Progress
+
+RUNNABLE = 6
+ADVISED = 3
+"""Contestants that are simulated in full, with every seed: ten in all. The best of another kind, when it cannot be
+deployed as things are, is one of those that are only advised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A finalist with its prediction, what an hour costs (GPUs where no prices are known), and whether it would do.
+
+    ``holds``: the SLO is met at the planning load, with headroom for objective cost. ``remarks``: what to know of its
+    runs.
+    """
+
+    contestant: Contestant
+    predicted: Prediction
+    money: float
+    holds: bool
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def goodput(self) -> float:
+        """Return the sessions per second up to which the SLO holds."""
+        return self.predicted.goodput.value if self.predicted.goodput is not None else 0.0
+
+    @property
+    def groups(self) -> tuple[PlannedGroup, ...]:
+        """Return the groups."""
+        return self.contestant.groups
+
+    def shares(self, ttft_slo: float, itl_slo: float) -> tuple[float, float]:
+        """Return P95 TTFT and ITL as shares of the SLO, to a percent, so that noise decides no tie."""
+        return round(self.predicted.ttft_p95_s / ttft_slo, 2), round(self.predicted.itl_p95_s / itl_slo, 2)
+
+
+def judge(pruned: Pruned, trials: Trials, *, progress: Progress | None = None) -> list[Judged]:
+    """Return the finalists, best first; the first that is runnable is the plan."""
+    request = pruned.inputs.request
+    rate, goal = request.workload.arrival_rate, request.slo.attainment
+    wanted = 1 + request.headroom if request.objective == "cost" else 1.0
+
+    def holds(groups: Groups) -> bool:
+        tries = [Contestant("disaggregated", groups, policy) for policy in runnable_policies(request)]
+        return any(row[0] >= goal for row in trials.attained(tries, rate * wanted))
+
+    at_least = thrifty(pruned, holds)
+    chosen = list(dict.fromkeys([*(at_least if request.objective == "cost" else ()), *layouts(pruned)]))
+    entered = with_policies(pruned.inputs, chosen) + other_kinds(pruned.inputs, chosen)
+    runnable = [c for c in entered if c.runnable]
+    advised = [c for c in entered if not c.runnable]
+    start = _start(trials, entered, rate)
+    picked: list[Standing] = []
+    if request.objective == "cost":
+        picked = _cheapest(pruned, trials, runnable, rate=rate, wanted=wanted, goal=goal)
+    if len(picked) < RUNNABLE:
+        best = finalists(trials, runnable, rate=rate, goal=goal, start=start, count=RUNNABLE - len(picked))
+        picked += best
+    if request.objective == "latency" and at_least:
+        least = min(at_least, key=lambda groups: price_of(pruned, groups))
+        thrift = [c for c in with_policies(pruned.inputs, [least]) if c.runnable]
+        picked += finalists(trials, thrift, rate=rate, goal=goal, start=1.0, count=1)
+    running = current_groups(pruned.inputs)
+    staying = [c for c in runnable if running and c.groups == running]
+    picked += finalists(trials, staying, rate=rate, goal=goal, start=1.0, count=1) if staying else []
+    others = [c for c in advised if c.kind != "disaggregated"]
+    picked += finalists(trials, others, rate=rate, goal=goal, start=start, count=1)
+    modes = [c for c in advised if c.kind == "disaggregated"]
+    picked += finalists(trials, modes, rate=rate, goal=goal, start=start, count=ADVISED - bool(others))
+    unique = list({standing.contestant.key: standing for standing in picked}.values())
+    judged = []
+    for done, standing in enumerate(unique):
+        if progress is not None:
+            progress("simulating the best layouts", done, len(unique))
+        judged.append(_in_full(pruned, trials, standing, rate=rate, goal=goal))
+    return _ranked(pruned, judged)
+
+
+def _start(trials: Trials, contestants: Sequence[Contestant], rate: float) -> float:
+    """Return the multiple of the rate to begin at: a power of STEP at half of what the best could carry at all."""
+    most = max(trials.carrying.most(c.groups) for c in contestants) / rate
+    return STEP ** math.floor(math.log(max(0.5 * most, 1e-3)) / math.log(STEP))
+
+
+def _cheapest(
+    pruned: Pruned, trials: Trials, contestants: Sequence[Contestant], *, rate: float, wanted: float, goal: float
+) -> list[Standing]:
+    """Return contestants that hold the SLO with headroom in a short run, the cheapest first."""
+    shares = [row[0] for row in trials.attained(contestants, rate * wanted)]
+    held = [Standing(c, Bracket(1.0, math.inf), s) for c, s in zip(contestants, shares, strict=True) if s >= goal]
+    held.sort(key=lambda s: (price_of(pruned, s.contestant.groups), -s.attained, s.contestant.key))
+    return held[:RUNNABLE]
+
+
+def _in_full(pruned: Pruned, trials: Trials, standing: Standing, *, rate: float, goal: float) -> Judged:
+    request, contestant = pruned.inputs.request, standing.contestant
+    values = goodputs(trials, contestant, standing.bracket, rate=rate, goal=goal)
+    outcomes = trials.outcomes(contestant)
+    predicted = predict(
+        request,
+        contestant.groups,
+        outcomes,
+        pruned.inputs.profiles,
+        goodput=estimate(values),
+        carried=_carried(pruned, contestant),
+        overloaded=trials.overloaded(contestant, rate),
+    )
+    enough = predicted.goodput is not None and predicted.goodput.value >= rate * (1 + request.headroom)
+    holds = predicted.slo_met and (request.objective == "latency" or enough)
+    money = price_of(pruned, contestant.groups)
+    return Judged(contestant, predicted, money, holds, remarks(outcomes))
+
+
+def _carried(pruned: Pruned, contestant: Contestant) -> dict[PlannedGroup, float]:
+    """Return what share of its tokens per second, or KV, a lone decode group uses: batches grow with the load."""
+    decode = [group for group in contestant.groups if group.role == "decode"]
+    if contestant.kind != "disaggregated" or len(decode) != 1:
+        return {}
+    (group,) = decode
+    load = decode_load(pruned.inputs.phases[group.pool], degree=group.degree, workers=group.replicas)
+    return {group: load.utilisation}
+
+
+def _ranked(pruned: Pruned, judged: Sequence[Judged]) -> list[Judged]:
+    """Return what is judged in order: what holds first; for cost by money; then by goodput.
+
+    Goodputs within CLOSE of the best that is left, or at the top of what is tried, count as equal: then lower latency
+    (as a share of the SLO, the worse of both first, TTFT before ITL), fewer GPUs, and the layout's name decide.
+    """
+    request = pruned.inputs.request
+    slo = request.slo
+
+    def key(one: Judged) -> tuple[float, ...]:
+        ttft, itl = one.shares(slo.ttft, slo.itl)
+        return max(ttft, itl), ttft, itl, float(one.contestant.gpus)
+
+    def group(one: Judged) -> tuple[bool, float]:
+        return not one.holds, one.money if request.objective == "cost" and one.holds else 0.0
+
+    left = sorted(judged, key=lambda one: (*group(one), -one.goodput, one.contestant.key))
+    ranked: list[Judged] = []
+    while left:
+        first = left[0]
+        close = [one for one in left if group(one) == group(first) and one.goodput >= (1 - CLOSE) * first.goodput]
+        best = min(close, key=lambda one: (key(one), one.contestant.key))
+        ranked.append(best)
+        left.remove(best)
+    return _settled(pruned, ranked)
+
+
+def _settled(pruned: Pruned, ranked: list[Judged]) -> list[Judged]:
+    """Put what runs now first, unless the best is better by more than ``minImprovement``: changes have a price."""
+    running = current_groups(pruned.inputs)
+    request = pruned.inputs.request
+    best = next((one for one in ranked if one.contestant.runnable), None)
+    stays = next((one for one in ranked if one.contestant.runnable and one.groups == running), None)
+    if best is None or stays is None or stays is best or not running or (best.holds and not stays.holds):
+        return ranked
+    if request.objective == "cost" and best.holds:
+        better = best.money < (1 - request.min_improvement) * stays.money
+    else:
+        better = best.goodput > (1 + request.min_improvement) * stays.goodput
+    return ranked if better else [stays, *(one for one in ranked if one is not stays)]

@@ -1,0 +1,197 @@
+"""Prune: the layouts worth simulating, from both integer programs, on all GPUs and for less money."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from weft_core.plan import Objective, PlannedGroup, Role
+from weft_planner.contest.contestants import other_kinds, runnable_policies
+from weft_planner.programs import tables as phases
+from weft_planner.programs.candidates import Candidate, Layout, Limits, keeps_limits, money
+from weft_planner.programs.inputs import Inputs
+from weft_planner.programs.pairs import Pairs
+from weft_planner.programs.promise import Promise
+from weft_planner.programs.search import Search
+
+BEST = 6
+"""Layouts of form A on all GPUs that are simulated: beyond, the phases' latencies rank them far behind."""
+PROMISING = 12
+"""Layouts that promise the highest goodput, with another split or other degrees than form A's."""
+PROMISING_FEWER = 2
+"""The same on fewer or more GPUs than there are, to tell how many would do."""
+OF_A_PAIR = 2
+"""Of them with the same pair of degrees and pools: the estimate ranks splits better than degrees."""
+MOSTLY_REMOTE = ("remote-jsq", "ampd", "always-remote")
+"""Rules that prefill where the KV lies only as a last resort."""
+NEAR = 2
+"""Layouts at the least budget that holds the SLO, and one step of a GPU to either side of it."""
+MIXED = 2
+MIXED_FROM = 257
+"""GPUs from which form B is asked too: its tables do not grow with the cluster."""
+
+Groups = tuple[PlannedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What the programs choose among, and how to ask them: answers are remembered."""
+
+    inputs: Inputs
+    search: Search
+    sides: dict[Role, list[Candidate]]
+    limits: Limits
+    pairs: Pairs
+    _found: dict[Objective, list[Layout]] = field(default_factory=dict)
+
+    def best(self, count: int, *, objective: Objective = "latency") -> list[Layout]:
+        """Return the best layouts of form A on all GPUs; for ``cost`` the cheapest that hold the SLO by the phases."""
+        known = self._found.get(objective, [])
+        if len(known) < count:
+            known = self._found[objective] = self.search.pairs(
+                self.sides["prefill"], self.sides["decode"], limits=self.limits, objective=objective, count=count
+            )
+        return known[:count]
+
+    def within(self, count: int, *, budget: float | None = None, gpus: int | None = None) -> list[Groups]:
+        """Return the layouts of the best latencies within a budget (money, or GPUs without prices) or fewer GPUs."""
+        limits = self.limits
+        if budget is not None:
+            limits = replace(limits, budget=budget if limits.budget is None else min(budget, limits.budget))
+        if gpus is not None:
+            limits = replace(limits, gpus=min(gpus, limits.gpus))
+        return [layout.groups for layout in islice(self.pairs.best(limits=limits, objective="latency"), count)]
+
+    def promising(self, count: int) -> list[Groups]:
+        """Return layouts that should carry the most within the SLO, at most OF_A_PAIR for each pair of degrees.
+
+        Rules that leave prefills to their workers make other splits good than rules that share them; where both kinds
+        may run, each gets half of the places.
+        """
+        remote = {p.route in MOSTLY_REMOTE or p.mode in MOSTLY_REMOTE for p in runnable_policies(self.inputs.request)}
+        promise = Promise(self.inputs)
+        found: list[Groups] = []
+        for only_remote in sorted(remote):
+            carried = promise.carried(self.sides["prefill"], self.sides["decode"], shared=not only_remote)
+            found += self._few_of_a_pair(self.pairs.by(-carried, limits=self.limits), count // len(remote))
+        return found
+
+    @staticmethod
+    def _few_of_a_pair(ranked: Iterable[Layout], count: int) -> list[Groups]:
+        found: list[Groups] = []
+        kept: dict[tuple[str, int, str, int], int] = {}
+        for layout in ranked:
+            a, b = layout.prefill, layout.decode
+            pair = a.pool, a.degree, b.pool, b.degree
+            kept[pair] = kept.get(pair, 0) + 1
+            if kept[pair] <= OF_A_PAIR:
+                found.append(layout.groups)
+            if len(found) == count:
+                break
+        return found
+
+
+def prune(inputs: Inputs, search: Search) -> Pruned | None:
+    """Return what the programs choose among, None when no layout keeps every limit.
+
+    Without a pair of groups there may still be workers for both phases, or groups that mix degrees or pools.
+    """
+    sides: dict[Role, list[Candidate]] = {
+        "prefill": phases.candidates(inputs, "prefill"),
+        "decode": phases.candidates(inputs, "decode"),
+    }
+    pairs = Pairs(sides["prefill"], sides["decode"])
+    for limits in (inputs.limits, replace(inputs.limits, kv_tokens=0.0)):
+        if next(pairs.best(limits=limits, objective="latency"), None) is not None:
+            if limits is not inputs.limits:
+                search.notes.append("no layout of these GPUs holds the KV of all running rounds at once")
+            return Pruned(inputs, search, sides, limits, pairs)
+    others = Pruned(inputs, search, sides, inputs.limits, pairs)
+    if any(one.runnable for one in other_kinds(inputs, ())) or _mixed(others):
+        return others
+    return None
+
+
+def layouts(pruned: Pruned) -> list[Groups]:
+    """Return the layouts to simulate on all GPUs: the best of form A and of form B where it applies, and what runs now.
+
+    Beside them the layouts that promise the highest goodput.
+    """
+    found = [layout.groups for layout in pruned.best(BEST)]
+    return list(dict.fromkeys(found + _mixed(pruned) + _current(pruned) + pruned.promising(PROMISING)))
+
+
+def thrifty(pruned: Pruned, holds: Callable[[Groups], bool]) -> list[Groups]:
+    """Return layouts around the least budget whose best layout holds the SLO, found by halving; none when none does.
+
+    ``holds`` simulates. A budget step is one of the cheapest GPU.
+    """
+    unit = pruned.limits.unit
+    dearest = max(pruned.limits.price(pool) for pool in pruned.limits.nodes)
+    most = round(pruned.limits.gpus * dearest / unit)
+    least = _least(most, lambda steps: pruned.within(1, budget=steps * unit), holds)
+    if least is None:
+        return []
+    near = [groups for steps in (least, least - 1, least + 1) for groups in pruned.within(NEAR, budget=steps * unit)]
+    if pruned.inputs.request.objective == "cost":
+        near += [layout.groups for layout in pruned.best(NEAR, objective="cost")]
+    return list(dict.fromkeys(near))
+
+
+def least_gpus(pruned: Pruned, holds: Callable[[Groups], bool]) -> int | None:
+    """Return the fewest GPUs of which a layout holds the SLO, None when none does; ``holds`` simulates.
+
+    Tried are the layout of the best latency and those that promise the highest goodput: one alone may suit no rule.
+    """
+
+    def best(gpus: int) -> list[Groups]:
+        fewer = replace(pruned, limits=replace(pruned.limits, gpus=min(gpus, pruned.limits.gpus)))
+        return list(dict.fromkeys([*pruned.within(1, gpus=gpus), *fewer.promising(PROMISING_FEWER)]))
+
+    return _least(pruned.limits.gpus, best, holds)
+
+
+def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool]) -> int | None:
+    """Return the least size at which one of the best layouts holds, by halving; None when not even the largest does."""
+
+    def enough(size: int) -> bool:
+        return any(holds(groups) for groups in best(size))
+
+    if not enough(most):
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _mixed(pruned: Pruned) -> list[Groups]:
+    """Return layouts of form B: where a role may mix degrees or pools, or the cluster is large."""
+    inputs, request = pruned.inputs, pruned.inputs.request
+    if not (request.engine.mixed_degrees or len(request.capacity.pools) > 1 or pruned.limits.gpus >= MIXED_FROM):
+        return []
+    rate = request.workload.arrival_rate
+    found = pruned.search.mixed(
+        phases.kinds(inputs), rate=rate, limits=pruned.limits, objective=request.objective, count=MIXED
+    )
+    return [mixed.groups for mixed in found]
+
+
+def _current(pruned: Pruned) -> list[Groups]:
+    """Return what runs now, when it may go on."""
+    groups = current_groups(pruned.inputs)
+    degrees = pruned.inputs.degrees
+    if not groups or any(g.degree not in degrees.get(g.pool, ()) for g in groups):
+        return []
+    return [groups] if keeps_limits(groups, replace(pruned.limits, kv_tokens=0.0), kv_tokens=0.0) else []
+
+
+def current_groups(inputs: Inputs) -> Groups:
+    """Return the groups that run now, in the order of plans."""
+    groups = (PlannedGroup(g.role, g.degree, g.replicas, g.pool) for g in inputs.request.current)
+    return tuple(sorted(groups, key=lambda g: (g.role == "decode", g.pool, -g.degree)))
+
+
+def price_of(pruned: Pruned, groups: Groups) -> float:
+    """Return what groups cost: money for an hour, or GPUs where no prices are known."""
+    return money(groups, pruned.limits)

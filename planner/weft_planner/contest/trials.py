@@ -1,0 +1,220 @@
+"""Run contestants: draw paired sessions, simulate, remember each result; threads share the work, never the outcome."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from weft_core.slo import Reading
+from weft_planner.contest.carrying import Carrying
+from weft_planner.contest.contestants import Contestant, layout_of
+from weft_planner.programs.inputs import Inputs
+from weft_planner.request.engines import compatibility_of
+from weft_planner.request.reading import Request
+from weft_planner.simulation import simulate
+from weft_planner.simulation.inputs import slices
+from weft_planner.simulation.layout import SloClass
+from weft_planner.simulation.options import Options
+from weft_planner.simulation.outcome import Outcome
+from weft_planner.simulation.statistics import attainment
+from weft_planner.workload.sessions import Sample, Size, draw
+
+SIEVE_ROUNDS = 500
+"""Rounds that tell which half of many contestants to look at no longer."""
+ROUNDS = 1600
+"""Rounds of a run: differences of a few points in attainment show, and all seeds together see thousands of sessions.
+Runs of one seed sort out the weak, and are part of the finalists' runs of every seed."""
+SHORTEST_S = 20.0
+LIFETIMES = 3.0
+"""Seconds of arrivals, and mean lifetimes of a session, at least: near saturation queues take that long to show."""
+MOST_ROUNDS = 12_000
+MOST_TOKENS = 1e6
+"""Rounds and decoded tokens that a run is made longer up to: a tenth of a second."""
+HOPELESS = 1.2
+"""Beyond the load that ideal sharing carries by this factor nothing is simulated: the queue is sure to grow."""
+CUT_SHORT = "a run was ended by its limit on events: memory is so short that sequences only displace one another"
+SHORT_PAST = "sessions live so long that a run begins without the oldest of them: predictions are optimistic"
+SEEDS = 3
+THREADS = min(4, os.cpu_count() or 1)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: a contestant at a rate (sessions per second), with a seed and a number of rounds.
+
+    Not ``steady``: it begins empty. ``error``: lognormal sigma of real prefills and slices against predictions.
+    """
+
+    contestant: Contestant
+    rate: float
+    seed: int
+    rounds: int
+    steady: bool = True
+    error: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, float, int, int]:
+        """Return what tells it from all other runs."""
+        return self.contestant.key, self.rate, self.seed, self.rounds
+
+
+class Trials:
+    """All runs of one plan."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._request = inputs.request
+        self._slo = slo_classes(inputs.request)
+        self._samples: dict[tuple[float, int, int, bool], Sample] = {}
+        self.carrying = Carrying(inputs)
+        self._attained: dict[tuple[str, float, int, int], float] = {}
+        self._loaded: set[tuple[str, str, str]] = set()
+        self.runs = 0
+        self.events = 0
+
+    def attained(
+        self, contestants: Sequence[Contestant], rate: float, *, full: bool = False, sieve: bool = False
+    ) -> list[list[float]]:
+        """Return each contestant's attainment at a rate: of one run (``sieve``: a short one), or ``full`` of all seeds.
+
+        A load far beyond what a layout could ever carry is not simulated: nobody meets the SLO there.
+        """
+        rounds = self._rounds(SIEVE_ROUNDS if sieve else ROUNDS, rate)
+        cases = [[Case(c, rate, seed, rounds) for seed in range(SEEDS if full else 1)] for c in contestants]
+        for case in (case for row in cases for case in row):
+            if self.overloaded(case.contestant, case.rate / HOPELESS):
+                self._attained[case.key] = 0.0
+        new = {case.key: case for row in cases for case in row if case.key not in self._attained}
+        self._attained.update(zip(new, self._judged(list(new.values())), strict=True))
+        return [[self._attained[case.key] for case in row] for row in cases]
+
+    def outcomes(self, contestant: Contestant) -> list[Outcome]:
+        """Return the full runs at the workload's rate, one per seed; an overload is shown from its beginning only."""
+        rate = self._request.workload.arrival_rate
+        calm = not self.overloaded(contestant, rate)
+        rounds = self._rounds(ROUNDS, rate) if calm else ROUNDS // 2
+        cases = [Case(contestant, rate, seed, rounds, steady=calm) for seed in range(SEEDS)]
+        return self._each(cases, lambda outcome: outcome)
+
+    def overloaded(self, contestant: Contestant, rate: float) -> bool:
+        """Tell whether a rate is more than a layout could carry however the work were shared."""
+        sliced = slices(contestant.policy, options_of(self._request, contestant))
+        return rate > self.carrying.most(contestant.groups, slices=sliced)
+
+    def _judged(self, cases: list[Case]) -> list[float]:
+        """Return each case's attainment; where predictions may be wrong the worse of it and of the same with errors."""
+        error = self._request.routing.prediction_error
+        if error == 0:
+            return self._each(cases, self._attainment)
+        found = self._each([*cases, *(replace(case, error=error) for case in cases)], self._attainment)
+        return [min(pair) for pair in zip(found[: len(cases)], found[len(cases) :], strict=True)]
+
+    def _attainment(self, outcome: Outcome) -> float:
+        share = attainment(outcome, reading_of(self._request))
+        return 0.0 if math.isnan(share) else share
+
+    def _each(self, cases: Sequence[Case], result: Callable[[Outcome], Result]) -> list[Result]:
+        """Simulate cases, in threads but for the first of every policy, which loads or compiles its code."""
+        for case in cases:
+            self._sample(case)  # drawn here, so that threads only read
+
+        def one(case: Case) -> tuple[Result, int]:
+            outcome = self._simulate(case)
+            return result(outcome), outcome.events
+
+        found: dict[int, tuple[Result, int]] = {}
+        for at, case in enumerate(cases):
+            if _rules(case) not in self._loaded:
+                found[at] = one(case)
+                self._loaded.add(_rules(case))
+        rest = [at for at in range(len(cases)) if at not in found]
+        if len(rest) > 1 and THREADS > 1:
+            with ThreadPoolExecutor(THREADS) as pool:
+                found.update(zip(rest, pool.map(one, [cases[at] for at in rest]), strict=True))
+        else:
+            found.update((at, one(cases[at])) for at in rest)
+        self.runs += len(found)
+        self.events += sum(events for _, events in found.values())
+        return [found[at][0] for at in range(len(cases))]
+
+    def _simulate(self, case: Case) -> Outcome:
+        request = self._request
+        return simulate(
+            self._sample(case),
+            layout_of(self._inputs, case.contestant),
+            self._inputs.profiles,
+            case.contestant.policy,
+            self._slo,
+            options=options_of(request, case.contestant, error=case.error),
+            seed=case.seed,
+        )
+
+    def _sample(self, case: Case) -> Sample:
+        key = (case.rate, case.seed, case.rounds, case.steady)
+        if key not in self._samples:
+            request = self._request
+            self._samples[key] = draw(
+                request.workload,
+                max_model_len=request.model.max_model_len,
+                round_seconds=self._inputs.round_seconds,
+                seed=request.seed + case.seed,
+                rate=case.rate,
+                size=Size(rounds=case.rounds),
+                steady=case.steady,
+            )
+        return self._samples[key]
+
+    def _rounds(self, least: int, rate: float) -> int:
+        """Return how many rounds to observe at a rate; ``least`` of ROUNDS is the share of the time as well."""
+        workload = self._request.workload
+        life = workload.mean_rounds * (workload.mean_gap + self._inputs.round_seconds)
+        seconds = max(SHORTEST_S, LIFETIMES * life) * least / ROUNDS
+        most = min(MOST_ROUNDS, MOST_TOKENS / max(1.0, workload.mean_decode)) * least / ROUNDS
+        return int(max(least, min(most, seconds * rate * workload.mean_rounds)))
+
+
+def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Return what a reader of a prediction from these runs should know of them."""
+    found = []
+    if any(outcome.cut_short for outcome in outcomes):
+        found.append(CUT_SHORT)
+    if any(outcome.sample.short_past for outcome in outcomes):
+        found.append(SHORT_PAST)
+    return tuple(found)
+
+
+def reading_of(request: Request) -> Reading:
+    """Return how attainment is counted."""
+    return Reading(request.slo.unit, request.slo.itl_statistic)
+
+
+def slo_classes(request: Request) -> tuple[SloClass, ...]:
+    """Return the SLO of every session class: its own thresholds, else the service's."""
+    slo = request.slo
+    return tuple(SloClass(c.ttft or slo.ttft, c.itl or slo.itl, c.name or "all") for c in request.workload.mix)
+
+
+def options_of(request: Request, contestant: Contestant, *, error: float = 0.0) -> Options:
+    """Return how the engine behaves under a contestant: co-located prompts run in slices where the engine can.
+
+    ``error`` is the lognormal sigma of real prefills and slices against predictions.
+    """
+    sliced = request.engine.chunked if contestant.policy.route != "weft" else None
+    return Options(
+        chunked=sliced,
+        history="read" if request.engine.bidirectional else "recompute",
+        handover=compatibility_of(request.engine).handover,
+        window_s=request.routing.stats_window,
+        prefill_noise_sigma=error,
+        chunk_noise_sigma=error,
+    )
+
+
+def _rules(case: Case) -> tuple[str, str, str]:
+    """Return the rules whose code a run calls."""
+    policy = case.contestant.policy
+    return policy.route, policy.order, policy.binding

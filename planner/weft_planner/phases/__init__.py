@@ -1,0 +1,1 @@
+"""Each phase alone: the latencies that integer programs choose by."""

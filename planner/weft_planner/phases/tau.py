@@ -1,0 +1,248 @@
+"""Estimate what one phase gives at a layout: tau_pre(n, k) and tau_dec(n, k), by simulating that phase alone.
+
+tau_pre is the SLO percentile of TTFT over all rounds when k prefill workers of degree n serve every prefill and
+decoding never waits; tau_dec the percentile of the rounds' mean ITL when k decode workers of degree n serve every
+decode and prefills never wait (PLANNING section 3, formulation A). A load that has no steady state is not
+simulated: its latency is infinite and its utilisation says by how much it is too high.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft_core.cost import CostProfile
+from weft_core.layouts import Role
+from weft_planner.phases.decode import simulate_decode
+from weft_planner.phases.prefill import simulate_prefill
+from weft_planner.workload.distributions import Floats
+from weft_planner.workload.sessions import WARM_UP, Sample
+
+STEADY_LIMIT = 0.98
+"""Utilisation from which a queue counts as unbounded: above it a finite window only shows the beginning of the end."""
+SATURATED = 1.001
+"""Within a thousandth of the queue-free latency more workers change nothing, so they need no simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tau:
+    """A phase's latency percentile and mean in seconds, infinite without a steady state, and its utilisation."""
+
+    quantile_s: float
+    mean_s: float
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseInputs:
+    """What both phase models share: the sessions, the costs, the percentile and the best times of the other phase.
+
+    ``pace`` is the fastest decode step of a lone sequence, ``prefill_s`` the fastest prefill of every round.
+    """
+
+    sample: Sample
+    profile: CostProfile
+    percentile: float
+    pace: float
+    prefill_s: Floats
+    bidirectional: bool
+
+    @property
+    def computed(self) -> tuple[Floats, Floats]:
+        """Return (history read, tokens computed) of every round."""
+        return _computed(self.sample, self.bidirectional)
+
+
+def prefill_seconds(profile: CostProfile, *, history: Floats, increment: Floats, degree: int) -> Floats:
+    """Return T_pre of many tasks at once: ``CostProfile.t_pre`` over arrays."""
+    pairs = increment * (history + increment / 2)
+    context = history + increment
+    pieces = [
+        piece.alpha + piece.per_token * increment + piece.per_pair * pairs + piece.per_context_token * context
+        for piece in profile.degrees[degree].prefill
+    ]
+    seconds: Floats = np.max(np.stack(pieces), axis=0)
+    return seconds
+
+
+def phase_inputs(
+    sample: Sample,
+    pools: Mapping[str, tuple[CostProfile, Sequence[int]]],
+    *,
+    percentile: float,
+    bidirectional: bool,
+) -> dict[str, PhaseInputs]:
+    """Prepare the simulations of every pool, given its profile and degrees.
+
+    The other phase is idealised as the fastest degree of any pool without any queue. Pools of one profile share one
+    object.
+    """
+    history, increment = _computed(sample, bidirectional)
+    context = float(sample.history.mean() + sample.increment.mean())
+    fleet = [(profile, n) for profile, degrees in pools.values() for n in degrees]
+    times = [prefill_seconds(profile, history=history, increment=increment, degree=n) for profile, n in fleet]
+    pace = min(profile.t_dec(batch=1, context=context, degree=n) for profile, n in fleet)
+    best = np.min(np.stack(times), axis=0)
+    by_profile: dict[int, PhaseInputs] = {}
+    for profile, _ in pools.values():
+        by_profile.setdefault(
+            id(profile),
+            PhaseInputs(sample, profile, percentile, pace=pace, prefill_s=best, bidirectional=bidirectional),
+        )
+    return {name: by_profile[id(profile)] for name, (profile, _) in pools.items()}
+
+
+def _computed(sample: Sample, bidirectional: bool) -> tuple[Floats, Floats]:
+    """Return (history read, tokens computed) per round; without bidirectional KV all of the context is computed."""
+    if bidirectional:
+        return sample.history, sample.increment
+    return np.zeros_like(sample.history), sample.history + sample.increment
+
+
+def tau_pre(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, Tau]:
+    """Return tau_pre(degree, k) for each worker count k; never larger at more workers."""
+    sample = inputs.sample
+    history, increment = inputs.computed
+    service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
+    read = _transfer_seconds(inputs.profile, history, degree)
+    back = _transfer_seconds(inputs.profile, increment, degree)
+    think = (sample.tokens - 1) * inputs.pace + sample.gap
+    offered = sample.rate * sample.per_session(service)
+    starts = sample.starts(inputs.prefill_s + think)
+    observed = (starts >= WARM_UP * sample.window) & (starts <= sample.window)
+    floor = _tau((read + service + back)[observed], inputs.percentile, 0.0)
+
+    def at(k: int) -> Tau:
+        if offered / k >= STEADY_LIMIT:
+            return Tau(math.inf, math.inf, offered / k)
+        waits = simulate_prefill(sample, starts, service=service, read=read, back=back, think=think, workers=k)
+        return _tau(waits, inputs.percentile, offered / k)
+
+    return _sweep(counts, at, floor)
+
+
+def _transfer_seconds(profile: CostProfile, tokens: Floats, degree: int) -> Floats:
+    """Return T_kv across nodes between workers of one degree: the slower link, and the other phase is not known yet."""
+    costs = profile.transfers.get((degree, degree, "inter-node"))
+    if costs is None:
+        profile.t_kv(1, source=degree, destination=degree)  # raises the error that names the missing row
+        return np.zeros_like(tokens)
+    return np.where(tokens > 0, costs.alpha + costs.per_token * tokens, 0.0)
+
+
+def tau_dec(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, Tau]:
+    """Return tau_dec(degree, k) for each worker count k; never larger at more workers."""
+
+    def at(k: int) -> Tau:
+        load = decode_load(inputs, degree=degree, workers=k)
+        if load.utilisation >= STEADY_LIMIT:
+            return Tau(math.inf, math.inf, load.utilisation)
+        gaps = simulate_decode(
+            inputs.sample,
+            inputs.profile.degrees[degree],
+            prefill_s=inputs.prefill_s,
+            pace=load.pace,
+            workers=k,
+        )
+        return _tau(gaps, inputs.percentile, load.utilisation)
+
+    return _sweep(counts, at, None)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLoad:
+    """A decode pool's balance: seconds per step where supply meets demand, and the scarcer of compute and KV."""
+
+    pace: float
+    utilisation: float
+
+
+def decode_load(inputs: PhaseInputs, *, degree: int, workers: int) -> DecodeLoad:
+    """Find the step time at which a worker's batch just carries the offered tokens (throughput grows with the batch).
+
+    Demand is rate x tokens per session / k; supply b / T_dec(b, b x mean context), b up to what the KV cache holds.
+    """
+    sample, profile = inputs.sample, inputs.profile
+    steps = np.maximum(sample.tokens - 1, 0)
+    demand = sample.rate * sample.per_session(steps) / workers
+    total = float(steps.sum())
+    context = float(((sample.history + sample.increment + sample.tokens / 2) * steps).sum() / total) if total else 1.0
+    capacity = profile.kv_capacity(degree)
+
+    def step(batch: float) -> float:
+        return profile.t_dec(batch=batch, context=batch * context, degree=degree)
+
+    largest = max(1.0, capacity / context)
+    supply = largest / step(largest)
+    low, high = 0.0, largest
+    for _ in range(40):  # bisection to a trillionth of the range
+        middle = (low + high) / 2
+        if middle / step(middle) < demand:
+            low = middle
+        else:
+            high = middle
+    pace = step(max(1.0, high))
+    # Engines evict what idle sessions hold, so only running rounds count; for one round is rate x context x time.
+    held = (
+        sample.rate / workers * sample.per_session((sample.history + sample.increment + sample.tokens) * steps * pace)
+    )
+    return DecodeLoad(pace=pace, utilisation=max(demand / supply, held / capacity))
+
+
+def at_load(inputs: PhaseInputs, rate: float) -> PhaseInputs:
+    """Return the same sessions arriving at another rate: what one worker of form B sees."""
+    sample = inputs.sample
+    stretch = sample.rate / rate
+    return replace(
+        inputs,
+        sample=replace(
+            sample,
+            rate=rate,
+            window=sample.window * stretch,
+            arrival=sample.arrival * stretch,
+            past=sample.past * stretch,
+        ),
+    )
+
+
+def full_load(inputs: PhaseInputs, role: Role, degree: int) -> float:
+    """Return the sessions per second at which one worker is used all the time."""
+    sample = inputs.sample
+    if role == "prefill":
+        history, increment = inputs.computed
+        service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
+        return 1 / sample.per_session(service)
+    low, high = 0.0, sample.rate
+    while high < 1e9 and decode_load(at_load(inputs, high), degree=degree, workers=1).utilisation < 1:
+        low, high = high, 2 * high
+    for _ in range(20):
+        middle = (low + high) / 2
+        over = decode_load(at_load(inputs, middle), degree=degree, workers=1).utilisation >= 1
+        low, high = (low, middle) if over else (middle, high)
+    return low
+
+
+def _tau(values: Floats, percentile: float, utilisation: float) -> Tau:
+    if len(values) == 0:  # one-token answers have no gap to be late
+        return Tau(0.0, 0.0, utilisation)
+    return Tau(float(np.percentile(values, percentile)), float(values.mean()), utilisation)
+
+
+def _sweep(counts: Sequence[int], at: Callable[[int], Tau], floor: Tau | None) -> dict[int, Tau]:
+    """Evaluate rising worker counts; a count never does worse than a smaller one, whose extra workers may idle."""
+    found: dict[int, Tau] = {}
+    best: Tau | None = None
+    last = 0
+    for k in sorted(counts):
+        if best is not None and floor is not None and best.quantile_s <= SATURATED * floor.quantile_s:
+            found[k] = Tau(best.quantile_s, best.mean_s, found[last].utilisation * last / k)
+            last = k
+            continue
+        tau = at(k)
+        if best is not None and tau.quantile_s > best.quantile_s:
+            tau = Tau(best.quantile_s, best.mean_s, tau.utilisation)
+        best = tau
+        found[k] = tau
+        last = k
+    return found

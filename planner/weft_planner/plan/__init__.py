@@ -1,0 +1,1 @@
+"""Make the plan, and say why."""

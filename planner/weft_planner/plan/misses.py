@@ -1,0 +1,216 @@
+"""Say why the best plan misses the SLO: which threshold, the nearest SLO that holds, the GPUs that would hold it."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft_core.shortfall import Constraint, Remedy, Shortfall
+from weft_planner.contest.contestants import Contestant, runnable_policies
+from weft_planner.contest.judging import Judged
+from weft_planner.contest.shortlist import Groups, Pruned, least_gpus, prune
+from weft_planner.contest.trials import Trials, reading_of
+from weft_planner.contest.verdicts import units_of
+from weft_planner.plan.changing import changed
+from weft_planner.plan.reasons import thresholds
+from weft_planner.programs.inputs import Inputs, prepare
+from weft_planner.programs.search import Search
+from weft_planner.request.reading import Request
+from weft_planner.workload.distributions import Floats
+
+MOST_GPUS = 1024
+MARGIN = 1.03
+"""A relaxed threshold is this much above what was seen; it is raised in such steps until the simulation holds it."""
+STEPS = 24
+OTHERS = 4
+"""Layouts of the best latencies by phases from which the nearest SLO is looked for, beside the plan's own."""
+FAR = 100.0
+"""An SLO this many times as lax is none: the queue grows for as long as one looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """The nearest SLO that holds in seconds, and what had to be relaxed."""
+
+    ttft: float
+    itl: float
+    binding: Constraint
+
+
+def shortfall_of(pruned: Pruned, trials: Trials, best: Judged) -> Shortfall:
+    """Return what keeps the best plan from holding the SLO, and what would do."""
+    inputs, search = pruned.inputs, pruned.search
+    request = inputs.request
+    overloaded = trials.overloaded(best.contestant, request.workload.arrival_rate)
+    nearest = None if overloaded else _nearest(pruned, trials, best)
+    enough = _enough_gpus(inputs, search, best)
+    binding: Constraint = nearest.binding if nearest is not None else "gpus"
+    if request.budget_per_hour is not None and enough is not None and enough <= request.capacity.gpus:
+        binding = "budget"
+    free = all(pool.gpus is None and pool.nodes is None for pool in request.capacity.pools)
+    remedies = []
+    if nearest is not None and nearest.itl == request.slo.itl:
+        remedies.append(Remedy("slo.ttft", nearest.ttft))
+    elif nearest is not None and nearest.ttft == request.slo.ttft:
+        remedies.append(Remedy("slo.itl", nearest.itl))
+    if enough is not None and binding == "budget":
+        remedies.insert(0, Remedy("budgetPerHour", _price(request, enough)))
+    elif enough is not None and free and request.budget_per_hour is None:
+        remedies.append(Remedy("capacity.gpus", enough))
+    return Shortfall(
+        binding=binding,
+        message=_message(request, best, nearest, enough, binding),
+        nearest_ttft_s=None if nearest is None else nearest.ttft,
+        nearest_itl_s=None if nearest is None else nearest.itl,
+        least_gpus=enough,
+        remedies=tuple(remedies),
+    )
+
+
+def _nearest(pruned: Pruned, trials: Trials, best: Judged) -> _Nearest | None:
+    """Return the nearest SLO that these GPUs hold: one threshold where that is enough, else both in proportion.
+
+    Rules look at the thresholds: which layout comes closest to an SLO that none holds tells little of a laxer one. So
+    those that the phases rank best are tried too, from what the phases alone need.
+    """
+    found = _from(pruned.inputs, best.contestant, *_seen(pruned.inputs, trials, best), nearer=None)
+    if best.contestant.kind != "disaggregated":
+        return found
+    for layout in pruned.best(OTHERS):
+        shares = layout.prefill.share, layout.decode.share
+        if max(shares) < FAR:
+            other = replace(best.contestant, groups=layout.groups)
+            factors = max(1.0, shares[0]), max(1.0, shares[1])
+            found = _from(pruned.inputs, other, factors, (shares[0] > 1, shares[1] > 1), nearer=found) or found
+    return found
+
+
+def _seen(inputs: Inputs, trials: Trials, best: Judged) -> tuple[tuple[float, float], tuple[bool, bool]]:
+    """Return by how much (TTFT, ITL) must be laxer, from the runs of the best plan, and which of them may go on."""
+    slo = inputs.request.slo
+    runs = [units_of(outcome, reading_of(inputs.request)) for outcome in trials.outcomes(best.contestant)]
+    ttft = np.concatenate([run.ttft / run.ttft_slo for run in runs])
+    itl = np.concatenate([run.itl / run.itl_slo for run in runs])
+    relaxed = _least_factors(ttft, itl, slo.attainment)
+    if slo.itl_statistic == "p95" and relaxed[1] > 1:
+        relaxed = relaxed[0], 1.0  # a share of gaps, not a time: begin at the threshold and step
+    return relaxed, (relaxed[0] > 1, itl_misses(itl, slo.attainment))
+
+
+def _from(
+    inputs: Inputs,
+    contestant: Contestant,
+    factors: tuple[float, float],
+    loosen: tuple[bool, bool],
+    *,
+    nearer: _Nearest | None,
+) -> _Nearest | None:
+    """Return the first SLO that a layout holds, step by step from factors on (TTFT, ITL); None beyond ``nearer``.
+
+    Each try is simulated anew. Where the phases need neither threshold laxer, both are: they disturb each other.
+    """
+    slo = inputs.request.slo
+    steps = loosen if any(loosen) else (True, True)
+    binding: Constraint = "ttft" if factors[0] >= factors[1] else "itl"
+    most = FAR if nearer is None else max(nearer.ttft / slo.ttft, nearer.itl / slo.itl)
+    for _ in range(STEPS):
+        factors = factors[0] * (MARGIN if steps[0] else 1.0), factors[1] * (MARGIN if steps[1] else 1.0)
+        if not max(factors) < most:  # nor where one is not a number
+            return None
+        tried = _Nearest(_figure(slo.ttft * factors[0]), _figure(slo.itl * factors[1]), binding)
+        request = changed(changed(inputs.request, "slo.ttft", tried.ttft), "slo.itl", tried.itl)
+        trials = Trials(inputs.asking(request))
+        if _holds(trials, contestant, request, full=False) and _holds(trials, contestant, request, full=True):
+            return tried
+    return None
+
+
+def _holds(trials: Trials, contestant: Contestant, request: Request, *, full: bool) -> bool:
+    """Tell whether a layout holds a request's SLO: in a run of one seed, or of all of them."""
+    (shares,) = trials.attained([contestant], request.workload.arrival_rate, full=full)
+    return sum(shares) / len(shares) >= request.slo.attainment
+
+
+def _least_factors(ttft: Floats, itl: Floats, goal: float) -> tuple[float, float]:
+    """Return by how much (TTFT, ITL) thresholds must grow at least for the goal: one alone where that does."""
+    count = max(1, math.ceil(goal * len(ttft)))
+    for fixed, grown in ((itl, ttft), (ttft, itl)):
+        reach = np.sort(grown[fixed <= 1])
+        if len(reach) >= count and math.isfinite(reach[count - 1]):
+            factor = max(1.0, float(reach[count - 1]))
+            return (factor, 1.0) if fixed is itl else (1.0, factor)
+    both = float(np.sort(np.maximum(ttft, itl))[count - 1])
+    return both, both
+
+
+def itl_misses(itl: Floats, goal: float) -> bool:
+    """Tell whether ITL alone keeps more units out than the goal allows."""
+    return float((itl <= 1).mean()) < goal
+
+
+def _larger(request: Request, best: Judged) -> list[int]:
+    """Return GPU counts on which to look for enough: about what the goodput says is lacking, and twice that.
+
+    Without any goodput it is not the load that keeps the SLO from holding, so one look is enough.
+    """
+    gpus = request.capacity.gpus
+    if best.goodput <= 0:
+        return [min(MOST_GPUS, 2 * gpus)]
+    wanted = request.workload.arrival_rate * (1 + request.headroom if request.objective == "cost" else 1.0)
+    lacking = max(1.25, 1.25 * wanted / best.goodput)
+    return sorted({min(MOST_GPUS, math.ceil(factor * gpus * lacking)) for factor in (1, 2)})
+
+
+def _enough_gpus(inputs: Inputs, search: Search, best: Judged) -> int | None:
+    """Return the fewest GPUs, in pools without end, on which the best layout holds the SLO; None: not found."""
+    request = inputs.request
+    for gpus in _larger(request, best):
+        pools = tuple(pool.model_copy(update={"gpus": None, "nodes": None}) for pool in request.capacity.pools)
+        larger = request.model_copy(
+            update={
+                "capacity": request.capacity.model_copy(update={"gpus": gpus, "pools": pools}),
+                "budget_per_hour": None,
+            }
+        )
+        trials_inputs = prepare(larger)
+        pruned = prune(trials_inputs, search)
+        if pruned is None:
+            continue
+        trials = Trials(trials_inputs)
+
+        def holds(groups: Groups, trials: Trials = trials) -> bool:
+            tries = [Contestant("disaggregated", groups, policy) for policy in runnable_policies(request)]
+            wanted = 1 + request.headroom if request.objective == "cost" else 1.0
+            shares = trials.attained(tries, request.workload.arrival_rate * wanted, full=True)
+            return any(sum(row) / len(row) >= request.slo.attainment for row in shares)
+
+        found = least_gpus(pruned, holds)
+        if found is not None:
+            return found
+    return None
+
+
+def _price(request: Request, gpus: int) -> float:
+    """Return what so many GPUs cost at most."""
+    return gpus * max(pool.price_per_gpu_hour or 0.0 for pool in request.capacity.pools)
+
+
+def _message(request: Request, best: Judged, nearest: _Nearest | None, enough: int | None, binding: Constraint) -> str:
+    slo = request.slo
+    attained = best.predicted.attainment
+    share = f"{attained.value:.1%} of {slo.unit}s meet the SLO, {slo.attainment:.0%} are wanted" if attained else ""
+    parts = [f"{binding}: {share}"]
+    if nearest is not None:
+        parts.append(f"an SLO of {thresholds(nearest.ttft, nearest.itl)} would hold on these GPUs")
+    else:
+        carried = best.goodput / request.workload.arrival_rate
+        parts.append(f"these GPUs carry about {carried:.0%} of the arrival rate")
+    if enough is not None:
+        parts.append(f"{enough} GPUs would hold the SLO")
+    else:
+        parts.append(f"not even {_larger(request, best)[-1]} GPUs would hold it")
+    return "; ".join(parts)
+
+
+def _figure(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,167 @@
+"""Make a plan: the integer programs prune, full simulations with the policy that will run decide, then the words."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from weft_core.cost import CostProfile, CostProfileError
+from weft_core.plan import Alternative, Plan, Shortfall, content_hash, plan_revision, plan_to_json
+from weft_core.profile_json import profile_to_json
+from weft_core.shortfall import shortfall_to_json
+from weft_planner.contest.judging import Judged, judge
+from weft_planner.contest.shortlist import prune
+from weft_planner.contest.trials import Trials, options_of
+from weft_planner.plan.misses import shortfall_of
+from weft_planner.plan.reasons import reason_for, slo_reading
+from weft_planner.plan.relaxing import explain_no_layout
+from weft_planner.programs.candidates import Layout
+from weft_planner.programs.inputs import Inputs, prepare
+from weft_planner.programs.search import Search
+from weft_planner.programs.solver import Solver
+from weft_planner.request.infeasible import Infeasible
+from weft_planner.request.reading import Request
+from weft_planner.simulation.loading import load_kernel
+from weft_planner.stages import Progress
+
+ALTERNATIVES = 6
+EARLY = 5
+"""Layouts that are told before any is simulated whole."""
+
+Early = Callable[[Sequence[Layout]], None]
+"""Told what the phases alone rank best, before anything is simulated whole: all there is after an early Ctrl-C."""
+
+
+def answer(
+    request: Request,
+    *,
+    top: int = ALTERNATIVES,
+    progress: Progress | None = None,
+    early: Early | None = None,
+    solver: Solver | None = None,
+) -> dict[str, object]:
+    """Return the JSON-ready answer to a request: a plan with its profile, or why none is possible.
+
+    ``top`` alternatives at most; ``progress`` is told (stage, done, total), ``early`` what the phases alone rank best.
+    ``solver`` as in ``solve``.
+    """
+    try:
+        plan, profiles = solve(request, top=top, progress=progress, early=early, solver=solver)
+    except Infeasible as error:
+        return {
+            "status": "infeasible",
+            "reason": error.reason,
+            "message": error.message,
+            "shortfall": shortfall_to_json(error.shortfall),
+        }
+    return {
+        "status": "ok",
+        "plan": plan_to_json(plan),
+        "profile": profile_to_json(profiles[plan.groups[0].pool]),
+        "profiles": {pool: profile_to_json(profile) for pool, profile in profiles.items()},
+    }
+
+
+def solve(
+    request: Request,
+    *,
+    top: int = ALTERNATIVES,
+    progress: Progress | None = None,
+    early: Early | None = None,
+    solver: Solver | None = None,
+) -> tuple[Plan, dict[str, CostProfile]]:
+    """Return the best plan for a request and the profiles, by pool, that it was made with; the same request, same plan.
+
+    ``solver`` is one to go on using; without, one is started that ends with the plan.
+
+    Raises:
+        Infeasible: no layout is possible, whatever its latency.
+    """
+    tell = progress or _silent
+    with contextlib.nullcontext(solver) if solver is not None else Solver() as solving:  # loads meanwhile
+        tell("drawing sessions", 0, 1)
+        try:
+            inputs = prepare(request)
+            search = Search(solving)
+            tell("simulating each phase", 0, 1)
+            pruned = prune(inputs, search)
+            if pruned is None:
+                raise explain_no_layout(request, inputs.profiles)
+            if early is not None:
+                early(pruned.best(EARLY))
+            load_kernel(tell)
+            tell("trying layouts in short runs", 0, 1)
+            trials = Trials(inputs)
+            judged = judge(pruned, trials, progress=tell)
+            chosen = next((one for one in judged if one.contestant.runnable), None)
+            if chosen is None:
+                raise _nothing_runs(judged[0])
+            ranked = [chosen, *(one for one in judged if one is not chosen)]
+            shortfall = None if chosen.predicted.slo_met else shortfall_of(pruned, trials, chosen)
+        except CostProfileError as error:
+            raise Infeasible("ProfileInvalid", f"profile.{error}") from error
+    return _plan(inputs, ranked, search, shortfall, top=top), dict(inputs.profiles)
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+def _nothing_runs(best: Judged) -> Infeasible:
+    return Infeasible(
+        "NothingRuns",
+        f"planning.layouts: the best layout is {best.contestant}, and {best.contestant.note}; no layout that could be "
+        "deployed keeps the limits",
+    )
+
+
+def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Shortfall | None, *, top: int) -> Plan:
+    request = inputs.request
+    best = ranked[0]
+    engine_inputs = {
+        "model": request.model.model_dump(by_alias=True),
+        "engine": request.engine.model_dump(by_alias=True),
+    }
+    notes = [*request.workload.assumptions, *search.notes, *best.remarks]
+    return Plan(
+        groups=best.groups,
+        predicted=best.predicted,
+        objective=request.objective,
+        inputs_hash=content_hash(request.model_dump(by_alias=True, mode="json"), 16),
+        revision=plan_revision(best.groups, profile=_costs(inputs, best), engine_inputs=engine_inputs),
+        reason=reason_for(request, ranked, sample=inputs.sample, notes=search.notes),
+        slo_reading=slo_reading(request),
+        alternatives=tuple(
+            Alternative(
+                groups=one.groups,
+                predicted=one.predicted,
+                score=round(max(_worst(request, one)), 4),
+                layout=one.contestant.kind,
+                policy=one.contestant.planned_policy(chunked=_chunked(request, one)),
+                runnable=one.contestant.runnable,
+                note=one.contestant.note,
+            )
+            for one in ranked[1 : top + 1]
+        ),
+        layout=best.contestant.kind,
+        policy=best.contestant.planned_policy(chunked=_chunked(request, best)),
+        search=search.how,
+        shortfall=shortfall,
+        nodes_seen=all(pool.nodes is not None for pool in request.capacity.pools),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _costs(inputs: Inputs, best: Judged) -> dict[str, object]:
+    """Return what names a plan beside its groups: their cost profile, or one for each pool where pools differ."""
+    used = {pool: profile_to_json(inputs.profiles[pool]) for pool in sorted({group.pool for group in best.groups})}
+    first = used[best.groups[0].pool]
+    return first if all(profile == first for profile in used.values()) else dict(used)
+
+
+def _worst(request: Request, one: Judged) -> tuple[float, float]:
+    return one.predicted.ttft_p95_s / request.slo.ttft, one.predicted.itl_p95_s / request.slo.itl
+
+
+def _chunked(request: Request, one: Judged) -> bool:
+    """Tell whether local prefills were taken to run in slices."""
+    stated = options_of(request, one.contestant).chunked
+    return one.contestant.policy.mode in ("imd", "whole-or-chunked") if stated is None else stated

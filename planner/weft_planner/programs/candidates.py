@@ -1,0 +1,182 @@
+"""What integer programs choose among: groups with their latency as a share of the SLO, and the limits to keep."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft_core.plan import Objective, PlannedGroup, Role
+from weft_planner.phases.tau import Tau
+from weft_planner.programs.packing import pack
+
+BALANCE = 1e-4
+"""Weight of the sum of both latencies: decides among plans with the same bottleneck."""
+THRIFT = 1e-6
+"""Weight of one GPU: decides among plans with the same latencies."""
+CEILING = 100.0
+"""Shares of the SLO are cut here, so that all finite latencies rank before every overload."""
+ROUNDING = 1e-6
+"""Slack of limits on money and KV, whose figures are not whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One possible group with its latency as a share of the SLO threshold; overload ranks behind, by how much.
+
+    ``kv_tokens`` is what one worker holds.
+    """
+
+    role: Role
+    pool: str
+    degree: int
+    replicas: int
+    share: float
+    tau: Tau
+    kv_tokens: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs the group takes."""
+        return self.degree * self.replicas
+
+    @property
+    def group(self) -> PlannedGroup:
+        """Return the group without its latency."""
+        return PlannedGroup(self.role, self.degree, self.replicas, self.pool)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One prefill and one decode group: what form A chooses."""
+
+    prefill: Candidate
+    decode: Candidate
+
+    @property
+    def worst(self) -> float:
+        """Return the worse of both latencies as a share of its SLO; 1 = just met."""
+        return max(self.prefill.share, self.decode.share)
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs both groups take."""
+        return self.prefill.gpus + self.decode.gpus
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether both latencies are within the SLO."""
+        return self.worst <= 1
+
+    @property
+    def groups(self) -> tuple[PlannedGroup, ...]:
+        """Return both groups, prefill first."""
+        return self.prefill.group, self.decode.group
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must keep: see the functions of the same names in ``form_a``.
+
+    ``nodes`` are free GPUs per node and pool, ``workers`` (least, most) per role, ``ratio`` (least, most) prefill
+    workers per decode worker, ``kv_tokens`` what all decode workers must hold together, ``barred`` (prefill, decode)
+    degrees that must not pair, ``prices`` money per GPU and hour by pool (empty: GPUs are counted), ``current`` the
+    workers that run, by (role, pool, degree), and ``inertia`` what starting or stopping one GPU costs.
+    """
+
+    gpus: int
+    nodes: Mapping[str, Sequence[int]]
+    workers: Mapping[Role, tuple[int, int | None]]
+    pool_gpus: Mapping[str, int] = field(default_factory=dict)
+    ratio: tuple[float | None, float | None] = (None, None)
+    kv_tokens: float = 0.0
+    barred: frozenset[tuple[int, int]] = frozenset()
+    prices: Mapping[str, float] = field(default_factory=dict)
+    budget: float | None = None
+    current: Mapping[tuple[Role, str, int], int] = field(default_factory=dict)
+    inertia: float = 0.0
+
+    def gpus_of(self, pool: str) -> int:
+        """Return how many GPUs of a pool may be used."""
+        return min(self.pool_gpus.get(pool, self.gpus), self.gpus, sum(self.nodes[pool]))
+
+    def price(self, pool: str) -> float:
+        """Return what one GPU of a pool costs: money for an hour, or 1 where no price is known."""
+        return self.prices.get(pool, 1.0) if self.prices else 1.0
+
+    @property
+    def unit(self) -> float:
+        """Return the price that the objective counts in, that of the cheapest GPU, so that one GPU weighs about 1."""
+        return min((price for price in self.prices.values() if price > 0), default=1.0)
+
+
+def share_of_slo(tau: Tau, threshold_s: float) -> float:
+    """Return tau / threshold, cut at CEILING; an overload gives more than any finite latency, growing with the load."""
+    if math.isinf(tau.quantile_s):
+        return CEILING + min(tau.utilisation, CEILING)
+    return min(tau.quantile_s / threshold_s, CEILING)
+
+
+def change(group: PlannedGroup, limits: Limits) -> float:
+    """Return the cost of having one group as all of its role: ``inertia`` for each GPU that starts or stops."""
+    running = {at: k for at, k in limits.current.items() if at[0] == group.role}
+    here = running.pop((group.role, group.pool, group.degree), 0)
+    ends = sum(degree * k for (_, _, degree), k in running.items())
+    return limits.inertia * (group.degree * abs(group.replicas - here) + ends) if limits.current else 0.0
+
+
+def transition(groups: Sequence[PlannedGroup], limits: Limits) -> float:
+    """Return the cost of changing from the current groups: ``inertia`` for each GPU that starts or stops."""
+    wanted = {(g.role, g.pool, g.degree): g.replicas for g in groups}
+    places = {*wanted, *limits.current}
+    moved = sum(at[2] * abs(wanted.get(at, 0) - limits.current.get(at, 0)) for at in places)
+    return limits.inertia * moved if limits.current else 0.0
+
+
+def objective_value(
+    groups: Sequence[PlannedGroup], shares: tuple[float, float], *, limits: Limits, objective: Objective
+) -> float:
+    """Return what both forms minimise: latency and GPUs weighted by the objective, and the transition."""
+    latency = max(shares) + BALANCE * sum(shares)
+    gpus = sum(group.gpus for group in groups)
+    moved = transition(groups, limits)
+    if objective == "latency":
+        return latency + THRIFT * gpus + moved
+    return money(groups, limits) / limits.unit + BALANCE * latency + moved
+
+
+def money(groups: Sequence[PlannedGroup], limits: Limits) -> float:
+    """Return what groups cost for an hour, their GPUs where no price is known."""
+    return sum(group.gpus * limits.price(group.pool) for group in groups)
+
+
+def keeps_limits(groups: Sequence[PlannedGroup], limits: Limits, *, kv_tokens: float) -> bool:
+    """Tell whether groups keep every limit; ``kv_tokens`` is what their decode workers hold together.
+
+    Written apart from the programs' constraints, which must agree with it; nodes are checked by packing.
+    """
+    totals: dict[Role, int] = {"prefill": 0, "decode": 0}
+    by_pool: dict[str, list[int]] = {}
+    for group in groups:
+        totals[group.role] += group.replicas
+        by_pool.setdefault(group.pool, []).extend([group.degree] * group.replicas)
+    for role, (least, most) in limits.workers.items():
+        if totals[role] < least or (most is not None and totals[role] > most):
+            return False
+    low, high = limits.ratio
+    if (low is not None and totals["prefill"] < low * totals["decode"] - ROUNDING) or (
+        high is not None and totals["prefill"] > high * totals["decode"] + ROUNDING
+    ):
+        return False
+    if any(
+        a.role == "prefill" and b.role == "decode" and (a.degree, b.degree) in limits.barred
+        for a in groups
+        for b in groups
+    ):
+        return False
+    if sum(group.gpus for group in groups) > limits.gpus or kv_tokens < limits.kv_tokens - ROUNDING:
+        return False
+    if limits.budget is not None and money(groups, limits) > limits.budget + ROUNDING:
+        return False
+    return all(
+        sum(workers) <= limits.gpus_of(pool) and pack(limits.nodes[pool], workers) is not None
+        for pool, workers in by_pool.items()
+    )

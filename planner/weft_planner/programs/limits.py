@@ -1,0 +1,37 @@
+"""Turn a request's capacity, bounds and engine into the limits that layouts must keep."""
+
+from collections.abc import Mapping, Sequence
+
+from weft_core.plan import ROLES
+from weft_planner.programs.candidates import Limits
+from weft_planner.programs.placement import node_sizes
+from weft_planner.request.engines import barred_pairs
+from weft_planner.request.parts import Pool
+from weft_planner.request.reading import Request
+
+
+def nodes_of(pool: Pool, gpus: int) -> list[int]:
+    """Return the free GPUs of a pool's nodes: as they were seen, else as many full nodes as its GPUs make."""
+    return list(pool.nodes) if pool.nodes is not None else node_sizes(min(pool.gpus or gpus, gpus), pool.gpus_per_node)
+
+
+def limits_of(request: Request, degrees: Mapping[str, Sequence[int]], *, kv_tokens: float = 0.0) -> Limits:
+    """Return what a plan must keep; ``degrees`` are those that pools can run, ``kv_tokens`` what must have room."""
+    capacity, bounds = request.capacity, request.bounds
+    of_role = {role: {n for pool in capacity.pools if role in pool.roles for n in degrees[pool.name]} for role in ROLES}
+    prices = {pool.name: pool.price_per_gpu_hour for pool in capacity.pools if pool.price_per_gpu_hour is not None}
+    running = sum(group.degree * group.replicas for group in request.current)
+    return Limits(
+        gpus=capacity.gpus,
+        nodes={pool.name: nodes_of(pool, capacity.gpus) for pool in capacity.pools},
+        workers={role: (bounds.of(role).min, bounds.of(role).max) for role in ROLES},
+        pool_gpus={pool.name: min(pool.gpus or capacity.gpus, capacity.gpus) for pool in capacity.pools},
+        ratio=(bounds.ratio.min, bounds.ratio.max),
+        kv_tokens=kv_tokens,
+        barred=barred_pairs(request.engine, of_role["prefill"], of_role["decode"]),
+        prices=prices if len(prices) == len(capacity.pools) else {},
+        budget=request.budget_per_hour,
+        current={(group.role, group.pool, group.degree): group.replicas for group in request.current},
+        # Replacing every GPU that runs costs as much as the improvement that is asked for.
+        inertia=request.min_improvement / running if running else 0.0,
+    )

@@ -1,0 +1,201 @@
+"""Get the cost profiles that a plan is made with: those given, or ones derived from GPU and model."""
+
+import contextlib
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from weft_core.analytic import ModelDoesNotFit, derive_profile, smallest_degree
+from weft_core.config_fields import ModelConfigError
+from weft_core.cost import CostProfile, CostProfileError
+from weft_core.dimensions import ModelDimensions
+from weft_core.efficiency import Efficiency
+from weft_core.gpus import GPUS, Gpu
+from weft_core.hf_config import dimensions_of_config
+from weft_core.models import MODELS
+from weft_core.profile_json import profile_from_json
+from weft_core.shortfall import Remedy
+from weft_planner.request.infeasible import Infeasible
+from weft_planner.request.parts import Analytic, Model, Pool
+from weft_planner.request.reading import Request
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+
+
+def profile_of(request: Request) -> CostProfile:
+    """Return the one profile of a request whose pools all have one GPU type.
+
+    Raises:
+        Infeasible: as ``profiles_of``, and when the pools have several GPU types.
+    """
+    gpu_types = sorted({pool.gpu_type for pool in request.capacity.pools})
+    if len(gpu_types) > 1:
+        raise Infeasible(
+            "MixedGpuTypes",
+            f"capacity.pools name {len(gpu_types)} GPU types ({', '.join(gpu_types)}); one plan uses one type: "
+            "keep the pools of one of them",
+        )
+    return next(iter(profiles_of(request).values()))
+
+
+def profiles_of(request: Request) -> Mapping[str, CostProfile]:
+    """Return each pool's profile by the pool's name: the one given for its GPU type, or one derived for it.
+
+    Derived profiles leave out pools on which the model fits at none of their degrees; KV between two pools takes what
+    ``weft_core.transfers.transfer_between`` says. Pools of one GPU type and interconnect share one profile.
+
+    Raises:
+        Infeasible: a profile cannot be used or is missing, the model or a GPU is unknown, or the model fits nowhere.
+    """
+    given = _given(request)
+    if given:
+        return {pool.name: _measured(given, pool) for pool in request.capacity.pools}
+    model = dimensions_of(request.model)
+    efficiency = efficiency_of(request.analytic)
+    degrees: dict[Gpu, list[int]] = {}
+    for pool in request.capacity.pools:
+        degrees.setdefault(_gpu_of(pool), []).extend(n for n in pool.degrees if n <= pool.gpus_per_node)
+    derived: dict[Gpu, CostProfile] = {}
+    refusals = []
+    for gpu, allowed in degrees.items():
+        try:
+            derived[gpu] = derive_profile(
+                model, gpu, degrees=allowed, efficiency=efficiency, sequence_tokens=session_tokens(request)
+            )
+        except ModelDoesNotFit as error:
+            refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
+    if not derived:
+        remedies = tuple(_larger_degrees(request, model, efficiency))
+        raise Infeasible("ModelDoesNotFit", "; ".join(refusals), remedies=remedies)
+    return {pool.name: derived[gpu] for pool in request.capacity.pools if (gpu := _gpu_of(pool)) in derived}
+
+
+def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Efficiency) -> Iterator[Remedy]:
+    """Yield for each pool the least power of two, added to its degrees, at which two workers and the context fit."""
+    for place, pool in enumerate(request.capacity.pools):
+        degree = 2 * max(pool.degrees)
+        while degree <= min(pool.gpus_per_node, request.capacity.gpus // 2):
+            with contextlib.suppress(ModelDoesNotFit):
+                profile = derive_profile(model, _gpu_of(pool), degrees=[degree], efficiency=efficiency)
+                if profile.kv_capacity(degree) >= request.model.max_model_len:
+                    yield Remedy(f"capacity.pools.{place}.degrees", [*pool.degrees, degree])
+                    break
+            degree *= 2
+
+
+def session_tokens(request: Request) -> float:
+    """Return the mean length of a session at its end, within the context limit: windows save more the longer."""
+    tokens = math.fsum(item.share * item.total_tokens for item in request.workload.mix)
+    return min(tokens, float(request.model.max_model_len))
+
+
+def _given(request: Request) -> Mapping[str, CostProfile]:
+    """Return the request's own profiles by GPU type."""
+    bodies = [("profile", request.profile)] if request.profile is not None else []
+    bodies += [(f"profiles.{index}", body) for index, body in enumerate(request.profiles)]
+    found: dict[str, CostProfile] = {}
+    for where, body in bodies:
+        try:
+            profile = profile_from_json(body or {})
+        except CostProfileError as error:
+            raise Infeasible("ProfileInvalid", f"{where}.{error}") from error
+        if profile.model != request.model.name:
+            raise Infeasible(
+                "ProfileInvalid",
+                f"{where}.model: it is of {profile.model}, the service runs {request.model.name}; "
+                "use a profile of that",
+            )
+        if profile.gpu in found:
+            raise Infeasible("ProfileInvalid", f"{where}.gpu: a second profile of {profile.gpu} is given; keep one")
+        found[profile.gpu] = profile
+    return found
+
+
+def _measured(given: Mapping[str, CostProfile], pool: Pool) -> CostProfile:
+    profile = given.get(pool.gpu_type)
+    if profile is None:
+        raise Infeasible(
+            "ProfileInvalid",
+            f"profile.gpu: it was measured on {', '.join(sorted(given))}, pool {pool.name} has {pool.gpu_type}; "
+            f"use a profile of {pool.gpu_type}",
+        )
+    return profile
+
+
+def _gpu_of(pool: Pool) -> Gpu:
+    """Return a pool's accelerator with the pool's own interconnect."""
+    gpu = GPUS.get(pool.gpu_type)
+    if gpu is None:
+        raise Infeasible("UnknownGpu", _unknown("capacity.pools.gpuType", pool.gpu_type, GPUS, OTHER_GPU))
+    own = pool.interconnect
+    if own is None:
+        return gpu
+    return replace(
+        gpu,
+        kv_in_node=own.in_node or gpu.kv_in_node,
+        kv_across_nodes=own.across_nodes or gpu.kv_across_nodes,
+    )
+
+
+def dimensions_of(model: Model) -> ModelDimensions:
+    """Return a model's dimensions at the requested precision; 8-bit weights keep 16-bit KV unless told otherwise.
+
+    ``dtype`` is the precision of what the checkpoint does not quantise; fp8 quantises the rest when it is loaded.
+
+    Raises:
+        Infeasible: the model is not in the catalogue and has no config, or its config cannot be used.
+    """
+    if model.config is not None:
+        try:
+            known = dimensions_of_config(model.name, model.config)
+        except ModelConfigError as error:
+            faults = "; ".join(f"model.config.{fault}" for fault in error.faults)
+            raise Infeasible("ModelConfigInvalid", faults) from error
+    elif model.name in MODELS:
+        known = MODELS[model.name]
+    else:
+        raise Infeasible("UnknownModel", _unknown("model.name", model.name, MODELS, OTHER_MODEL))
+    kv = known.kv_dtype_bytes if model.kv_cache_dtype == "auto" else BYTES[model.kv_cache_dtype]
+    if model.dtype == "fp8":
+        attention, ffn = (
+            min(1.0, known.dtype_bytes if own is None else own) for own in (known.attention_bytes, known.ffn_bytes)
+        )
+        return replace(known, attention_bytes=attention, ffn_bytes=ffn, eight_bit_products=True, kv_dtype_bytes=kv)
+    weights = known.dtype_bytes if model.dtype == "auto" else BYTES[model.dtype]
+    return replace(known, dtype_bytes=weights, kv_dtype_bytes=kv)
+
+
+def efficiency_of(overrides: Analytic | None) -> Efficiency:
+    """Return the analytic model's efficiency factors with the request's own in place."""
+    if overrides is None:
+        return Efficiency()
+    renamed = {
+        "prefill_overhead": "prefill_overhead_s",
+        "decode_overhead": "decode_overhead_s",
+        "all_reduce_latency": "all_reduce_latency_s",
+        "kv_latency": "kv_latency_s",
+    }
+    given = {renamed.get(k, k): v for k, v in overrides.model_dump(exclude_none=True).items()}
+    return replace(Efficiency(), **given)
+
+
+def _other_gpus(model: ModelDimensions, degrees: list[int], efficiency: Efficiency) -> str:
+    """Name up to three GPU types, least memory first, on which a degree of the pools would do."""
+    by_memory = sorted(GPUS.values(), key=lambda gpu: (gpu.memory_bytes, gpu.name))
+    fitting = [(gpu.name, smallest_degree(model, gpu, efficiency=efficiency)) for gpu in by_memory]
+    named = [f"{name} at degree {n}" for name, n in fitting if n is not None and n <= max(degrees)][:3]
+    return f"; with these degrees it fits {', '.join(named)}" if named else ""
+
+
+OTHER_MODEL = (
+    "For any other model give its Hugging Face config.json (spec.model.config) or a cost profile (spec.profile.ref)"
+)
+OTHER_GPU = "Give a cost profile (spec.profile.ref) for anything else"
+
+
+def _unknown(field: str, name: str, known: Iterable[str], otherwise: str) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{field}: {name} is not in the catalogue{meant or '.'} Known: {', '.join(names)}. {otherwise}"

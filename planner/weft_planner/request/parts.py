@@ -1,0 +1,253 @@
+"""The parts of a planning request other than the workload; every refusal names the field and the fix."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from weft_core.layouts import LayoutKind, Role
+from weft_core.policies.catalogue import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
+from weft_core.policies.parameter import PolicyError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
+Precision = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
+Workers = Annotated[int, Field(ge=1, le=4096, strict=True)]
+Degree = Annotated[int, Field(ge=1, le=1024, strict=True)]
+
+
+class Part(BaseModel):
+    """A part of a request: unknown fields are refused, names are camelCase in JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Model(Part):
+    """The model to serve; ``max_model_len`` is the longest context in tokens that must fit one worker.
+
+    ``config`` is the model's Hugging Face config.json, for models outside of the catalogue; it wins over the catalogue.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    max_model_len: Count = 32768
+    dtype: Precision = "auto"
+    kv_cache_dtype: Precision = "auto"
+    config: dict[str, object] | None = None
+
+
+class Engine(Part):
+    """What the engine, and the router before it, can do.
+
+    Without ``bidirectional`` KV a later round recomputes its history. ``chunked``: local prefills run in slices beside
+    decode steps. ``layouts`` are those that can be deployed; others are only advised. ``pairs`` are (prefill, decode)
+    degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
+    ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).
+    ``mixed_degrees``: workers of one role may differ in degree and pool.
+    """
+
+    type: str = ""
+    bidirectional: bool = True
+    chunked: bool = False
+    mixed_degrees: bool = False
+    layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] = ("disaggregated",)
+    pairs: Annotated[tuple[tuple[Degree, Degree], ...], Field(min_length=1, max_length=256)] | None = None
+    block_sizes: dict[Role, Count] | None = None
+    block_pairs: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)] = ()
+
+    @field_validator("layouts", "pairs", "block_pairs")
+    @classmethod
+    def _in_one_order(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
+        return None if value is None else tuple(sorted(set(value), key=str))
+
+
+class Routing(Part):
+    """The rules that the router will follow; times in seconds.
+
+    ``modes`` are those of policy weft that the router can run; absent: what this version's router can. With ``mode``
+    the planner has no choice. ``order`` defaults to the policy's own. ``prediction_error`` is the lognormal sigma of
+    what prefills and slices really take against the profile: above 0 every layout is judged by the worse of a run as
+    predicted and a run with such errors, and slices may be cut shorter.
+    """
+
+    policy: str = "weft"
+    mode: str = ""
+    modes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    binding: str = "kv-headroom"
+    order: str = ""
+    params: dict[str, float] = {}
+    window: Annotated[int, Field(ge=1, le=6, strict=True)] = 3
+    ageing_cap: Count | None = None
+    stats_window: Positive = 10.0
+    prediction_error: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name, value, known in (
+            ("policy", self.policy, POLICIES),
+            ("mode", self.mode or DEFAULT_MODE, MODES),
+            ("binding", self.binding, BINDINGS),
+            ("order", self.order or "fcfs", ORDERS),
+            *(("modes", mode, MODES) for mode in self.modes or ()),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}: {value!r} is not known; use one of {', '.join(known)}")
+        try:
+            parameters(self.policy, self.mode or DEFAULT_MODE, self.params)
+        except PolicyError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class Objectives(Part):
+    """The service-level objective: seconds, the percentile to plan for, and the share of sessions that must meet it."""
+
+    ttft: Positive
+    itl: Positive
+    percentile: Annotated[float, Field(ge=50, lt=100, allow_inf_nan=False)] = 95
+    attainment: Share = 0.9
+    unit: Literal["session", "round"] = "session"
+    itl_statistic: Literal["mean", "p95", "max"] = "mean"
+
+
+class Interconnect(Part):
+    """KV bandwidth of one GPU in bytes per second, in place of the catalogue's: inside a node and across nodes."""
+
+    in_node: Positive | None = None
+    across_nodes: Positive | None = None
+
+
+class Pool(Part):
+    """GPUs of one type in nodes of one shape; ``gpus`` defaults to the whole capacity.
+
+    ``nodes`` are the free GPUs of each real node, where they were seen. ``price_per_gpu_hour`` is in any currency.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    gpu_type: Annotated[str, Field(min_length=1)]
+    gpus_per_node: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
+    degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] = (1, 2, 4, 8)
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("decode", "prefill")
+    gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    nodes: Annotated[tuple[Annotated[int, Field(ge=0, le=1024, strict=True)], ...], Field(max_length=4096)] | None = (
+        None
+    )
+    price_per_gpu_hour: NotNegative | None = None
+    interconnect: Interconnect | None = None
+
+    @field_validator("degrees", "roles")
+    @classmethod
+    def _in_one_order(cls, value: tuple[object, ...]) -> tuple[object, ...]:
+        """Sort them: their order means nothing, so it must not change a plan's inputs hash."""
+        return tuple(sorted(set(value), key=lambda item: (len(str(item)), str(item))))
+
+    @field_validator("nodes")
+    @classmethod
+    def _largest_first(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """Sort them for the same reason; a node without a free GPU holds no worker."""
+        return None if value is None else tuple(sorted((size for size in value if size), reverse=True))
+
+    @model_validator(mode="after")
+    def _a_degree_fits_a_node(self) -> Self:
+        if all(degree > self.gpus_per_node for degree in self.degrees):
+            raise ValueError(
+                f"degrees: none of {list(self.degrees)} fits a node of {self.gpus_per_node} GPUs; add one that does"
+            )
+        return self
+
+
+class Capacity(Part):
+    """How many GPUs the plan may use in all, and where they are."""
+
+    gpus: Annotated[int, Field(ge=1, le=4096, strict=True)]
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [pool.name for pool in self.pools]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"pools: the name {twice[0]!r} is used twice; give each pool its own")
+        return self
+
+    def pool(self, name: str) -> Pool:
+        """Return a pool by name."""
+        return next(pool for pool in self.pools if pool.name == name)
+
+
+class Analytic(Part):
+    """Efficiency factors of the analytic cost model that differ from the defaults of ``weft_core.analytic``."""
+
+    compute: Share | None = None
+    attention: Share | None = None
+    memory: Share | None = None
+    all_reduce_link: Share | None = None
+    kv_link: Share | None = None
+    prefill_overhead: Overhead | None = None
+    decode_overhead: Overhead | None = None
+    all_reduce_latency: Overhead | None = None
+    all_reduce_growth: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
+    kv_latency: Overhead | None = None
+    memory_fraction: Share | None = None
+    reserve_bytes_per_gpu: Annotated[int, Field(ge=0, le=10**12)] | None = None
+
+
+class Bound(Part):
+    """How many workers a role may have."""
+
+    min: Workers = 1
+    max: Workers | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max is not None and self.max < self.min:
+            raise ValueError(f"max: {self.max} is below min {self.min}; raise max or lower min")
+        return self
+
+
+class Ratio(Part):
+    """Prefill workers for each decode worker, at least and at most."""
+
+    min: Positive | None = None
+    max: Positive | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min is not None and self.max is not None and self.max < self.min:
+            raise ValueError(f"max: {self.max:g} is below min {self.min:g}; raise max or lower min")
+        return self
+
+
+class Bounds(Part):
+    """Worker counts that the plan must keep, per role, and their ratio."""
+
+    prefill: Bound = Bound()
+    decode: Bound = Bound()
+    ratio: Ratio = Ratio()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_no_bound(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        roles = {key: bound for key, bound in value.items() if bound is not None}
+        return {
+            key: {k: v for k, v in bound.items() if v is not None} if isinstance(bound, Mapping) else bound
+            for key, bound in roles.items()
+        }
+
+    def of(self, role: Role) -> Bound:
+        """Return a role's bound."""
+        return self.prefill if role == "prefill" else self.decode
+
+
+class Group(Part):
+    """A group of workers that runs already."""
+
+    role: Role
+    degree: Degree
+    replicas: Workers
+    pool: Annotated[str, Field(min_length=1)]

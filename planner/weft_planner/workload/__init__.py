@@ -1,0 +1,1 @@
+"""What arrives: distributions, arrivals and sessions, fitted to traces or given."""
