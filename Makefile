@@ -15,6 +15,9 @@ REGISTRY ?=
 TAG ?=
 export KUBE_CONTEXT
 
+# What measures no time runs on several cores at once.
+PARALLEL := -n auto --maxprocesses 4
+
 ##@ Start here
 .PHONY: help
 help: ## List every target with one line
@@ -35,7 +38,8 @@ demo-down: $(STAMP) ## Remove everything the demo made
 
 .PHONY: test
 test: setup ## Run every test: unit, property, component, and the cluster tests on a local cluster
-	@$(PY) -m pytest -q -m "not cluster"
+	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component"
+	@$(PY) -m pytest -q -m "component and not cluster"
 	@$(PY) -m pytest -q -m cluster
 
 ##@ Develop
@@ -53,7 +57,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (seconds)
-	@$(PY) -m pytest -q -m "not cluster and not component"
+	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component"
 
 .PHONY: test-component
 test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback

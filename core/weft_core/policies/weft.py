@@ -4,7 +4,7 @@ The cost of an option is P(this task misses its TTFT) + the rise of P(ITL missed
 would stall + a small price on its finish time; P(x over thr) = logistic((x / thr - 0.92) / 0.08). A remote finish
 overlaps queue and history read. Modes say which local prefills are on offer: ``imd`` in chunks sized by the ITL SLO,
 whose own stall is 0 because of that size; ``ia`` whole, with the stall charged; ``whole-or-chunked`` both;
-``remote-jsq`` none, the fallback where predictions prove wrong. Instantaneous queues decide, no window.
+``remote-jsq`` none, for engines that predictions do not fit. Instantaneous queues decide, no window.
 
 The ITL's probability follows the SLO's own reading (``itl_statistic``): the session mean, the share of gaps over the
 SLO held against 5 % (P95), or whether any is over (largest gap). ``gap_sums`` hold seconds for the first and the number

@@ -6,7 +6,7 @@ from itertools import islice
 
 from weft_core.plan import Objective, PlannedGroup, Role
 from weft_planner.contest.contestants import other_kinds, runnable_policies
-from weft_planner.programs import tables as phases
+from weft_planner.programs import tables
 from weft_planner.programs.candidates import Candidate, Layout, Limits, keeps_limits, money
 from weft_planner.programs.inputs import Inputs
 from weft_planner.programs.pairs import Pairs
@@ -96,8 +96,8 @@ def prune(inputs: Inputs, search: Search) -> Pruned | None:
     Without a pair of groups there may still be workers for both phases, or groups that mix degrees or pools.
     """
     sides: dict[Role, list[Candidate]] = {
-        "prefill": phases.candidates(inputs, "prefill"),
-        "decode": phases.candidates(inputs, "decode"),
+        "prefill": tables.candidates(inputs, "prefill"),
+        "decode": tables.candidates(inputs, "decode"),
     }
     pairs = Pairs(sides["prefill"], sides["decode"])
     for limits in (inputs.limits, replace(inputs.limits, kv_tokens=0.0)):
@@ -172,7 +172,7 @@ def _mixed(pruned: Pruned) -> list[Groups]:
         return []
     rate = request.workload.arrival_rate
     found = pruned.search.mixed(
-        phases.kinds(inputs), rate=rate, limits=pruned.limits, objective=request.objective, count=MIXED
+        tables.kinds(inputs), rate=rate, limits=pruned.limits, objective=request.objective, count=MIXED
     )
     return [mixed.groups for mixed in found]
 
