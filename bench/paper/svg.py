@@ -18,6 +18,7 @@ WIDTH, LEFT, TOP, ROW = 760.0, 190, 46, 24
 def dots(title: str, rows: Mapping[str, Mapping[str, float]], *, ticks: Sequence[float], unit: str) -> str:
     """Return a picture with one line of dots per row on a logarithmic axis; the line at 1 is drawn strongly."""
     width, bottom = WIDTH, TOP + ROW * len(rows) + 6.0
+    ticks = _reaching(ticks, [value for row in rows.values() for value in row.values() if math.isfinite(value)])
     x = Scale(ticks[0], ticks[-1], LEFT, width - 30, log=True)
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     parts = _legend(names)
@@ -36,6 +37,16 @@ def dots(title: str, rows: Mapping[str, Mapping[str, float]], *, ticks: Sequence
         ]
         said.append(f"{name}: " + ", ".join(f"{label} {value:.2g}" for label, value in known.items()))
     return _page(parts, title=title, words=f"{unit.capitalize()}. {'; '.join(said)}.", width=width, height=bottom + 34)
+
+
+def _reaching(ticks: Sequence[float], values: Sequence[float]) -> list[float]:
+    """Return ticks with more of them, each twice or half of the last, until no value lies outside."""
+    found = list(ticks)
+    while values and max(values) > found[-1]:
+        found.append(2 * found[-1])
+    while values and 0 < min(values) < found[0]:
+        found.insert(0, found[0] / 2)
+    return found
 
 
 def lines(title: str, of: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str) -> str:

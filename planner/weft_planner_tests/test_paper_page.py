@@ -1,6 +1,7 @@
 """The papers' page says what was left out, what one cell alone adds, and how sure each ratio is."""
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the benches are no package
 from bench.paper.cells import CELLS, SETTINGS, Length
 from bench.paper.goodputs import READINGS, Carried
 from bench.paper.page import Results, write
+from bench.paper.svg import dots
 from bench.paper.uplift import Score, jobs, spread
 
 
@@ -39,6 +41,18 @@ def test_the_page_says_what_carries_its_means(tmp_path: Path) -> None:
     assert "3.00 ± 0.00" in text  # the same change with every seed
     assert "imd 0.7 / imd 0.7" in text
     assert "Below 1 with it: none" in text
+
+
+def test_no_dot_lies_at_the_edge_because_its_value_is_beyond_the_axis() -> None:
+    drawn = dots("goodput", {"a cell": {"weft": 9.64, "ampd": 0.3}}, ticks=(0.5, 1, 8), unit="times AMPD")
+    places = {
+        hint: float(place)
+        for place, hint in re.findall(r'<circle[^>]* cx="([0-9.]+)"[^>]*>\s*<title>([^<]*)</title>', drawn)
+    }
+    edges = [float(place) for place in re.findall(r'<line[^>]* x1="([0-9.]+)"', drawn)]
+    assert min(edges) < places["ampd: 0.3"] < places["weft: 9.64"] < max(edges)
+    assert ">16<" in drawn
+    assert ">0.25<" in drawn
 
 
 def test_ratios_to_nothing_are_counted_and_not_averaged() -> None:
