@@ -9,14 +9,14 @@ import uvloop
 from aiohttp import http_parser
 
 from weft_router.config import ConfigError, Settings
-from weft_router.coordinator import Coordinator
-from weft_router.decode import DecodeSidecar
-from weft_router.metrics import Metrics
-from weft_router.prefill import PrefillSidecar
-from weft_router.redis_store import RedisStore
-from weft_router.server import Duty, Server
-from weft_router.serving import run as serve
-from weft_router.state import MemoryStore, Store
+from weft_router.roles.coordinator import Coordinator
+from weft_router.roles.decode import DecodeSidecar
+from weft_router.roles.prefill import PrefillSidecar
+from weft_router.roles.server import Duty, Server
+from weft_router.roles.serving import run as serve
+from weft_router.signals.metrics import Metrics
+from weft_router.state.redis_store import RedisStore
+from weft_router.state.store import MemoryStore, Store
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import aiohttp
 
 from weft_router.config import Flags, Role, Settings, load
 from weft_router.process import build
-from weft_router.redis_store import RedisStore
-from weft_router.server import Duty, Server
-from weft_router.serving import run
-from weft_router.state import MemoryStore, Store
+from weft_router.roles.server import Duty, Server
+from weft_router.roles.serving import run
+from weft_router.state.redis_store import RedisStore
+from weft_router.state.store import MemoryStore, Store
 from weft_router_tests.fake_engine import FakeEngine
 
 MODEL = "test/model"

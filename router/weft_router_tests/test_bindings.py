@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from weft_router.bindings import Bindings
-from weft_router.placement import Placement
-from weft_router.state import MemoryStore, StoreDownError, WorkerRecord
+from weft_router.rounds.placement import Placement
+from weft_router.state.bindings import Bindings
+from weft_router.state.store import MemoryStore, StoreDownError, WorkerRecord
 
 
 class Clock:

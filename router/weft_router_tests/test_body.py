@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.body import MAX_DEPTH, parse, sanitise
+from weft_router.api.body import MAX_DEPTH, parse, sanitise
 from weft_router.errors import InvalidRequestError
 
 OWNED = [

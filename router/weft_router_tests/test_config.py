@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_router.auth import ApiKeys
 from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError
+from weft_router.guard.auth import ApiKeys
 from weft_router.logs import JsonLines
 from weft_router_tests.stack import PROFILE, router_json
 

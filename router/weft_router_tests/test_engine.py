@@ -3,7 +3,7 @@
 import aiohttp
 import pytest
 
-from weft_router.engine import REST_S, STRIKES, Engine
+from weft_router.engines.watch import REST_S, STRIKES, Engine
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import free_port
 

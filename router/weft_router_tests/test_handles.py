@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.handles import MARGIN_S, KvHandle, accept, prefix_digest
-from weft_router.inference import check
-from weft_router.vllm import decode_body, local_body, prefill_body, transfer_params
+from weft_router.engines.handles import MARGIN_S, KvHandle, accept, prefix_digest
+from weft_router.engines.vllm import decode_body, local_body, prefill_body, transfer_params
 
 GIVEN: dict[str, Any] = {
     "do_remote_prefill": False,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from weft_router.api.inference import Inference, check
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import ApiError, NotFoundError
-from weft_router.inference import Inference, check
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 LIMITS = LimitsConfig.model_validate({"maxN": 4, "maxOutputTokens": 800})

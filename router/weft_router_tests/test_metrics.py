@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from weft_router.metrics import Metrics, reference
+from weft_router.signals.metrics import Metrics, reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def test_the_reference_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == reference(), "run: python -m weft_router.metrics > docs/reference/metrics.md"
+    assert PAGE.read_text() == reference(), "run: python -m weft_router.signals.metrics > docs/reference/metrics.md"
 
 
 def test_every_metric_is_served_under_the_routers_prefix() -> None:

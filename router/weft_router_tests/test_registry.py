@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from weft_router.registry import PROBE_EVERY_S, SILENT_S, Health, Registry
-from weft_router.state import MemoryStore, QueueEntry, Snapshot, StoreDownError, WorkerRecord, read_record
+from weft_router.state.registry import PROBE_EVERY_S, SILENT_S, Health, Registry
+from weft_router.state.store import MemoryStore, QueueEntry, Snapshot, StoreDownError, WorkerRecord, read_record
 
 
 class Clock:
@@ -202,7 +202,7 @@ async def test_an_answer_about_the_process_before_a_restart_says_nothing_of_the_
 async def test_the_watch_outlives_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weft_router.registry.REFRESH_S", 0.001)
+    monkeypatch.setattr("weft_router.state.registry.REFRESH_S", 0.001)
     world = World()
     calls = 0
     done = asyncio.Event()

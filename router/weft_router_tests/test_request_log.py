@@ -9,7 +9,7 @@ import pytest
 
 from weft_planner.traces.reading import read_trace
 from weft_router.config import RequestLogConfig
-from weft_router.request_log import RequestLog
+from weft_router.signals.request_log import RequestLog
 from weft_router_tests.stack import Stack, router_json
 
 

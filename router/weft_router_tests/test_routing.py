@@ -13,10 +13,10 @@ from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerVie
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.engine import EngineLoad, read_load
-from weft_router.routing import Dispatched, Policy
-from weft_router.state import QueueEntry, WorkerRecord
-from weft_router.window import Window
+from weft_router.engines.watch import EngineLoad, read_load
+from weft_router.rounds.routing import Dispatched, Policy
+from weft_router.signals.window import Window
+from weft_router.state.store import QueueEntry, WorkerRecord
 from weft_router_tests.stack import PROFILE
 
 DECODE = DecodeWorkerView(

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.inference import Inference, check
+from weft_router.api.tokens import CharsPerToken
+from weft_router.api.transcript import of_request, with_reply
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.handles import KvHandle
-from weft_router.inference import Inference, check
-from weft_router.sessions import Outlook, Sessions
-from weft_router.tokens import CharsPerToken
-from weft_router.transcript import of_request, with_reply
+from weft_router.engines.handles import KvHandle
+from weft_router.rounds.sessions import Outlook, Sessions
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})

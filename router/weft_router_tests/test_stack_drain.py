@@ -35,7 +35,7 @@ async def test_a_draining_worker_finishes_its_streams_and_gets_nothing_new(stack
 
 
 async def test_prestop_without_a_drain_does_not_wait(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_router.server.PRESTOP_GRACE_S", 0.05)
+    monkeypatch.setattr("weft_router.roles.server.PRESTOP_GRACE_S", 0.05)
     await stack.up(prefill=0)
     assert await get(stack, stack.processes["d0"].url + "/engine/prestop") == (200, "not draining\n")
 
@@ -43,7 +43,7 @@ async def test_prestop_without_a_drain_does_not_wait(stack: Stack, monkeypatch: 
 async def test_a_coordinator_that_must_go_fails_no_request_of_its_keep_alive_clients(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft_router.serving.LAME_DUCK_S", 0.3)
+    monkeypatch.setattr("weft_router.roles.serving.LAME_DUCK_S", 0.3)
     await stack.up(prefill=0)
     going = stack.processes["c0"]
     statuses: list[int] = []

@@ -152,9 +152,9 @@ async def test_a_worker_that_falls_silent_with_open_connections_is_given_up(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A powered-off node closes nothing: its address stops answering and its heartbeats stop."""
-    monkeypatch.setattr("weft_router.registry.SILENT_S", 0.3)
-    monkeypatch.setattr("weft_router.registry.PROBE_EVERY_S", 0.2)
-    monkeypatch.setattr("weft_router.registry.REFRESH_S", 0.1)
+    monkeypatch.setattr("weft_router.state.registry.SILENT_S", 0.3)
+    monkeypatch.setattr("weft_router.state.registry.PROBE_EVERY_S", 0.2)
+    monkeypatch.setattr("weft_router.state.registry.REFRESH_S", 0.1)
     await stack.up(prefill=0)
     stack.engines["d0"].script.gap_s = 30.0
     pending = asyncio.ensure_future(stack.chat(HELLO, stream=True))
@@ -313,8 +313,8 @@ async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_connections_that_ask_for_nothing_are_closed(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_router.connections.HEADERS_S", 0.2)
-    monkeypatch.setattr("weft_router.connections.CHECK_S", 0.05)
+    monkeypatch.setattr("weft_router.wire.connections.HEADERS_S", 0.2)
+    monkeypatch.setattr("weft_router.wire.connections.CHECK_S", 0.05)
     await stack.up(prefill=0)
     stack.engines["d0"].script.gap_s = 0.1
     live = asyncio.ensure_future(stack.chat(HELLO, stream=True))

@@ -190,8 +190,8 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
 async def test_an_engine_that_fails_under_a_green_health_check_rests_and_is_tried_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft_router.engine.REST_S", 1.0)
-    monkeypatch.setattr("weft_router.engine.POLL_S", 0.1)
+    monkeypatch.setattr("weft_router.engines.watch.REST_S", 1.0)
+    monkeypatch.setattr("weft_router.engines.watch.POLL_S", 0.1)
     await stack.up(decode=2, prefill=0)
     bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
     sick = stack.engines[bound]

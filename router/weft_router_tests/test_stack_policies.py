@@ -6,7 +6,7 @@ import pytest
 
 from weft_core.policies.catalogue import ORDERS, POLICIES, REASONS
 from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
-from weft_router.pace import Pace, Paces
+from weft_router.signals.pace import Pace, Paces
 from weft_router_tests.stack import Stack, router_json
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 
-from weft_router.redis_store import RedisStore
+from weft_router.state.redis_store import RedisStore
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.stack import Stack, until
 

@@ -1,0 +1,1 @@
+"""What clients may send and what they get back: bodies, sessions, transcripts, replies, errors."""

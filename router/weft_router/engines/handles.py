@@ -1,0 +1,80 @@
+"""Keep the KV handle of a session's last round: used once, only for an exact continuation, never after its deadline."""
+
+import hashlib
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from weft_router.api.body import Json
+
+if TYPE_CHECKING:
+    Ids = array[int]
+else:  # Python 3.11's array takes no parameter at run time
+    Ids = array
+"""Token ids, 4 bytes each: a prompt of 30,000 tokens is kept in 120 KB while its round lives."""
+
+MARGIN_S = 5.0
+"""A handle is let go this long before the engine frees its blocks: queueing and clock differences fit in."""
+
+_NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
+
+Outcome = Literal[
+    "stored",  # a finished round left a handle
+    "used",  # a remote prefill read the history through it
+    "expired",  # its deadline passed before the next round came
+    "superseded",  # the next round ran locally, where the prefix cache already holds the history
+    "history_changed",  # the next prompt does not extend what the engine saw
+    "ids_differ",  # the prompt's token ids do not extend what the engine saw; the prefill was done again without it
+    "refused",  # the engine would not read it; the prefill was done again without it
+    "lost",  # the prefill worker broke while it may have been reading
+    "malformed",  # the engine's object cannot be a handle
+    "orphaned",  # a prefill's KV was pinned for a decode that then did not take it; it waits for its lease
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KvHandle:
+    """What an engine gave to let another worker read a session's KV, and until when it may be offered."""
+
+    params: Json
+    tokens: int
+    deadline: float
+    digest: bytes | None
+
+    def live(self, now: float) -> bool:
+        """Tell whether the blocks are still surely pinned."""
+        return now < self.deadline
+
+
+def accept(
+    params: Json, *, ids: Ids | None, plain: bool, received: float, lease_s: float, ttl_s: float
+) -> KvHandle | None:
+    """Return a usable handle from an engine's object, None when it cannot be one.
+
+    A decode worker that was given KV returns the object ready for a prefill worker and keeps the blocks for
+    ``ttl_s``; one that prefilled by itself exports like a prefill worker, flags the other way round, for
+    ``lease_s`` only. Without token ids only a reply of plain text is sure to render to the same tokens again.
+    """
+    if any(params.get(key) in (None, "", []) for key in _NEEDED):
+        return None
+    tokens = params.get("remote_num_tokens")
+    if not isinstance(tokens, int) or tokens < 1:
+        return None
+    digest = prefix_digest(ids, tokens) if ids is not None else None
+    if digest is None and (ids is not None or not plain):
+        return None
+    exported = params.get("do_remote_prefill") is True
+    kept_s = min(lease_s, ttl_s) if exported else ttl_s
+    return KvHandle(
+        params={**params, "do_remote_decode": True, "do_remote_prefill": False},
+        tokens=tokens,
+        deadline=received + kept_s - MARGIN_S,
+        digest=digest,
+    )
+
+
+def prefix_digest(ids: Ids, tokens: int) -> bytes | None:
+    """Return the digest of the first ``tokens`` ids; None when there are fewer."""
+    if len(ids) < tokens:
+        return None
+    return hashlib.blake2b(ids[:tokens].tobytes(), digest_size=16).digest()

@@ -1,0 +1,1 @@
+"""Who may ask for what: keys, tokens, rates, fair shares, admission."""

@@ -1,0 +1,51 @@
+"""One round on its way through a decode sidecar: what was asked, what is known of its session, what happened so far."""
+
+from dataclasses import dataclass, field
+
+from weft_router.api.body import Json
+from weft_router.api.inference import Inference
+from weft_router.api.transcript import Transcript
+from weft_router.rounds.sessions import Outlook
+from weft_router.signals.pace import Pace
+
+
+@dataclass(slots=True)
+class Round:
+    """A request, its session and its facts; times are seconds of the monotonic clock."""
+
+    id: str
+    session: str
+    inference: Inference
+    transcript: Transcript
+    outlook: Outlook
+    started: float
+    salt: str | None
+    want_ids: bool
+    export: bool
+    pace: Pace = field(default_factory=Pace)
+    route: str = "local"
+    reason: str = ""
+    prefill_worker: str = ""
+    first_at: float | None = None
+    facts: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> str:
+        """Return ``first`` for an initial prefill, ``later`` for an incremental one."""
+        return "later" if self.outlook.later else "first"
+
+    def salted(self, body: Json) -> Json:
+        """Return a body that keeps its cached prefixes within its tenant."""
+        return body if self.salt is None else {**body, "cache_salt": self.salt}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The outcome of a remote prefill: what the decode engine needs, and how much history was not computed anew."""
+
+    worker: str
+    params: Json
+    prompt_tokens: int
+    cached_tokens: int | None
+    read_tokens: int
+    """Tokens of the handle that was offered; 0 when the prefill computed everything or used its own cache."""

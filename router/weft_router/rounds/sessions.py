@@ -1,0 +1,123 @@
+"""Remember, on the decode worker that holds a session's KV, what its engine saw and how it may be read by others."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.inference import Inference
+from weft_router.api.tokens import CharsPerToken
+from weft_router.api.transcript import Transcript, extends, shared_share
+from weft_router.engines.handles import KvHandle, Outcome
+
+MAX_SESSIONS = 50_000
+
+
+@dataclass(slots=True)
+class Session:
+    """The state after a session's last finished round."""
+
+    transcript: Transcript
+    tokens: int
+    """How many tokens of it have KV."""
+    chars: int
+    handle: KvHandle | None
+    rounds: int
+    ended_at: float
+    prefilled: Mapping[str, int]
+    """Prompt tokens of this session that each prefill worker has computed or read: its own cache may hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a new round means: its prefill task, whether its history is intact, and the handle to read it by.
+
+    ``lost`` says what became of a handle that cannot serve this round.
+    """
+
+    task: PrefillTask
+    later: bool
+    continues: bool
+    handle: KvHandle | None = None
+    lost: Outcome | None = None
+    gap_s: float | None = None
+    prefilled: Mapping[str, int] = field(default_factory=dict)
+    index: int = 0
+    """How many rounds of the session this worker has served."""
+
+
+class Sessions:
+    """The sessions of one decode worker; bounded, idle ones are forgotten."""
+
+    def __init__(self, *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many sessions are remembered."""
+        return len(self._sessions)
+
+    def begin(self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken) -> Outlook:
+        """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
+        now = self._clock()
+        whole = inference.exact_tokens or ratio.estimate(inference.chars)
+        follows = any(message.get("role") == "assistant" for message in inference.messages)
+        session = self._sessions.get(key)
+        if session is None or now - session.ended_at > self._ttl_s:
+            index = 0 if session is None else session.rounds
+            return Outlook(PrefillTask(0, whole), later=follows, continues=False, index=index)
+        handle, session.handle = session.handle, None
+        gap_s = now - session.ended_at
+        if not extends(inference, transcript, session.transcript):
+            history = min(whole - 1, int(session.tokens * shared_share(transcript, session.transcript)))
+            task = PrefillTask(max(0, history), max(1, whole - history))
+            lost: Outcome | None = "history_changed" if handle is not None else None
+            return Outlook(task, later=True, continues=False, lost=lost, gap_s=gap_s, index=session.rounds)
+        known = session.prefilled
+        if inference.exact_tokens is not None:
+            increment = max(1, inference.exact_tokens - session.tokens)
+        else:
+            increment = ratio.estimate(max(1, inference.chars - session.chars))
+        task = PrefillTask(session.tokens, increment)
+        if handle is not None and not handle.live(now):
+            return Outlook(
+                task, later=True, continues=True, lost="expired", gap_s=gap_s, prefilled=known, index=session.rounds
+            )
+        return Outlook(
+            task, later=True, continues=True, handle=handle, gap_s=gap_s, prefilled=known, index=session.rounds
+        )
+
+    def finish(
+        self,
+        key: str,
+        *,
+        transcript: Transcript,
+        tokens: int,
+        chars: int,
+        handle: KvHandle | None,
+        prefilled: Mapping[str, int],
+    ) -> None:
+        """Remember a finished round."""
+        old = self._sessions.get(key)
+        self._sessions[key] = Session(
+            transcript=transcript,
+            tokens=tokens,
+            chars=chars,
+            handle=handle,
+            rounds=(old.rounds if old is not None else 0) + 1,
+            ended_at=self._clock(),
+            prefilled=prefilled,
+        )
+        self._sessions.move_to_end(key)
+        self.expire()
+
+    def expire(self) -> None:
+        """Forget sessions idle beyond their time to live, and the oldest ones above the bound."""
+        now = self._clock()
+        while self._sessions:
+            key, session = next(iter(self._sessions.items()))
+            if now - session.ended_at <= self._ttl_s and len(self._sessions) <= MAX_SESSIONS:
+                return
+            del self._sessions[key]

@@ -1,0 +1,79 @@
+"""Count whose turn it is in an engine, and tell when the next task goes there: shortly before the last should be done.
+
+A reply and the next request take some milliseconds on their way. An engine that is given one prefill at a time would
+idle meanwhile; a decode engine would put a whole decode step in between. So the next task goes to the engine early and
+waits for its turn there. Not earlier than needed: who is next is decided then, and a more urgent task may still come.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft_router.state.store import QueueEntry
+
+LEAD_S = 0.05
+LEAD_SHARE = 0.25
+"""How early: the longer of LEAD_S and this share of the prediction, for an engine may be faster than its profile."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A task in the engine, predicted to take ``seconds``; ``began`` is None while it waits there for its turn."""
+
+    entry: QueueEntry
+    seconds: float
+    began: float | None = None
+
+    @property
+    def due(self) -> float:
+        """Return when the next task may go to the engine because of this one."""
+        if self.began is None:
+            return math.inf
+        return self.began + self.seconds - max(LEAD_S, LEAD_SHARE * self.seconds)
+
+
+class Turns:
+    """The tasks that one engine was given: ``places`` of them are at work, and at most as many wait for their turn."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._turns: list[Turn] = []
+
+    def __len__(self) -> int:
+        """Return how many tasks the engine has."""
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[Turn]:
+        """Yield the tasks in the order in which they went to the engine."""
+        return iter(self._turns)
+
+    @property
+    def due(self) -> float:
+        """Return from when on the engine can be given one more task; infinite while it has enough."""
+        working = sorted(turn.due for turn in self._turns if turn.began is not None)
+        early = len(self._turns) - len(working)
+        if len(working) < self._places:
+            return -math.inf
+        return working[early] if early < self._places else math.inf
+
+    def ends(self, turn: Turn, *, now: float) -> float:
+        """Return when a task should be done by the predictions, the one whose place it takes over included."""
+        if turn.began is not None:
+            return turn.began + turn.seconds
+        free = sorted(max(now, other.began + other.seconds) for other in self._turns if other.began is not None)
+        early = [other for other in self._turns if other.began is None]
+        return free[early.index(turn)] + turn.seconds
+
+    def add(self, entry: QueueEntry, seconds: float, *, now: float) -> Turn:
+        """Note that the engine is given a task; its turn begins at once where a place is free."""
+        working = sum(turn.began is not None for turn in self._turns)
+        turn = Turn(entry, seconds, now if working < self._places else None)
+        self._turns.append(turn)
+        return turn
+
+    def end(self, turn: Turn, *, now: float) -> None:
+        """Take a task out; the turn of the one that has waited longest begins."""
+        self._turns.remove(turn)
+        following = next((other for other in self._turns if other.began is None), None)
+        if turn.began is not None and following is not None:
+            following.began = now

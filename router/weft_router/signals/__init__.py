@@ -1,0 +1,1 @@
+"""What a router process tells of itself: metrics, logs, decisions, traces."""

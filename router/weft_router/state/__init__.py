@@ -1,0 +1,1 @@
+"""What router processes know of each other: workers, bindings, heartbeats."""

@@ -1,0 +1,128 @@
+"""Bind sessions to the decode worker that keeps their KV; the store is asked at first sight, memory afterwards."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from weft_router.state.store import Store, StoreDownError
+
+log = logging.getLogger(__name__)
+
+MAX_SESSIONS = 200_000
+
+
+@dataclass(slots=True)
+class _Binding:
+    worker: str
+    used_at: float
+    published_at: float
+
+
+class Bindings:
+    """Sessions and their workers, the same for all coordinators as long as the store is there."""
+
+    def __init__(
+        self, store: Store, *, ttl_s: int, store_up: Callable[[], bool], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._store = store
+        self._ttl_s = ttl_s
+        self._store_up = store_up
+        self._clock = clock
+        self._known: OrderedDict[str, _Binding] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Return how many sessions this process remembers."""
+        return len(self._known)
+
+    def peek(self, session: str) -> str | None:
+        """Return the worker this process remembers, None when it does not know the session or it expired."""
+        binding = self._known.get(session)
+        if binding is None:
+            return None
+        if self._clock() - binding.used_at > self._ttl_s:
+            del self._known[session]
+            return None
+        return binding.worker
+
+    async def resolve(
+        self, session: str, *, usable: Callable[[str], bool], choose: Callable[[], str | None]
+    ) -> str | None:
+        """Return the worker to use: the bound one while it is usable, else a newly chosen one; None when none is.
+
+        Two coordinators that meet a session at once agree on the store's first answer. Without the
+        store the choice is this process's own and is published when the store is back.
+        """
+        worker = self.peek(session)
+        if worker is not None and usable(worker):
+            self._touch(session)
+            return worker
+        chosen = choose()
+        if chosen is None:
+            return None
+        if not self._store_up():
+            self._remember(session, chosen, published=False)
+            return chosen
+        try:
+            owner = await self._store.bind(session, chosen, replaces=worker or "", ttl_s=self._ttl_s)
+            if owner != chosen and not usable(owner):
+                owner = await self._store.bind(session, chosen, replaces=owner, ttl_s=self._ttl_s)
+        except StoreDownError:
+            self._remember(session, chosen, published=False)
+            return chosen
+        if not usable(owner):
+            owner = chosen
+        self._remember(session, owner, published=True)
+        return owner
+
+    async def republish(self) -> None:
+        """Give the store back what it lost."""
+        now = self._clock()
+        live = [(s, b.worker) for s, b in self._known.items() if now - b.used_at <= self._ttl_s]
+        try:
+            await self._store.bind_all(live, ttl_s=self._ttl_s)
+        except StoreDownError:
+            return
+        for session, _ in live:
+            binding = self._known.get(session)  # it may have expired meanwhile
+            if binding is not None:
+                binding.published_at = now
+        log.info("bindings_republished", extra={"sessions": len(live)})
+
+    def expire(self) -> None:
+        """Forget sessions idle beyond their time to live."""
+        now = self._clock()
+        while self._known:
+            session, binding = next(iter(self._known.items()))
+            if now - binding.used_at <= self._ttl_s and len(self._known) <= MAX_SESSIONS:
+                return
+            del self._known[session]
+
+    def _remember(self, session: str, worker: str, *, published: bool) -> None:
+        now = self._clock()
+        self._known[session] = _Binding(worker, used_at=now, published_at=now if published else float("-inf"))
+        self._known.move_to_end(session)
+
+    def _touch(self, session: str) -> None:
+        now = self._clock()
+        binding = self._known[session]
+        binding.used_at = now
+        self._known.move_to_end(session)
+        if now - binding.published_at > self._ttl_s / 4 and self._store_up():
+            binding.published_at = now
+            task = asyncio.get_running_loop().create_task(self._publish(session, binding))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _publish(self, session: str, binding: _Binding) -> None:
+        try:
+            owner = await self._store.bind(session, binding.worker, replaces=binding.worker, ttl_s=self._ttl_s)
+        except StoreDownError:
+            binding.published_at = float("-inf")
+            return
+        if owner != binding.worker:
+            log.info("binding_adopted", extra={"session": session, "worker": owner})
+            binding.worker = owner

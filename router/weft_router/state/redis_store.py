@@ -1,0 +1,109 @@
+"""Keep the shared state in Redis, under ``weft:{<namespace>/<service>}:`` so that a cluster keeps it together."""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from weft_router.state.store import HEARTBEAT_EXPIRY_S, Snapshot, StoreDownError, WorkerRecord, read_record
+
+TIMEOUT_S = 0.5
+"""A local Redis answers within a millisecond; beyond half a second the snapshot is the better answer."""
+
+_BIND = """
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[2] then return owner end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
+return ARGV[1]
+"""
+
+
+class RedisStore:
+    """The Store on Redis; one lost answer is one StoreDownError, never a wait."""
+
+    def __init__(self, url: str, *, namespace: str, service: str) -> None:
+        self._prefix = f"weft:{{{namespace}/{service}}}:"
+        self._redis = redis.Redis.from_url(
+            url,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+            max_connections=256,
+        )
+        self._bind = self._redis.register_script(_BIND)
+
+    async def heartbeat(self, record: WorkerRecord) -> None:
+        """Publish a worker and list its name."""
+        async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(self._worker(record.worker), record.to_json(), ex=HEARTBEAT_EXPIRY_S)
+            pipe.sadd(self._prefix + "workers", record.worker)
+            await pipe.execute()
+
+    async def withdraw(self, worker: str) -> None:
+        """Remove a worker and its name."""
+        async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
+            pipe.delete(self._worker(worker))
+            pipe.srem(self._prefix + "workers", worker)
+            await pipe.execute()
+
+    async def snapshot(self) -> Snapshot:
+        """Return all live heartbeats; the first reader of an empty store gives it a new epoch."""
+        fresh = secrets.token_hex(8)
+        async with self._errors():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.set(self._prefix + "epoch", fresh, nx=True)
+                pipe.get(self._prefix + "epoch")
+                pipe.smembers(self._prefix + "workers")
+                _, epoch, names = cast(tuple[object, bytes | None, set[bytes]], tuple(await pipe.execute()))
+            keys = [self._worker(name.decode()) for name in sorted(names)]
+            values = cast(list[bytes | None], await self._redis.mget(keys)) if keys else []
+        records = (read_record(value) for value in values if value is not None)
+        # An epoch gone between the two commands was evicted or flushed: as good as a new one.
+        found = epoch.decode() if epoch is not None else fresh
+        return Snapshot(tuple(record for record in records if record is not None), epoch=found)
+
+    async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
+        """Bind in one step, so that two coordinators agree on one owner."""
+        async with self._errors():
+            owner = await self._bind(keys=[self._prefix + "bind:" + session], args=[worker, replaces, ttl_s])
+        return cast(bytes, owner).decode()
+
+    async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
+        """Publish lost bindings in batches."""
+        for start in range(0, len(bindings), 500):
+            async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
+                for session, worker in bindings[start : start + 500]:
+                    pipe.set(self._prefix + "bind:" + session, worker, nx=True, ex=ttl_s)
+                await pipe.execute()
+
+    async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
+        """Return the session of each prefix hash."""
+        if not heads:
+            return []
+        async with self._errors():
+            values = await self._redis.mget([self._prefix + "head:" + head for head in heads])
+        return [value.decode() if value is not None else None for value in cast(list[bytes | None], values)]
+
+    async def put_head(self, head: str, session: str, *, ttl_s: int) -> None:
+        """Remember the session of a prefix hash."""
+        async with self._errors():
+            await self._redis.set(self._prefix + "head:" + head, session, ex=ttl_s)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    def _worker(self, name: str) -> str:
+        return self._prefix + "worker:" + name
+
+    @asynccontextmanager
+    async def _errors(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreDownError(str(error) or type(error).__name__) from error

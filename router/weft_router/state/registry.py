@@ -1,0 +1,198 @@
+"""Know which workers live: by heartbeats read twice a second and, when these fall silent, by asking the worker.
+
+A silent store is no dead worker: who stops beating is probed at its own address, so a lost Redis changes
+nothing, and a powered-off node is noticed within seconds although its connections stay open.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Literal
+
+from weft_router.background import guarded
+from weft_router.config import Role
+from weft_router.state.store import Store, StoreDownError, WorkerRecord
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 0.5
+SILENT_S = 2.5
+"""Two missed heartbeats and a half; a probe costs little, a dead worker costs every session bound to it."""
+PROBE_EVERY_S = 1.0
+DEAD_AFTER = 2
+
+Health = Literal["ready", "busy", "dead"]
+Probe = Callable[[str], Awaitable[Health]]
+
+
+@dataclass
+class _Tracked:
+    record: WorkerRecord
+    beat_at: float
+    listed: bool = True
+    excluded: bool = False
+    misses: int = 0
+    probed_at: float = 0.0
+    probing: bool = False
+    watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
+
+
+class Registry:
+    """The in-memory picture of all workers; reading it never waits."""
+
+    def __init__(self, store: Store, probe: Probe, *, clock: Callable[[], float] = monotonic) -> None:
+        self._store = store
+        self._probe = probe
+        self._clock = clock
+        self._workers: dict[str, _Tracked] = {}
+        self._tickets = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.store_up = False
+        self.store_seen = False
+        self.epoch = ""
+        self.on_new_epoch: Callable[[], Awaitable[None]] | None = None
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        try:
+            while True:
+                await guarded(self.refresh)
+                await asyncio.sleep(REFRESH_S)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def refresh(self) -> None:
+        """Read the heartbeats once and start the probes that are due."""
+        try:
+            snapshot = await self._store.snapshot()
+        except StoreDownError as error:
+            if self.store_up or not self.store_seen:
+                log.warning("store_down", extra={"error": str(error)})
+            self.store_up, self.store_seen = False, True
+        else:
+            if not self.store_up:
+                log.info("store_up", extra={"workers": len(snapshot.workers)})
+            self.store_up = self.store_seen = True
+            self._take(snapshot.workers)
+            self._take_epoch(snapshot.epoch)
+        self._probe_the_silent()
+
+    def ready(self, role: Role) -> list[WorkerRecord]:
+        """Return the workers of a role that may be given work now."""
+        return [t.record for t in self._workers.values() if t.record.role == role and _eligible(t)]
+
+    def known(self, role: Role) -> list[WorkerRecord]:
+        """Return every worker of a role, whatever its condition."""
+        return [t.record for t in self._workers.values() if t.record.role == role]
+
+    def get(self, worker: str) -> WorkerRecord | None:
+        """Return a worker that may be given work now, None otherwise."""
+        tracked = self._workers.get(worker)
+        return tracked.record if tracked is not None and _eligible(tracked) else None
+
+    def report_failure(self, worker: str) -> None:
+        """Give a worker nothing more until a probe reaches it: a connection to it just failed."""
+        tracked = self._workers.get(worker)
+        if tracked is not None and not tracked.excluded:
+            tracked.excluded = True
+            log.warning("worker_suspected", extra={"worker": worker})
+            self._probe_the_silent()
+
+    @contextlib.contextmanager
+    def watched(self, worker: str, on_gone: Callable[[], None]) -> Iterator[None]:
+        """Call ``on_gone`` when the worker is found dead while the block lasts."""
+        tracked = self._workers.get(worker)
+        if tracked is None:
+            on_gone()
+            yield
+            return
+        self._tickets += 1
+        ticket = self._tickets
+        tracked.watchers[ticket] = on_gone
+        try:
+            yield
+        finally:
+            tracked.watchers.pop(ticket, None)
+
+    def _take(self, records: tuple[WorkerRecord, ...]) -> None:
+        now = self._clock()
+        listed = set()
+        for record in records:
+            listed.add(record.worker)
+            tracked = self._workers.get(record.worker)
+            if tracked is None:
+                self._workers[record.worker] = _Tracked(record, beat_at=now)
+                log.info("worker_found", extra={"worker": record.worker, "role": record.role, "url": record.url})
+                continue
+            old = tracked.record
+            if (record.incarnation, record.seq) != (old.incarnation, old.seq):
+                if record.incarnation != old.incarnation:
+                    self._gone(tracked, "restarted")
+                    tracked.excluded, tracked.misses = False, 0
+                tracked.record = record
+                tracked.beat_at = now
+        for name, tracked in self._workers.items():
+            tracked.listed = name in listed
+
+    def _take_epoch(self, epoch: str) -> None:
+        if epoch == self.epoch:
+            return
+        first, self.epoch = not self.epoch, epoch
+        if not first and self.on_new_epoch is not None:
+            log.warning("store_lost_its_data")
+            self._spawn(guarded(self.on_new_epoch))  # may be long: the workers are watched meanwhile
+
+    def _probe_the_silent(self) -> None:
+        now = self._clock()
+        for name, tracked in self._workers.items():
+            silent = not tracked.listed or now - tracked.beat_at > SILENT_S
+            due = not tracked.probing and now - tracked.probed_at >= PROBE_EVERY_S
+            if (silent or tracked.excluded) and due:
+                tracked.probing = True
+                tracked.probed_at = now
+                self._spawn(self._ask(name, tracked))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, name: str, tracked: _Tracked) -> None:
+        asked = tracked.record.incarnation
+        try:
+            health = await self._probe(tracked.record.url)
+        finally:
+            tracked.probing = False
+        if tracked.record.incarnation != asked:
+            return  # it restarted meanwhile: the answer is about the one before
+        if health != "dead":
+            if tracked.excluded and health == "ready":
+                log.info("worker_back", extra={"worker": name})
+            tracked.excluded, tracked.misses = health != "ready", 0
+            return
+        tracked.excluded = True
+        tracked.misses += 1
+        if tracked.misses < DEAD_AFTER:
+            return
+        self._gone(tracked, "unreachable")
+        silent = not tracked.listed or self._clock() - tracked.beat_at > SILENT_S
+        if silent and self._workers.get(name) is tracked:
+            del self._workers[name]
+            log.warning("worker_gone", extra={"worker": name})
+            with contextlib.suppress(StoreDownError):
+                await self._store.withdraw(name)
+
+    def _gone(self, tracked: _Tracked, why: str) -> None:
+        watchers, tracked.watchers = tracked.watchers, {}
+        if watchers:
+            log.warning("worker_lost_with_live_requests", extra={"worker": tracked.record.worker, "reason": why})
+        for call in list(watchers.values()):
+            call()
+
+
+def _eligible(tracked: _Tracked) -> bool:
+    return tracked.record.ready and not tracked.record.draining and not tracked.excluded
