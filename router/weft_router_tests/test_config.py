@@ -98,7 +98,7 @@ def test_a_short_token_is_refused(tmp_path: Path) -> None:
         ("routing", {"unknown": 1}, "routing.unknown"),
         ("slo", {"ttft": -1}, "slo.ttft"),
         ("model", {"maxModelLen": 0}, "model.maxModelLen"),
-        ("engine", {"type": "sglang"}, "engine.type"),
+        ("engine", {"type": "magic"}, "engine.type"),
         ("profile", {"kvBytesPerToken": -1}, "profile.kvBytesPerToken"),
     ],
 )

@@ -1,0 +1,89 @@
+"""The front door: bounds on requests and clients, who may come in, and TLS."""
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from weft_router.config.qos import Rates
+from weft_router.config.section import Section
+
+Algorithm = Literal["RS256", "ES256", "EdDSA"]
+
+
+class LimitsConfig(Section):
+    """Bounds on one request and on one client; beyond them a request is refused before any byte goes upstream."""
+
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    max_n: int = Field(default=8, ge=1)
+    max_output_tokens: int = Field(default=32768, ge=1)
+    max_reply_bytes: int = Field(default=64 * 2**20, ge=1024)
+    max_line_bytes: int = Field(default=8192, ge=256)
+    """The request line, and each header line."""
+    max_headers: int = Field(default=100, ge=8)
+    max_header_bytes: int = Field(default=65536, ge=1024)
+    """All headers together."""
+    max_connections: int = Field(default=10_000, ge=1)
+    """Clients connected to one process."""
+    min_body_rate: int = Field(default=1024, ge=0)
+    """Bytes a second that a body must come with, after its first seconds."""
+    max_unread_bytes: int = Field(default=256 * 2**10, ge=4096)
+    """What is kept for a client that does not read; full for ``timeouts.slowReader`` seconds, it is cut off."""
+    rates: Rates = Field(default_factory=Rates)
+    """For each API key or token that has no bounds of its own, at one coordinator process."""
+
+
+class JwtConfig(Section):
+    """Tokens that an identity provider signed; only asymmetric algorithms."""
+
+    issuer: str = Field(min_length=1)
+    audience: tuple[str, ...] = Field(min_length=1)
+    """One of these must be in the token's ``aud``."""
+    jwks_url: str = ""
+    """Where the provider publishes its keys; fetched in the background, never on a request's path."""
+    jwks_file: str = ""
+    """A file with the same, read again on change."""
+    algorithms: tuple[Algorithm, ...] = Field(default=("RS256", "ES256", "EdDSA"), min_length=1)
+    tenant_claim: str = Field(default="sub", min_length=1)
+    """The claim that names the tenant."""
+    class_claim: str = ""
+    """The claim that names the class of the token's requests; none if empty."""
+    leeway_seconds: float = Field(default=30.0, ge=0, le=300)
+    refresh_seconds: float = Field(default=300.0, ge=10)
+    """How often the keys are fetched anew."""
+
+    @field_validator("audience", mode="before")
+    @classmethod
+    def _one_or_more(cls, given: object) -> object:
+        return (given,) if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "JwtConfig":
+        if bool(self.jwks_url) == bool(self.jwks_file):
+            raise ValueError("give exactly one of jwksUrl and jwksFile")
+        if self.jwks_url:
+            parts = urlsplit(self.jwks_url)
+            inside = parts.hostname in ("127.0.0.1", "localhost", "::1")
+            if not parts.hostname or parts.scheme not in (("https", "http") if inside else ("https",)):
+                raise ValueError("jwksUrl: must begin with https://, because who answers there decides who may come in")
+            if parts.username or parts.password:
+                raise ValueError("jwksUrl: must hold no user name or password; remove them")
+        return self
+
+
+class AuthConfig(Section):
+    """Who may send requests: holders of an API key, of a token, or, with neither, everyone."""
+
+    api_keys_file: str = ""
+    """One key a line, see docs/reference/router.md; WEFT_API_KEYS_FILE wins over it."""
+    jwt: JwtConfig | None = None
+
+
+class TlsConfig(Section):
+    """The certificate of the front door; both files are read again when they change."""
+
+    cert_file: str = Field(min_length=1)
+    key_file: str = Field(min_length=1)
+    min_version: Literal["1.2", "1.3"] = "1.2"
+    client_ca_file: str = ""
+    """Certificates that clients must be signed by; none are asked for if empty."""

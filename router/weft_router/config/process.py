@@ -1,0 +1,170 @@
+"""What one router process is told: flags, environment and files put together; every error names the fix."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from weft_core.cost import CostProfile
+from weft_router.config.file import RouterConfig, read_config
+from weft_router.config.section import ConfigError
+from weft_router.config.workers import WorkerEntry, read_workers
+
+Role = Literal["coordinator", "prefill", "decode", "standalone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What the command line of one router process says."""
+
+    role: Role
+    config: Path
+    listen: str
+    engine_url: str
+    advertise: str | None
+    drain_seconds: float
+    workers: Path | None = None
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything one router process needs to know about itself; ``pools`` are profiles by pool, where they differ."""
+
+    role: Role
+    config: RouterConfig
+    profile: CostProfile
+    host: str
+    port: int
+    token: bytes
+    redis_url: str
+    worker: str
+    degree: int
+    pool: str
+    revision: str
+    url: str
+    node: str
+    incarnation: str
+    engine_url: str
+    drain_s: float
+    api_keys_file: Path | None
+    pools: Mapping[str, CostProfile] = field(default_factory=dict)
+    workers: tuple[WorkerEntry, ...] = ()
+    """The engines that a standalone router stands in front of."""
+    processes: int = 1
+
+    def profile_of(self, pool: str) -> CostProfile:
+        """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
+        return self.pools.get(pool, self.profile)
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Return how many tokens of KV this worker holds according to the profile; 0 without a degree."""
+        return self.profile.kv_capacity(self.degree) if self.degree else 0
+
+
+def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
+    """Put flags, environment and files together.
+
+    Raises:
+        ConfigError: something is missing or wrong; the message says what to set.
+    """
+    role = flags.role
+    config = read_config(_file(flags.config, "--config"), source=str(flags.config))
+    pool = env.get("WEFT_POOL", "")
+    pools = config.pool_profiles()
+    profile = pools[pool] if pool in pools else config.cost_profile()
+    host, port = _listen(flags.listen)
+    worker, degree, url = _identity(role, flags.advertise, env, port)
+    if degree and degree not in profile.degrees:
+        known = ", ".join(str(d) for d in sorted(profile.degrees))
+        raise ConfigError(
+            f"WEFT_DEGREE={degree}: the profile of {profile.gpu} knows only degree {known}; set one of these"
+        )
+    keys = env.get("WEFT_API_KEYS_FILE") or config.auth.api_keys_file
+    alone = role == "standalone"
+    return Settings(
+        role=role,
+        config=config,
+        profile=profile,
+        host=host,
+        port=port,
+        token=secrets.token_bytes(32) if alone and "WEFT_TOKEN_FILE" not in env else _token(env),
+        redis_url=env.get("WEFT_REDIS_URL", "memory://" if alone else "redis://weft-redis.weft-system:6379/0"),
+        worker=worker,
+        degree=degree,
+        pool=pool,
+        revision=env.get("WEFT_REVISION", config.plan_revision),
+        url=url,
+        node=env.get("NODE_NAME", ""),
+        incarnation=secrets.token_hex(8),
+        engine_url=flags.engine_url.rstrip("/"),
+        drain_s=flags.drain_seconds,
+        api_keys_file=Path(keys) if keys else None,
+        pools=pools,
+        workers=_workers(flags, profile, pools),
+        processes=flags.processes,
+    )
+
+
+def _workers(flags: Flags, profile: CostProfile, pools: Mapping[str, CostProfile]) -> tuple[WorkerEntry, ...]:
+    if flags.role != "standalone":
+        return ()
+    if flags.workers is None:
+        raise ConfigError("--workers: a standalone router needs the file that names its engines; pass it")
+    entries = read_workers(_file(flags.workers, "--workers"), source=str(flags.workers))
+    for entry in entries:
+        degrees = pools.get(entry.pool, profile).degrees
+        if entry.degree not in degrees:
+            known = ", ".join(str(d) for d in sorted(degrees))
+            raise ConfigError(
+                f"{flags.workers}: {entry.name}.degree: the profile knows only degree {known}; set one of these"
+            )
+    return entries
+
+
+def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: int) -> tuple[str, int, str]:
+    if role in ("coordinator", "standalone"):
+        return env.get("POD_NAME", role), 0, ""
+    worker = env.get("WEFT_WORKER")
+    if not worker:
+        raise ConfigError(f"WEFT_WORKER: a {role} sidecar needs the name of its worker; set it")
+    degree = env.get("WEFT_DEGREE", "")
+    if not degree.isdigit() or int(degree) < 1:
+        raise ConfigError(
+            f"WEFT_DEGREE={degree!r}: set the worker's tensor-parallel degree, a whole number of 1 or more"
+        )
+    ip = env.get("POD_IP")
+    if advertise is None and not ip:
+        raise ConfigError("POD_IP: other pods must find this worker; set POD_IP or pass --advertise URL")
+    url = (advertise or f"http://{f'[{ip}]' if ip and ':' in ip else ip}:{port}").rstrip("/")
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ConfigError(f"--advertise {url}: give a URL such as http://10.0.0.7:8080")
+    return worker, int(degree), url
+
+
+def _listen(value: str) -> tuple[str, int]:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"--listen {value}: give HOST:PORT, for example 0.0.0.0:8080")
+    return host.strip("[]"), int(port)
+
+
+def _token(env: Mapping[str, str]) -> bytes:
+    path = env.get("WEFT_TOKEN_FILE", "/etc/weft-token/token")
+    token = _file(Path(path), "WEFT_TOKEN_FILE").strip()
+    if len(token) < 16:
+        raise ConfigError(
+            f"WEFT_TOKEN_FILE={path}: the internal token needs at least 16 characters; write a random one"
+        )
+    return token
+
+
+def _file(path: Path, field: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{field}={path}: cannot be read ({error.strerror}); check the path") from error

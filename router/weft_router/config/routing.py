@@ -1,0 +1,134 @@
+"""Where prefills run, for the service and for each class of requests, and what happens when a worker is lost."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from weft_core.policies import hedge as racing
+from weft_core.policies.catalogue import (
+    DEFAULT_BINDING,
+    DEFAULT_CAP,
+    POLICIES,
+    BindingName,
+    ModeName,
+    OrderName,
+    PolicyName,
+    parameters,
+)
+from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
+from weft_router.config.section import Section
+
+DEFAULT_POLICY: PolicyName = "ampd"
+
+
+class SlicesConfig(Section):
+    """Local prefills in slices on stock engines: the prefix cache joins them."""
+
+    mode: Literal["auto", "off"] = "auto"
+    """auto: where the policy and the engine can."""
+    block: int = Field(default=16, ge=1, le=1024)
+    """Tokens of one block of the engine's prefix cache; slices end at multiples of it."""
+    least: int = Field(default=512, ge=1)
+    """Fewest tokens of a slice."""
+
+
+class HedgeConfig(Section):
+    """A raced second prefill for the top classes; the loser is cancelled."""
+
+    mode: Literal["auto", "off"] = "off"
+    top: float = Field(default=racing.PARAMS[racing.TOP], ge=0)
+    """Priority from which prefills are raced."""
+    risk: float = Field(default=racing.PARAMS[racing.RISK], ge=0, le=10)
+    """Share of the TTFT SLO above which a prediction is at risk."""
+
+
+class ClassRouting(Section):
+    """What one class of requests does otherwise; what is absent is the service's."""
+
+    policy: PolicyName | None = None
+    mode: ModeName | None = None
+    binding: BindingName | None = None
+    order: OrderName | None = None
+    params: dict[str, float] | None = None
+    ttft: float | None = Field(default=None, gt=0)
+    """Seconds, instead of ``slo.ttft``."""
+    itl: float | None = Field(default=None, gt=0)
+    """Seconds, instead of ``slo.itl``."""
+
+
+class RoutingConfig(Section):
+    """The rules of the service; ``classes`` names what a class of requests does otherwise."""
+
+    policy: PolicyName = DEFAULT_POLICY
+    mode: ModeName = LIVE_MODE
+    binding: BindingName = DEFAULT_BINDING
+    order: OrderName = "ampd-window"
+    params: dict[str, float] = Field(default_factory=dict)
+    alpha: float = Field(default=0.9, gt=0)
+    beta: float = Field(default=0.85, gt=0)
+    window: int = Field(default=3, ge=1, le=6)
+    ageing_cap: int = Field(default=DEFAULT_CAP, ge=1)
+    stats_window_seconds: float = Field(default=10.0, gt=0)
+    session_ttl_seconds: int = Field(default=3600, ge=1)
+    prefill_concurrency: int = Field(default=1, ge=1)
+    prefill_queue_limit: int = Field(default=512, ge=1)
+    seed: int = 0
+    symmetric: bool = False
+    """There is no prefill pool: every worker decodes, and any may prefill for another's session."""
+    hedge: HedgeConfig = Field(default_factory=HedgeConfig)
+    slices: SlicesConfig = Field(default_factory=SlicesConfig)
+    first_token_from_prefill: Literal["auto", "off"] = "off"  # noqa: S105 - a token of text
+    """auto: the prefill worker's own token is the answer's first one where that is exact (greedy, n 1, no logprobs)."""
+    resume: Literal["auto", "exact", "off"] = "auto"
+    """A stream whose decode worker died goes on elsewhere: always, only where it is exact, or ends with an error."""
+    on_prefill_failure: Literal["local", "other", "error"] = "local"
+    """A lost prefill runs on the decode worker, on another prefill worker (else local), or fails the request."""
+    classes: dict[str, ClassRouting] = Field(default_factory=dict, max_length=32)
+
+    @property
+    def overrides(self) -> dict[str, float]:
+        """Return the policy's parameters that differ from the catalogue's defaults, as far as they are given."""
+        return {"alpha": self.alpha, "beta": self.beta} if self.policy == "ampd" else self.params
+
+    def of_class(self, name: str) -> "RoutingConfig":
+        """Return the rules of a class; parameters and order go with a policy, so another policy begins with its own."""
+        own = self.classes.get(name)
+        if own is None:
+            return self
+        given = {field: value for field, value in own if value is not None and field not in ("ttft", "itl")}
+        if own.policy is not None and own.policy != self.policy:
+            given = {"params": {}, "order": POLICIES[own.policy].order, **given}
+        return self.model_copy(update={**given, "classes": {}})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _order_of_the_policy(cls, given: object) -> object:
+        """Let an absent queue order be the one the policy goes with."""
+        if isinstance(given, dict) and "order" not in given:
+            rule = POLICIES.get(str(given.get("policy", DEFAULT_POLICY)))
+            return {**given, "order": rule.order} if rule is not None else given
+        return given
+
+    @model_validator(mode="after")
+    def _feasible(self) -> "RoutingConfig":
+        """Refuse what this router cannot do; it never does something else silently."""
+        _check(self)
+        for name in self.classes:
+            try:
+                _check(self.of_class(name))
+            except ValueError as error:
+                raise ValueError(f"classes.{name}.{error}") from None
+        return self
+
+
+def _check(rules: RoutingConfig) -> None:
+    if rules.policy == "weft" and rules.mode not in LIVE_MODES:
+        raise ValueError(f"mode: the router cannot run local prefills in chunks yet; use {' or '.join(LIVE_MODES)}")
+    if rules.binding not in LIVE_BINDINGS:
+        raise ValueError(
+            f"binding: the router does not know what decode workers' prefix caches hold yet; use one of "
+            f"{', '.join(LIVE_BINDINGS)}"
+        )
+    if rules.policy == "ampd" and rules.params:
+        raise ValueError("params: the parameters of ampd are the fields alpha and beta; remove params")
+    parameters(rules.policy, rules.mode, rules.overrides)
