@@ -1,20 +1,213 @@
-"""The reference page lists exactly the metrics that the code has."""
+"""The metrics: quick to count, read by the library's parsers in both forms, added up over processes, documented."""
 
+import asyncio
+import math
+import re
+from bisect import bisect_left
 from pathlib import Path
 
-from weft_router.signals.metrics import Metrics, reference
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_plain
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+from weft_router.signals import instruments
+from weft_router.signals.exposition import wants_openmetrics
+from weft_router.signals.instruments import Counter, Histogram, metrics_of
+from weft_router.signals.metrics import SECONDS, Metrics, reference
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
+)
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def families(metrics: Metrics, *, accept: str = "", others: tuple[bytes, ...] = ()) -> dict[str, Metric]:
+    body, kind = metrics.render(accept, others=others)
+    read = read_openmetrics if kind.startswith("application/openmetrics-text") else read_plain
+    found = list(read(body.decode()))
+    assert len({family.name for family in found}) == len(found)
+    return {family.name: family for family in found}
+
+
+def sample(family: Metric, name: str, **labels: str) -> float:
+    (value,) = [s.value for s in family.samples if s.name == name and s.labels == labels]
+    return float(value)
+
+
+def busy() -> Metrics:
+    metrics = Metrics()
+    metrics.requests.labels(200, "standalone").inc()
+    metrics.requests.labels("200", "standalone").inc()
+    metrics.ttft.labels("first", "remote", "gold").mark(0.3, TRACE)
+    metrics.ttft.labels("first", "remote", "gold").observe(200.0)
+    metrics.kv_bytes.labels("prefill_to_decode").inc(12345678.5)
+    metrics.state_up.set(True)
+    metrics.queue_length.set(3)
+    return metrics
 
 
 def test_the_reference_page_is_up_to_date() -> None:
     assert PAGE.read_text() == reference(), "run: python -m weft_router.signals.metrics > docs/reference/metrics.md"
 
 
-def test_every_metric_is_served_under_the_routers_prefix() -> None:
+def test_every_metric_is_served_under_the_routers_prefix_and_documented() -> None:
     names = [line.split()[2] for line in Metrics().page().decode().splitlines() if line.startswith("# TYPE")]
-    assert len(names) > 20
-    assert all(name.startswith("weft_router_") for name in names)
-    for name in names:
-        base = name.removesuffix("_created")
-        assert f"`{base}`" in reference() or f"`{base}_total`" in reference()
+    assert len(names) > 45
+    assert all(name.startswith(("weft_router_", "process_")) for name in names)
+    assert all(f"| `{name}` |" in reference() for name in names)
+
+
+@pytest.mark.parametrize("accept", ["", PROMETHEUS])
+def test_a_page_reads_as_what_was_counted(accept: str) -> None:
+    found = families(busy(), accept=accept)
+    assert sample(found["weft_router_requests"], "weft_router_requests_total", code="200", role="standalone") == 2
+    assert (
+        sample(found["weft_router_kv_bytes"], "weft_router_kv_bytes_total", direction="prefill_to_decode") == 12345678.5
+    )
+    assert sample(found["weft_router_state_up"], "weft_router_state_up") == 1
+    ttft = found["weft_router_ttft_seconds"]
+    labels = {"phase": "first", "route": "remote", "class": "gold"}
+    assert sample(ttft, "weft_router_ttft_seconds_count", **labels) == 2
+    assert sample(ttft, "weft_router_ttft_seconds_sum", **labels) == 200.3
+    assert sample(ttft, "weft_router_ttft_seconds_bucket", **labels, le="0.25") == 0
+    assert sample(ttft, "weft_router_ttft_seconds_bucket", **labels, le="0.5") == 1
+    assert sample(ttft, "weft_router_ttft_seconds_bucket", **labels, le="+Inf") == 2
+    assert found["weft_router_decisions"].type == "counter"  # declared before anything was counted
+
+
+def test_openmetrics_alone_shows_the_trace_of_a_slow_request() -> None:
+    (shown,) = [
+        s.exemplar
+        for s in families(busy(), accept=PROMETHEUS)["weft_router_ttft_seconds"].samples
+        if s.exemplar is not None
+    ]
+    assert (shown.labels, shown.value) == ({"trace_id": TRACE}, 0.3)
+    assert shown.timestamp is not None
+    assert TRACE not in busy().page().decode()
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        (PROMETHEUS, True),
+        ("application/openmetrics-text", True),
+        ("APPLICATION/OPENMETRICS-TEXT; version=0.0.1", True),
+        ("application/openmetrics-text;q=0, text/plain", False),
+        ("text/plain", False),
+        ("*/*", False),
+        ("", False),
+        (";;,,q=;application/openmetrics-text", False),
+    ],
+)
+def test_the_form_is_what_the_scraper_asks_for(accept: str, wanted: bool) -> None:
+    assert wants_openmetrics(accept) == wanted
+
+
+def test_processes_of_one_router_answer_as_one() -> None:
+    one, two = busy(), busy()
+    two.ttft.labels("later", "local", "gold").mark(0.001, "b" * 32)
+    two.state_up.set(0)
+    one.workers.labels("decode", "ready").set(4)
+    two.workers.labels("decode", "ready").set(3)
+    one.queue_length.set(5)
+    found = families(one, accept=PROMETHEUS, others=(two.dump(), Metrics().dump()))
+    assert sample(found["weft_router_requests"], "weft_router_requests_total", code="200", role="standalone") == 4
+    ttft = found["weft_router_ttft_seconds"]
+    gold = {"phase": "first", "route": "remote", "class": "gold"}
+    assert sample(ttft, "weft_router_ttft_seconds_count", **gold) == 4
+    assert sample(ttft, "weft_router_ttft_seconds_count", **{**gold, "phase": "later", "route": "local"}) == 1
+    assert {s.exemplar.labels["trace_id"] for s in ttft.samples if s.exemplar} == {TRACE, "b" * 32}
+    assert sample(found["weft_router_state_up"], "weft_router_state_up") == 0  # one of them lost it
+    assert sample(found["weft_router_workers"], "weft_router_workers", role="decode", state="ready") == 4
+    assert sample(found["weft_router_queue_length"], "weft_router_queue_length") == 8
+    alone = families(one)
+    assert sample(alone["weft_router_requests"], "weft_router_requests_total", code="200", role="standalone") == 2
+    cpu = sample(found["process_cpu_seconds"], "process_cpu_seconds_total")
+    assert cpu > 2 * sample(alone["process_cpu_seconds"], "process_cpu_seconds_total")
+
+
+def test_a_sibling_of_another_version_does_not_break_the_page() -> None:
+    found = families(
+        busy(), others=(b'{"weft_router_ttft_seconds":[[["first","remote","gold"],[[1,2],3.0,{}]]],"x":[]}',)
+    )
+    labels = {"phase": "first", "route": "remote", "class": "gold"}
+    assert sample(found["weft_router_ttft_seconds"], "weft_router_ttft_seconds_count", **labels) == 2
+
+
+def test_labels_left_out_are_default_and_too_many_refused() -> None:
+    metrics = Metrics()
+    metrics.itl.observe(0.02)
+    metrics.itl.labels("remote").observe(0.02, 3)
+    assert metrics.itl.labels().counts is metrics.itl.labels("default", "default").counts
+    assert sum(metrics.itl.labels("remote", "default").counts) == 3
+    with pytest.raises(ValueError, match="weft_router_itl_seconds: 3 label values for the labels route, class"):
+        metrics.itl.labels("a", "b", "c")
+
+
+def test_the_number_of_children_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instruments, "MAX_CHILDREN", 3)
+    counter = Counter("c", "", ["reason"])
+    for k in range(10):
+        counter.labels(f"r{k}").inc()
+        counter.labels("r0").inc()
+    found = {values: child.value for values, child in counter.items()}
+    assert found == {("r0",): 11, ("r1",): 1, ("r2",): 1, ("other",): 7}
+
+
+def test_buckets_must_rise() -> None:
+    with pytest.raises(ValueError, match="h: buckets must rise"):
+        Histogram("h", "", buckets=(1.0, 1.0))
+
+
+@given(st.lists(st.tuples(st.floats(0, 300), st.integers(1, 5)), max_size=30))
+def test_buckets_hold_the_values_up_to_their_bound(values: list[tuple[float, int]]) -> None:
+    histogram = Histogram("h", "", buckets=SECONDS)
+    for value, count in values:
+        histogram.observe(value, count)
+    child = histogram.labels()
+    for index, bound in enumerate(SECONDS):
+        assert sum(child.counts[: index + 1]) == sum(count for value, count in values if value <= bound)
+    assert sum(child.counts) == sum(count for _, count in values)
+    assert math.isclose(child.total, sum(value * count for value, count in values), abs_tol=1e-9)
+    assert bisect_left(SECONDS, SECONDS[3]) == 3
+
+
+def test_label_values_cannot_break_the_page() -> None:
+    metrics = Metrics()
+    hostile = 'a"} 1\nweft_router_requests_total{code="\\'
+    metrics.replays.labels(hostile).inc()
+    for accept in ("", PROMETHEUS):
+        found = families(metrics, accept=accept)
+        assert sample(found["weft_router_replays"], "weft_router_replays_total", reason=hostile) == 1
+
+
+async def test_the_tasks_of_the_loop_are_counted() -> None:
+    metrics = Metrics()
+    before = sample(families(metrics)["weft_router_tasks"], "weft_router_tasks")
+    task = asyncio.create_task(asyncio.sleep(60))
+    assert sample(families(metrics)["weft_router_tasks"], "weft_router_tasks") == before + 1
+    task.cancel()
+
+
+def test_whatever_reads_metrics_names_some_that_exist() -> None:
+    """Scenarios, chart and pages are searched: a dashboard or an alert on a name nobody serves would stay silent."""
+    known = set()
+    for metric in metrics_of(Metrics()):
+        known |= {metric.name, f"{metric.name}_total"} if metric.kind == "counter" else {metric.name}
+        if metric.kind == "histogram":
+            known |= {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
+    unknown = {}
+    read = [
+        p for d in ("docs", "charts", "e2e/weft_e2e", "operator/weft_operator", "bench") for p in (ROOT / d).rglob("*")
+    ]
+    for path in read:
+        if path.suffix in (".md", ".yaml", ".yml", ".json", ".tpl", ".py") and path.is_file():
+            for name in re.findall(r"\bweft_router_[a-z0-9_]*[a-z0-9]\b", path.read_text(errors="replace")):
+                if name not in known and not name.startswith("weft_router_tests"):
+                    unknown.setdefault(name, path.relative_to(ROOT))
+    assert not unknown

@@ -1,26 +1,225 @@
-"""Every metric of the router, in one registry a process; the reference page lists exactly these."""
+"""Every metric of the router, in one catalogue a process; the reference page lists exactly these."""
 
+import asyncio
 import sys
+from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from weft_router.signals.exposition import OPENMETRICS, PLAIN, dump, render, wants_openmetrics
+from weft_router.signals.instruments import Counter, Gauge, Histogram, Merge, Metric, metrics_of
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 5.0)
 TOKENS = (16.0, 64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0)
 PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+ROUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
+BRIEF = (1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2)
+
+_PROCESS: dict[str, tuple[str, Merge]] = {
+    "process_cpu_seconds": ("Total user and system CPU time spent in seconds.", "sum"),
+    "process_max_fds": ("Maximum number of open file descriptors.", "sum"),
+    "process_open_fds": ("Number of open file descriptors.", "sum"),
+    "process_resident_memory_bytes": ("Resident memory size in bytes.", "sum"),
+    "process_start_time_seconds": ("Start time of the process since unix epoch in seconds.", "min"),
+    "process_virtual_memory_bytes": ("Virtual memory size in bytes.", "sum"),
+}
+"""What the library reads of a process on Linux. Processes behind one port answer as one: their figures add up."""
+
+
+class Metrics:
+    """The counters, gauges and histograms of one router process."""
+
+    def __init__(self) -> None:
+        self.requests = Counter("weft_router_requests", "Requests answered, by status code and role", ["code", "role"])
+        self.inflight = Gauge("weft_router_inflight", "Requests being served now", ["role"])
+        self.ttft = Histogram(
+            "weft_router_ttft_seconds",
+            "Time to first token of a streamed round, from the decode sidecar's receipt to the engine's first token",
+            ["phase", "route", "class"],
+            buckets=SECONDS,
+        )
+        self.itl = Histogram(
+            "weft_router_itl_seconds", "Gap between tokens of a stream", ["route", "class"], buckets=GAPS
+        )
+        self.slo = Counter(
+            "weft_router_slo_rounds",
+            "Streamed rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
+            ["objective", "outcome", "class"],
+        )
+        self.slo_sessions = Counter(
+            "weft_router_slo_sessions",
+            "Ended sessions whose streamed rounds all met TTFT and whose mean ITL was met (good), or not (bad)",
+            ["outcome", "class"],
+        )
+        self.decisions = Counter("weft_router_decisions", "Where prefills ran, and why", ["policy", "route", "reason"])
+        self.decision_seconds = Histogram(
+            "weft_router_decision_seconds", "Time the policy took to decide a route", buckets=BRIEF
+        )
+        self.leg_seconds = Histogram(
+            "weft_router_leg_seconds",
+            "Time from sending a leg's request to the first byte of its answer",
+            ["leg", "class"],
+            buckets=SECONDS,
+        )
+        self.queue_length = Gauge("weft_router_queue_length", "Prefill tasks waiting or running on this worker")
+        self.queue_seconds = Histogram(
+            "weft_router_queue_seconds", "Time a prefill waited for its turn", ["class"], buckets=SECONDS
+        )
+        self.prefill_seconds = Histogram(
+            "weft_router_prefill_seconds", "Time the engine took for a remote prefill", buckets=SECONDS
+        )
+        self.prefill_failures = Counter(
+            "weft_router_prefill_failures", "Remote prefills that failed, by reason", ["reason"]
+        )
+        self.slice_tokens = Histogram(
+            "weft_router_slice_tokens", "Prompt tokens of a slice of a local prefill", buckets=TOKENS
+        )
+        self.kv_bytes = Counter(
+            "weft_router_kv_bytes",
+            "KV moved between workers, from token counts and the profile's bytes per token",
+            ["direction"],
+        )
+        self.kv_handles = Counter("weft_router_kv_handles", "What became of KV handles", ["outcome"])
+        self.handle_releases = Counter(
+            "weft_router_handle_releases",
+            "Prefilled KV that was given back to its engine, or could not be, after a leg between failed",
+            ["outcome"],
+        )
+        self.history = Counter(
+            "weft_router_history_tokens",
+            "History tokens of later rounds: read from another worker, cached where they were needed, or recomputed",
+            ["kind"],
+        )
+        self.sessions = Gauge("weft_router_sessions", "Sessions this process remembers")
+        self.rounds = Counter("weft_router_rounds", "Rounds finished, by phase", ["phase", "class"])
+        self.round_index = Histogram(
+            "weft_router_round_index",
+            "Which round of its session a finished round was, the first being 1",
+            ["class"],
+            buckets=ROUNDS,
+        )
+        self.round_history = Histogram(
+            "weft_router_round_history_tokens",
+            "Prompt tokens of a later round that its session had before",
+            ["class"],
+            buckets=TOKENS,
+        )
+        self.increment_tokens = Histogram(
+            "weft_router_increment_tokens", "New prompt tokens of a round", ["phase", "class"], buckets=TOKENS
+        )
+        self.decode_tokens = Histogram(
+            "weft_router_decode_tokens", "Generated tokens of a round", ["class"], buckets=TOKENS
+        )
+        self.round_gap = Histogram(
+            "weft_router_round_gap_seconds",
+            "Pause of a session between the end of a round and its next one",
+            ["class"],
+            buckets=PAUSES,
+        )
+        self.session_rounds = Histogram(
+            "weft_router_session_rounds", "Rounds of an ended session", ["class"], buckets=ROUNDS
+        )
+        self.replays = Counter(
+            "weft_router_replays", "Requests sent again to another decode worker, by reason", ["reason"]
+        )
+        self.rebinds = Counter(
+            "weft_router_rebinds", "Sessions that were bound to another decode worker, by reason", ["reason"]
+        )
+        self.resumes = Counter(
+            "weft_router_resumes", "Streams that lost their worker after the first token", ["outcome"]
+        )
+        self.hedges = Counter("weft_router_hedges", "Prefills raced on two workers, by who won", ["outcome"])
+        self.broken_streams = Counter(
+            "weft_router_broken_streams", "Streams ended with an error event after their first token", ["reason"]
+        )
+        self.rejected = Counter(
+            "weft_router_rejected", "Requests refused before any work was done for them", ["reason", "class"]
+        )
+        self.rate_limited = Counter(
+            "weft_router_rate_limited", "Requests above a rate limit of their key, by limit", ["limit"]
+        )
+        self.degraded = Counter(
+            "weft_router_degraded", "Requests served with less than asked for, under pressure", ["how", "class"]
+        )
+        self.ejections = Counter("weft_router_ejections", "Workers taken out of use for failing", ["role", "reason"])
+        self.readmissions = Counter("weft_router_readmissions", "Workers taken back after a good probe", ["role"])
+        self.cancelled = Counter("weft_router_cancelled", "Requests whose client went away")
+        self.dropped_fields = Counter(
+            "weft_router_dropped_fields", "Router-owned fields found in client bodies and taken out"
+        )
+        self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers", merge="min")
+        self.workers = Gauge(
+            "weft_router_workers", "Workers this process knows, by role and state", ["role", "state"], merge="max"
+        )
+        self.access_lines_dropped = Counter(
+            "weft_router_access_lines_dropped", "Access lines lost because standard error was blocked"
+        )
+        self.spans = Counter("weft_router_spans", "Trace spans exported, or dropped", ["outcome"])
+        self.tasks = Gauge("weft_router_tasks", "Tasks of the event loop")
+        self._catalogue: list[Metric] = metrics_of(self)
+        self._process = ProcessCollector(registry=CollectorRegistry())
+
+    def render(self, accept: str = "", *, others: Sequence[bytes] = ()) -> tuple[bytes, str]:
+        """Return the metrics page and its content type: OpenMetrics when the scraper's Accept header asks for it.
+
+        ``others`` are the dumps of the processes that serve the same port.
+        """
+        openmetrics = wants_openmetrics(accept)
+        text = render(self._all(), others=others, openmetrics=openmetrics)
+        return (text + "# EOF\n").encode() if openmetrics else text.encode(), OPENMETRICS if openmetrics else PLAIN
+
+    def page(self) -> bytes:
+        """Return all metrics in Prometheus' text form."""
+        return self.render()[0]
+
+    def dump(self) -> bytes:
+        """Return everything counted here, for another process of this router to answer a scrape with."""
+        return dump(self._all())
+
+    def _all(self) -> list[Metric]:
+        try:
+            self.tasks.set(len(asyncio.all_tasks()))
+        except RuntimeError:  # no loop runs here
+            self.tasks.set(0)
+        return [*self._catalogue, *self._of_the_process()]
+
+    def _of_the_process(self) -> list[Metric]:
+        """Read processor time, memory and descriptors; there are none to read outside Linux."""
+        found: list[Metric] = []
+        for family in self._process.collect():
+            documentation, merge = _PROCESS.get(family.name, (family.documentation, "sum"))
+            made: Counter | Gauge = (
+                Counter(family.name, documentation, merge=merge)
+                if family.type == "counter"
+                else Gauge(family.name, documentation, merge=merge)
+            )
+            made.inc(family.samples[0].value)
+            found.append(made)
+        return found
+
 
 _PAGE = """# Metrics of the router
 
 Every router process serves these at `GET :8080/metrics`, without a token; a worker's sidecar also passes its engine's
 own metrics on at `GET :8080/engine/metrics`. Times are seconds. Written by `python -m weft_router.signals.metrics`.
 
+A scraper that asks for OpenMetrics in its `Accept` header gets it, with exemplars: the buckets of TTFT, queue, prefill
+and leg times, and of gaps over the SLO, carry the `trace_id` of the last request that fell into them. It is the number
+in `X-Request-Id` and the `trace` of the access line. Other scrapers get Prometheus' text form 0.0.4. Processes that
+share a port (`--processes`) answer as one.
+
 Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
-times in the sidecar whose queue it is; replays and bindings in coordinators; requests in all (label `role`). TTFT, ITL
-and SLO are those of streams: an answer in one piece shows neither its first token nor its gaps.
+times in the sidecar whose queue it is; replays, resumes, rejections and bindings in coordinators; requests in all
+(label `role`); all of it in one place with the role `standalone`. TTFT, ITL and SLO are those of streams: an answer in
+one piece shows neither its first token nor its gaps.
 
 * `phase` is `first` for the first round of a conversation and `later` for the rounds after it; `route` is `local`
-  (prefilled by the decode worker) or `remote` (prefilled by a prefill worker).
+  (prefilled by the decode worker) or `remote` (prefilled by a prefill worker); `class` is the request's session class,
+  `default` without one; `leg` is `prefill` or `decode` (to an engine or its sidecar) or `relay` (coordinator to
+  sidecar).
+* `weft_router_slo_rounds_total` by `objective`: `ttft`, `itl`, or `round` (both met). A burn rate needs the share
+  `outcome="bad"` of all; `weft_router_slo_sessions_total` counts by session, which is how plans state attainment.
 * `weft_router_kv_handles_total` by `outcome`: `stored` (a round left a handle), `used` (a remote prefill read the
   history by it), `superseded` (the next round ran locally, where the cache has it), `expired`, `history_changed` (the
   next prompt did not continue what the engine saw), `ids_differ` (its token ids did not; the prefill was repeated),
@@ -29,113 +228,25 @@ and SLO are those of streams: an answer in one piece shows neither its first tok
 * `weft_router_history_tokens_total` by `kind`: `read` (came from the decode worker), `cached` (was where it was
   needed), `recomputed`. KV bytes and `read` come from token counts: an engine reports its own cache and what it read
   as one figure, and what the session left in its cache earlier is taken off.
+* What replanning reads: `rounds` (rate by phase: `first` is the arrival of sessions), `round_index` (how many sessions
+  reached each round: the distribution of rounds without waiting for sessions to end), `session_rounds`,
+  `round_history_tokens`, `increment_tokens`, `decode_tokens`, `round_gap_seconds`.
 
 | name | type | labels | meaning |
 | --- | --- | --- | --- |
 """
 
 
-class Metrics:
-    """The counters, gauges and histograms of one router process."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        r = self.registry
-        self.requests = Counter(
-            "weft_router_requests", "Requests answered, by status code and role", ["code", "role"], registry=r
-        )
-        self.inflight = Gauge("weft_router_inflight", "Requests being served now", ["role"], registry=r)
-        self.ttft = Histogram(
-            "weft_router_ttft_seconds",
-            "Time to first token of a streamed round, from the decode sidecar's receipt to the engine's first token",
-            ["phase", "route"],
-            buckets=SECONDS,
-            registry=r,
-        )
-        self.itl = Histogram("weft_router_itl_seconds", "Gap between tokens of a stream", buckets=GAPS, registry=r)
-        self.slo = Counter(
-            "weft_router_slo_rounds",
-            "Streamed rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
-            ["objective", "outcome"],
-            registry=r,
-        )
-        self.decisions = Counter(
-            "weft_router_decisions",
-            "Where prefills ran, and why",
-            ["policy", "route", "reason"],
-            registry=r,
-        )
-        self.queue_length = Gauge(
-            "weft_router_queue_length", "Prefill tasks waiting or running on this worker", registry=r
-        )
-        self.queue_seconds = Histogram(
-            "weft_router_queue_seconds", "Time a prefill waited for its turn", buckets=SECONDS, registry=r
-        )
-        self.prefill_seconds = Histogram(
-            "weft_router_prefill_seconds", "Time the engine took for a remote prefill", buckets=SECONDS, registry=r
-        )
-        self.prefill_failures = Counter(
-            "weft_router_prefill_failures", "Remote prefills that failed, by reason", ["reason"], registry=r
-        )
-        self.kv_bytes = Counter(
-            "weft_router_kv_bytes",
-            "KV moved between workers, from token counts and the profile's bytes per token",
-            ["direction"],
-            registry=r,
-        )
-        self.kv_handles = Counter("weft_router_kv_handles", "What became of KV handles", ["outcome"], registry=r)
-        self.history = Counter(
-            "weft_router_history_tokens",
-            "History tokens of later rounds: read from another worker, cached where they were needed, or recomputed",
-            ["kind"],
-            registry=r,
-        )
-        self.sessions = Gauge("weft_router_sessions", "Sessions this process remembers", registry=r)
-        self.rounds = Counter("weft_router_rounds", "Rounds finished, by phase", ["phase"], registry=r)
-        self.increment_tokens = Histogram(
-            "weft_router_increment_tokens", "New prompt tokens of a round", ["phase"], buckets=TOKENS, registry=r
-        )
-        self.decode_tokens = Histogram(
-            "weft_router_decode_tokens", "Generated tokens of a round", buckets=TOKENS, registry=r
-        )
-        self.round_gap = Histogram(
-            "weft_router_round_gap_seconds",
-            "Pause of a session between the end of a round and its next one",
-            buckets=PAUSES,
-            registry=r,
-        )
-        self.replays = Counter(
-            "weft_router_replays", "Requests sent again to another decode worker, by reason", ["reason"], registry=r
-        )
-        self.broken_streams = Counter(
-            "weft_router_broken_streams",
-            "Streams ended with an error event after their first token",
-            ["reason"],
-            registry=r,
-        )
-        self.cancelled = Counter("weft_router_cancelled", "Requests whose client went away", registry=r)
-        self.dropped_fields = Counter(
-            "weft_router_dropped_fields", "Router-owned fields found in client bodies and taken out", registry=r
-        )
-        self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers", registry=r)
-        self.workers = Gauge(
-            "weft_router_workers", "Workers this process knows, by role and state", ["role", "state"], registry=r
-        )
-
-    def page(self) -> bytes:
-        """Return all metrics in Prometheus' text form."""
-        return generate_latest(self.registry)
-
-
 def reference() -> str:
     """Return the reference page: every metric with its type, labels and meaning."""
     rows = []
-    for metric in vars(Metrics()).values():
-        if isinstance(metric, MetricWrapperBase):
-            (family,) = metric.describe()
-            suffix = "_total" if family.type == "counter" else ""
-            labels = ", ".join(f"`{name}`" for name in metric._labelnames) or "none"
-            rows.append(f"| `{family.name}{suffix}` | {family.type} | {labels} | {family.documentation} |")
+    for metric in metrics_of(Metrics()):
+        suffix = "_total" if metric.kind == "counter" else ""
+        labels = ", ".join(f"`{name}`" for name in metric.label_names) or "none"
+        rows.append(f"| `{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.documentation} |")
+    for name, (documentation, _) in _PROCESS.items():
+        kind, suffix = ("counter", "_total") if name == "process_cpu_seconds" else ("gauge", "")
+        rows.append(f"| `{name}{suffix}` | {kind} | none | {documentation} |")
     return _PAGE + "\n".join(sorted(rows)) + "\n"
 
 

@@ -1,0 +1,155 @@
+"""Write what was counted as a metrics page, for one process or for all processes of a router together.
+
+The library's writer takes 12 ms for the 1,900 lines of a busy router, 24 ms in OpenMetrics form, and everything else in
+the process stands still meanwhile; this one takes a tenth of that. The tests read its pages with the library's parsers.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from typing import cast
+
+import orjson
+from prometheus_client.utils import floatToGoString
+
+from weft_router.signals.instruments import Buckets, Merge, Metric, Value
+
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+Exemplar = tuple[str, float, float]
+"""Trace id, value, seconds since the epoch."""
+State = float | tuple[list[int], float, dict[str, Exemplar]]
+"""A value; or a histogram's buckets, its sum, and its exemplars by bucket."""
+Dump = dict[str, list[tuple[list[str], State]]]
+
+_COMBINE: dict[Merge, Callable[[float, float], float]] = {"sum": lambda a, b: a + b, "max": max, "min": min}
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Tell whether a scraper's Accept header asks for OpenMetrics, which alone has a place for exemplars."""
+    for part in accept.lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        if kind == "application/openmetrics-text":
+            return not any(word in ("q=0", "q=0.0") for word in parameters)
+    return False
+
+
+def dump(metrics: Iterable[Metric]) -> bytes:
+    """Return everything that was counted, for a process that answers a scrape for its siblings, too."""
+    families: dict[str, list[tuple[tuple[str, ...], object]]] = {}
+    for metric in metrics:
+        families[metric.name] = [(values, _state(child)) for values, child in metric.items()]
+    return orjson.dumps(families, option=orjson.OPT_NON_STR_KEYS)
+
+
+def render(metrics: Sequence[Metric], *, others: Sequence[bytes] = (), openmetrics: bool = False) -> str:
+    """Return the page, without the end mark of OpenMetrics: what others wrote may follow.
+
+    Args:
+        metrics: what this process counted.
+        others: the dumps of its siblings; what a metric of theirs is, is read from this process's own.
+        openmetrics: whether the form is OpenMetrics, with exemplars.
+    """
+    dumps = [orjson.loads(other) for other in others]
+    lines: list[str] = []
+    for metric in metrics:
+        counter = metric.kind == "counter"
+        family = metric.name if openmetrics or not counter else f"{metric.name}_total"
+        lines.append(f"# HELP {family} {_escaped(metric.documentation)}\n# TYPE {family} {metric.kind}\n")
+        children = dict(metric.items()) if not dumps else _merged(metric, dumps)
+        for values, child in children.items():
+            labels = ",".join(
+                f'{name}="{_escaped_label(value)}"' for name, value in zip(metric.label_names, values, strict=True)
+            )
+            if isinstance(child, Buckets):
+                _histogram(lines, metric.name, labels, child, openmetrics=openmetrics)
+            else:
+                name = f"{metric.name}_total" if counter else metric.name
+                lines.append(
+                    f"{name}{{{labels}}} {_number(child.value)}\n" if labels else f"{name} {_number(child.value)}\n"
+                )
+    return "".join(lines)
+
+
+def _histogram(lines: list[str], name: str, labels: str, child: Buckets, *, openmetrics: bool) -> None:
+    before = f'{name}_bucket{{{labels}{"," if labels else ""}le="'
+    seen = 0
+    exemplars = child.exemplars if openmetrics else {}
+    for index, (bound, count) in enumerate(zip(_bounds(child), child.counts, strict=True)):
+        seen += count
+        if index in exemplars:
+            trace, value, at = exemplars[index]
+            lines.append(
+                f'{before}{bound}"}} {seen} # {{trace_id="{_escaped_label(trace)}"}} {_number(value)} {at:.3f}\n'
+            )
+        else:
+            lines.append(f'{before}{bound}"}} {seen}\n')
+    shown = f"{{{labels}}}" if labels else ""
+    lines.append(f"{name}_count{shown} {seen}\n{name}_sum{shown} {_number(child.total)}\n")
+
+
+_SHOWN: dict[tuple[float, ...], tuple[str, ...]] = {}
+
+
+def _bounds(child: Buckets) -> tuple[str, ...]:
+    bounds = cast(tuple[float, ...], child.bounds)
+    shown = _SHOWN.get(bounds)
+    if shown is None:
+        shown = _SHOWN[bounds] = (*map(floatToGoString, bounds), "+Inf")
+    return shown
+
+
+def _state(child: Value | Buckets) -> object:
+    if isinstance(child, Buckets):
+        return child.counts, child.total, child.exemplars
+    return child.value
+
+
+def _merged(metric: Metric, dumps: Sequence[Dump]) -> dict[tuple[str, ...], Value | Buckets]:
+    """Return this process's children with those of its siblings; buckets that another program counted are left out."""
+    children: dict[tuple[str, ...], Value | Buckets] = {}
+    combine = _COMBINE[metric.merge]
+    for values, own in metric.items():
+        children[values] = _copy(own)
+    for other in dumps:
+        for labels, state in other.get(metric.name, ()):
+            values = tuple(labels)
+            known = children.get(values)
+            if isinstance(state, float | int):
+                if known is None:
+                    known = children[values] = Value()
+                    known.value = state
+                elif isinstance(known, Value):
+                    known.value = combine(known.value, state)
+            elif metric.kind == "histogram":
+                counts, total, exemplars = state
+                if known is None:
+                    known = children[values] = Buckets(metric.bounds)
+                if isinstance(known, Buckets) and len(known.counts) == len(counts):
+                    known.counts = [a + b for a, b in zip(known.counts, counts, strict=True)]
+                    known.total += total
+                    for index, exemplar in exemplars.items():
+                        known.exemplars.setdefault(int(index), exemplar)
+    return children
+
+
+def _copy(child: Value | Buckets) -> Value | Buckets:
+    if isinstance(child, Buckets):
+        copy = Buckets(child.bounds)
+        copy.counts, copy.total, copy.exemplars = list(child.counts), child.total, dict(child.exemplars)
+        return copy
+    value = Value()
+    value.value = child.value
+    return value
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if isfinite(value) else floatToGoString(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _escaped_label(text: str) -> str:
+    return _escaped(text).replace('"', r"\"")

@@ -1,0 +1,173 @@
+"""Count and time in under a quarter of a microsecond; a scrape pays for the rest.
+
+A round makes about twenty recordings. The children of ``prometheus_client`` guard each with a lock and search their
+buckets one by one: 0.5 us a counter, 0.7 to 2 us a histogram, 1.4 us more to find a child by its labels, some 25 us a
+round. A router process has one event loop and records from it alone, so nothing here needs a lock: 0.05 us a counter,
+0.1 us a histogram, 0.1 us to find a child.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from time import time
+from typing import Generic, Literal, TypeVar, cast
+
+MAX_CHILDREN = 1000
+"""Label values are words of the code, but a bound is cheaper than a proof: the rest is counted as ``other``."""
+OTHER = "other"
+DEFAULT = "default"
+
+Kind = Literal["counter", "gauge", "histogram"]
+Merge = Literal["sum", "max", "min"]
+"""How the figures of several processes of one router become one: gauges that all of them see alike are not summed."""
+
+
+class Value:
+    """One counter or gauge."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add to it; what a counter is given must not be negative."""
+        self.value += amount
+
+    def set(self, value: float) -> None:
+        """Let a gauge be a value."""
+        self.value = value
+
+
+class Buckets:
+    """One histogram; ``counts`` are those of the single buckets, the last one beyond all bounds."""
+
+    __slots__ = ("bounds", "counts", "exemplars", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        self.exemplars: dict[int, tuple[str, float, float]] = {}
+        """By bucket: trace id, value, seconds since the epoch."""
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Record ``count`` equal values."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def mark(self, value: float, trace: str) -> None:
+        """Record a value and the trace that it belongs to."""
+        index = bisect_left(self.bounds, value)
+        self.counts[index] += 1
+        self.total += value
+        if trace:
+            self.exemplars[index] = (trace, value, time())
+
+
+Child = TypeVar("Child", Value, Buckets)
+
+
+class Family(Generic[Child]):
+    """A metric: its name, its help text, and a child for each set of label values."""
+
+    kind: Kind
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, merge: Merge = "sum") -> None:
+        self.name = name
+        self.documentation = documentation
+        self.label_names = tuple(labels)
+        self.merge = merge
+        self._children: dict[tuple[object, ...], Child] = {}
+        self._known: dict[tuple[str, ...], Child] = {}
+        if not labels:
+            self.labels()
+
+    def labels(self, *values: object) -> Child:
+        """Return the child of these label values; trailing ones that are left out are ``default``.
+
+        Raises:
+            ValueError: there are more values than labels.
+        """
+        try:
+            return self._children[values]
+        except KeyError:
+            return self._adopt(values)
+
+    def items(self) -> Iterator[tuple[tuple[str, ...], Child]]:
+        """Return every child once, with its label values."""
+        return iter(self._known.items())
+
+    def _make(self) -> Child:
+        raise NotImplementedError
+
+    def _adopt(self, given: tuple[object, ...]) -> Child:
+        names = self.label_names
+        if len(given) > len(names):
+            raise ValueError(f"{self.name}: {len(given)} label values for the labels {', '.join(names) or 'none'}")
+        values = tuple(map(str, given)) + (DEFAULT,) * (len(names) - len(given))
+        if values not in self._known and len(self._known) >= MAX_CHILDREN:
+            return self._known.setdefault((OTHER,) * len(names), self._make())
+        child = self._known.setdefault(values, self._make())
+        self._children[given] = child
+        return child
+
+
+class Counter(Family[Value]):
+    """Something that only grows; its samples are called ``name_total``."""
+
+    kind: Kind = "counter"
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add to the child of the default labels."""
+        self.labels().value += amount
+
+    def _make(self) -> Value:
+        return Value()
+
+
+class Gauge(Family[Value]):
+    """Something that goes up and down."""
+
+    kind: Kind = "gauge"
+
+    def set(self, value: float) -> None:
+        """Set the child of the default labels."""
+        self.labels().value = value
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add to the child of the default labels."""
+        self.labels().value += amount
+
+    def _make(self) -> Value:
+        return Value()
+
+
+class Histogram(Family[Buckets]):
+    """A distribution over fixed buckets."""
+
+    kind: Kind = "histogram"
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> None:
+        if list(buckets) != sorted(set(buckets)):
+            raise ValueError(f"{name}: buckets must rise")
+        self.bounds = tuple(buckets)
+        super().__init__(name, documentation, labels)
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Record in the child of the default labels."""
+        self.labels().observe(value, count)
+
+    def mark(self, value: float, trace: str) -> None:
+        """Record in the child of the default labels, with the trace that the value belongs to."""
+        self.labels().mark(value, trace)
+
+    def _make(self) -> Buckets:
+        return Buckets(self.bounds)
+
+
+Metric = Counter | Gauge | Histogram
+
+
+def metrics_of(catalogue: object) -> list[Metric]:
+    """Return the metrics that an object has as attributes, in the order they were made."""
+    return [cast(Metric, item) for item in vars(catalogue).values() if isinstance(item, Family)]
