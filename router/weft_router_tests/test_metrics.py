@@ -5,6 +5,7 @@ import math
 import re
 from bisect import bisect_left
 from pathlib import Path
+from time import monotonic, time
 
 import pytest
 from hypothesis import given
@@ -43,7 +44,7 @@ def busy() -> Metrics:
     metrics = Metrics()
     metrics.requests.labels(200, "standalone").inc()
     metrics.requests.labels("200", "standalone").inc()
-    metrics.ttft.labels("first", "remote", "gold").mark(0.3, TRACE)
+    metrics.ttft.labels("first", "remote", "gold").mark(0.3, TRACE, monotonic())
     metrics.ttft.labels("first", "remote", "gold").observe(200.0)
     metrics.kv_bytes.labels("prefill_to_decode").inc(12345678.5)
     metrics.state_up.set(True)
@@ -88,6 +89,7 @@ def test_openmetrics_alone_shows_the_trace_of_a_slow_request() -> None:
     ]
     assert (shown.labels, shown.value) == ({"trace_id": TRACE}, 0.3)
     assert shown.timestamp is not None
+    assert abs(float(shown.timestamp) - time()) < 10
     assert TRACE not in busy().page().decode()
 
 
@@ -110,7 +112,7 @@ def test_the_form_is_what_the_scraper_asks_for(accept: str, wanted: bool) -> Non
 
 def test_processes_of_one_router_answer_as_one() -> None:
     one, two = busy(), busy()
-    two.ttft.labels("later", "local", "gold").mark(0.001, "b" * 32)
+    two.ttft.labels("later", "local", "gold").mark(0.001, "b" * 32, monotonic())
     two.state_up.set(0)
     one.workers.labels("decode", "ready").set(4)
     two.workers.labels("decode", "ready").set(3)
@@ -201,7 +203,7 @@ def test_whatever_reads_metrics_names_some_that_exist() -> None:
         known |= {metric.name, f"{metric.name}_total"} if metric.kind == "counter" else {metric.name}
         if metric.kind == "histogram":
             known |= {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
-    unknown = {}
+    unknown: dict[str, Path] = {}
     read = [
         p for d in ("docs", "charts", "e2e/weft_e2e", "operator/weft_operator", "bench") for p in (ROOT / d).rglob("*")
     ]

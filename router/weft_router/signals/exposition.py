@@ -6,6 +6,7 @@ the process stands still meanwhile; this one takes a tenth of that. The tests re
 
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
+from time import monotonic, time
 from typing import cast
 
 import orjson
@@ -17,7 +18,7 @@ PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 Exemplar = tuple[str, float, float]
-"""Trace id, value, seconds since the epoch."""
+"""Trace id, value, seconds of the monotonic clock, which all processes of a machine share."""
 State = float | tuple[list[int], float, dict[str, Exemplar]]
 """A value; or a histogram's buckets, its sum, and its exemplars by bucket."""
 Dump = dict[str, list[tuple[list[str], State]]]
@@ -51,6 +52,7 @@ def render(metrics: Sequence[Metric], *, others: Sequence[bytes] = (), openmetri
         openmetrics: whether the form is OpenMetrics, with exemplars.
     """
     dumps = [orjson.loads(other) for other in others]
+    epoch = time() - monotonic()
     lines: list[str] = []
     for metric in metrics:
         counter = metric.kind == "counter"
@@ -62,7 +64,7 @@ def render(metrics: Sequence[Metric], *, others: Sequence[bytes] = (), openmetri
                 f'{name}="{_escaped_label(value)}"' for name, value in zip(metric.label_names, values, strict=True)
             )
             if isinstance(child, Buckets):
-                _histogram(lines, metric.name, labels, child, openmetrics=openmetrics)
+                _histogram(lines, metric.name, labels, child, epoch=epoch if openmetrics else None)
             else:
                 name = f"{metric.name}_total" if counter else metric.name
                 lines.append(
@@ -71,21 +73,21 @@ def render(metrics: Sequence[Metric], *, others: Sequence[bytes] = (), openmetri
     return "".join(lines)
 
 
-def _histogram(lines: list[str], name: str, labels: str, child: Buckets, *, openmetrics: bool) -> None:
+def _histogram(lines: list[str], name: str, labels: str, child: Buckets, *, epoch: float | None) -> None:
     before = f'{name}_bucket{{{labels}{"," if labels else ""}le="'
     seen = 0
-    exemplars = child.exemplars if openmetrics else {}
+    exemplars = child.exemplars if epoch is not None else {}
     for index, (bound, count) in enumerate(zip(_bounds(child), child.counts, strict=True)):
         seen += count
-        if index in exemplars:
-            trace, value, at = exemplars[index]
-            lines.append(
-                f'{before}{bound}"}} {seen} # {{trace_id="{_escaped_label(trace)}"}} {_number(value)} {at:.3f}\n'
-            )
-        else:
-            lines.append(f'{before}{bound}"}} {seen}\n')
+        example = _exemplar(exemplars[index], epoch or 0.0) if index in exemplars else ""
+        lines.append(f'{before}{bound}"}} {seen}{example}\n')
     shown = f"{{{labels}}}" if labels else ""
     lines.append(f"{name}_count{shown} {seen}\n{name}_sum{shown} {_number(child.total)}\n")
+
+
+def _exemplar(exemplar: Exemplar, epoch: float) -> str:
+    trace, value, at = exemplar
+    return f' # {{trace_id="{_escaped_label(trace)}"}} {_number(value)} {epoch + at:.3f}' if trace else ""
 
 
 _SHOWN: dict[tuple[float, ...], tuple[str, ...]] = {}

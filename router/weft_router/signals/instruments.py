@@ -8,7 +8,6 @@ round. A router process has one event loop and records from it alone, so nothing
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from time import time
 from typing import Generic, Literal, TypeVar, cast
 
 MAX_CHILDREN = 1000
@@ -48,20 +47,19 @@ class Buckets:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
         self.exemplars: dict[int, tuple[str, float, float]] = {}
-        """By bucket: trace id, value, seconds since the epoch."""
+        """By bucket: trace id, value, seconds of the monotonic clock."""
 
     def observe(self, value: float, count: int = 1) -> None:
         """Record ``count`` equal values."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
-    def mark(self, value: float, trace: str) -> None:
-        """Record a value and the trace that it belongs to."""
+    def mark(self, value: float, trace: str, now: float) -> None:
+        """Record a value and the trace that it belongs to; ``now`` is the monotonic clock."""
         index = bisect_left(self.bounds, value)
         self.counts[index] += 1
         self.total += value
-        if trace:
-            self.exemplars[index] = (trace, value, time())
+        self.exemplars[index] = (trace, value, now)
 
 
 Child = TypeVar("Child", Value, Buckets)
@@ -157,9 +155,9 @@ class Histogram(Family[Buckets]):
         """Record in the child of the default labels."""
         self.labels().observe(value, count)
 
-    def mark(self, value: float, trace: str) -> None:
+    def mark(self, value: float, trace: str, now: float) -> None:
         """Record in the child of the default labels, with the trace that the value belongs to."""
-        self.labels().mark(value, trace)
+        self.labels().mark(value, trace, now)
 
     def _make(self) -> Buckets:
         return Buckets(self.bounds)

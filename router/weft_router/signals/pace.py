@@ -8,11 +8,16 @@ MAX_SESSIONS = 50_000
 
 @dataclass(slots=True)
 class Pace:
-    """Gaps between a session's tokens so far: their seconds, their number, and how many were over the ITL SLO."""
+    """Gaps between a session's tokens so far: their seconds, their number, and how many were over the ITL SLO.
+
+    ``streams`` are its streamed rounds, ``late`` those whose first token came after the TTFT SLO.
+    """
 
     seconds: float = 0.0
     gaps: int = 0
     over: int = 0
+    streams: int = 0
+    late: int = 0
 
     def add(self, seconds: float, tokens: int, *, itl_slo: float) -> None:
         """Count ``tokens`` tokens that came together, ``seconds`` after the one before."""
@@ -30,8 +35,15 @@ class Paces:
 
     def of(self, session: str) -> Pace:
         """Return a session's pace, a new one for a new session."""
-        pace = self._of.setdefault(session, Pace())
-        self._of.move_to_end(session)
-        if len(self._of) > self._limit:
-            self._of.popitem(last=False)
+        pace = self._of.get(session)
+        if pace is None:
+            pace = self._of[session] = Pace()
+            if len(self._of) > self._limit:
+                self._of.popitem(last=False)
+        else:
+            self._of.move_to_end(session)
         return pace
+
+    def end(self, session: str) -> Pace | None:
+        """Forget a session that ended, and return its pace if it had one."""
+        return self._of.pop(session, None)

@@ -1,0 +1,166 @@
+"""The quick recorders count exactly what the plain ones would: gaps of live streams, SLOs, lengths, whole sessions."""
+
+from bisect import bisect_left
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.slo import Slo
+from weft_router.signals.ids import Ids
+from weft_router.signals.metrics import GAPS, Metrics
+from weft_router.signals.pace import Pace, Paces
+from weft_router.signals.rounds import RoundMeter
+from weft_router.signals.window import Window
+
+TRACE = "a" * 32
+
+
+def made(**slos: Slo) -> tuple[Metrics, RoundMeter]:
+    metrics = Metrics()
+    return metrics, RoundMeter(metrics, {"default": Slo(5.0, 0.05), **slos})
+
+
+def counts(metrics: Metrics, objective: str, class_: str = "default") -> tuple[float, float]:
+    slo = metrics.slo
+    return slo.labels(objective, "good", class_).value, slo.labels(objective, "bad", class_).value
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 5)), max_size=40), st.integers(1, 3))
+def test_gaps_are_those_between_the_tokens(chunks: list[tuple[float, int]], first: int) -> None:
+    metrics, meter = made()
+    pace, window = Pace(), Window(1e6)
+    clock = meter.of("first", "local").first_token(10.0, 0.5, tokens=first, pace=pace, window=window)
+    now = 10.0
+    expected = [0] * (len(GAPS) + 1)
+    expected[0] += first - 1
+    over = 0
+    for gap, tokens in chunks:
+        before, now = now, now + gap
+        clock.event(now, tokens)
+        expected[bisect_left(GAPS, (now - before) / tokens)] += tokens
+        over += now - before > 0.05
+        assert metrics.itl.labels("local").counts == expected  # a scrape sees live streams
+    clock.settle()
+    child = metrics.itl.labels("local", "default")
+    total = first + sum(tokens for _, tokens in chunks)
+    assert clock.tokens == total
+    assert (pace.gaps, pace.over) == (total - 1, over)
+    assert pace.seconds == pytest.approx(now - 10.0)
+    assert child.total == pytest.approx(now - 10.0)
+    if total > 1:
+        assert clock.mean() == pytest.approx((now - 10.0) / (total - 1))
+        assert window.mean(now) == pytest.approx((now - 10.0) / (total - 1))
+
+
+def test_what_others_read_of_a_live_stream_is_a_quarter_second_old_at_most() -> None:
+    _, meter = made()
+    pace, window = Pace(), Window(10.0)
+    clock = meter.of("first", "remote").first_token(0.0, 0.1, pace=pace, window=window)
+    for k in range(1, 100):
+        now = k * 0.02
+        clock.event(now)
+        assert now - pace.seconds < 0.25 + 0.02
+    assert window.mean(2.0) == pytest.approx(0.02)
+
+
+def test_a_slow_gap_shows_its_trace() -> None:
+    metrics, meter = made()
+    clock = meter.of("later", "remote", "default").first_token(1.0, 7.0, trace=TRACE)
+    clock.event(1.02)
+    clock.event(1.42, 2)
+    page = metrics.render("application/openmetrics-text")[0].decode()
+    shown = [line.split(" # ")[0] for line in page.splitlines() if TRACE in line]
+    assert shown == [
+        'weft_router_ttft_seconds_bucket{phase="later",route="remote",class="default",le="7.5"} 1',
+        'weft_router_itl_seconds_bucket{route="remote",class="default",le="0.25"} 3',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ttft", "gap", "ttft_met", "itl_met"),
+    [(1.0, 0.04, True, True), (1.5, 0.04, False, True), (1.0, 0.06, True, False), (1.5, 0.06, False, False)],
+)
+def test_each_class_has_its_own_slo(ttft: float, gap: float, ttft_met: bool, itl_met: bool) -> None:
+    metrics, meter = made(gold=Slo(1.0, 0.05))
+    series = meter.of("later", "remote", "gold")
+    clock = series.first_token(0.0, ttft)
+    for k in range(1, 10):
+        clock.event(k * gap)
+    series.finished(index=2, history=900, increment=100, decode=10, gap_s=3.0, clock=clock)
+    assert counts(metrics, "ttft", "gold") == (ttft_met, not ttft_met)
+    assert counts(metrics, "itl", "gold") == (itl_met, not itl_met)
+    assert counts(metrics, "round", "gold") == (ttft_met and itl_met, not (ttft_met and itl_met))
+    assert counts(metrics, "round") == (0, 0)
+
+
+def test_an_answer_in_one_piece_counts_lengths_but_no_slo() -> None:
+    metrics, meter = made()
+    meter.of("first", "local").finished(index=1, history=0, increment=300, decode=20)
+    meter.of("later", "local").finished(index=2, history=320, increment=30, decode=40, gap_s=0.7)
+    assert counts(metrics, "round") == (0, 0)
+    assert metrics.rounds.labels("first", "default").value == 1
+    assert metrics.round_index.labels().counts[:3] == [1, 1, 0]
+    assert metrics.round_history.labels().total == 320  # of later rounds alone
+    assert metrics.increment_tokens.labels("first").total == 300
+    assert metrics.decode_tokens.labels().total == 60
+    assert sum(metrics.round_gap.labels().counts) == 1
+
+
+def test_a_stream_of_one_token_has_no_gap_to_miss() -> None:
+    metrics, meter = made()
+    series = meter.of("first", "local")
+    series.finished(index=1, history=0, increment=3, decode=1, clock=series.first_token(0.0, 1.0))
+    assert counts(metrics, "itl") == (0, 0)
+    assert counts(metrics, "round") == (1, 0)
+
+
+def test_kv_and_history_are_added_up() -> None:
+    metrics, meter = made()
+    meter.moved(to_decode=100.0, read=7, recomputed=1)
+    meter.moved(to_decode=1.0, to_prefill=50.0, cached=3)
+    assert metrics.kv_bytes.labels("prefill_to_decode").value == 101
+    assert metrics.kv_bytes.labels("decode_to_prefill").value == 50
+    assert [metrics.history.labels(kind).value for kind in ("read", "cached", "recomputed")] == [7, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("ttfts", "gap", "good"), [((0.1, 0.1), 0.05, True), ((0.1, 9.0), 0.01, False), ((0.1, 0.1), 0.06, False)]
+)
+def test_a_session_is_held_to_every_ttft_and_its_mean_gap(ttfts: tuple[float, ...], gap: float, good: bool) -> None:
+    metrics, meter = made()
+    pace = Pace()
+    for ttft in ttfts:
+        clock = meter.of("first", "local").first_token(0.0, ttft, pace=pace)
+        clock.event(gap)
+        clock.settle()
+    meter.session_ended("default", 2, pace)
+    outcomes = metrics.slo_sessions
+    assert (outcomes.labels("good").value, outcomes.labels("bad").value) == (good, not good)
+    assert metrics.session_rounds.labels().counts[1] == 1
+
+
+def test_sessions_without_streams_have_no_slo() -> None:
+    metrics, meter = made()
+    meter.session_ended("default", 4, Pace())
+    meter.session_ended("default", 4)
+    assert list(metrics.slo_sessions.items()) == []
+    assert metrics.session_rounds.labels().total == 8
+
+
+def test_paces_are_bounded_and_the_least_used_goes_first() -> None:
+    paces = Paces(limit=2)
+    a = paces.of("a")
+    paces.of("b")
+    assert paces.of("a") is a
+    paces.of("c")
+    assert paces.end("b") is None
+    assert paces.end("a") is a
+    assert paces.of("a") is not a
+
+
+def test_ids_are_traces_ids_and_never_repeat() -> None:
+    ids, others = Ids(), Ids()
+    made = [ids.next() for _ in range(1000)] + [others.next() for _ in range(300)]
+    assert len(set(made)) == 1300
+    assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") for one in made)
