@@ -10,9 +10,8 @@ from time import monotonic, time
 from typing import cast
 
 import orjson
-from prometheus_client.utils import floatToGoString
 
-from weft_router.signals.instruments import Buckets, Merge, Metric, Value
+from weft_router.signals.instruments import Buckets, Histogram, Merge, Metric, Value
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -58,8 +57,9 @@ def render(metrics: Sequence[Metric], *, others: Sequence[bytes] = (), openmetri
         counter = metric.kind == "counter"
         family = metric.name if openmetrics or not counter else f"{metric.name}_total"
         lines.append(f"# HELP {family} {_escaped(metric.documentation)}\n# TYPE {family} {metric.kind}\n")
-        children = dict(metric.items()) if not dumps else _merged(metric, dumps)
-        for values, child in children.items():
+        children: Iterable[tuple[tuple[str, ...], Value | Buckets]]
+        children = _merged(metric, dumps).items() if dumps else metric.items()
+        for values, child in children:
             labels = ",".join(
                 f'{name}="{_escaped_label(value)}"' for name, value in zip(metric.label_names, values, strict=True)
             )
@@ -97,7 +97,7 @@ def _bounds(child: Buckets) -> tuple[str, ...]:
     bounds = cast(tuple[float, ...], child.bounds)
     shown = _SHOWN.get(bounds)
     if shown is None:
-        shown = _SHOWN[bounds] = (*map(floatToGoString, bounds), "+Inf")
+        shown = _SHOWN[bounds] = (*map(_number, bounds), "+Inf")
     return shown
 
 
@@ -123,7 +123,7 @@ def _merged(metric: Metric, dumps: Sequence[Dump]) -> dict[tuple[str, ...], Valu
                     known.value = state
                 elif isinstance(known, Value):
                     known.value = combine(known.value, state)
-            elif metric.kind == "histogram":
+            elif isinstance(metric, Histogram):
                 counts, total, exemplars = state
                 if known is None:
                     known = children[values] = Buckets(metric.bounds)
@@ -146,7 +146,9 @@ def _copy(child: Value | Buckets) -> Value | Buckets:
 
 
 def _number(value: float) -> str:
-    return repr(float(value)) if isfinite(value) else floatToGoString(value)
+    if isfinite(value):
+        return repr(float(value))
+    return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
 
 
 def _escaped(text: str) -> str:

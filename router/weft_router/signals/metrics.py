@@ -53,6 +53,11 @@ class Metrics:
             ["outcome", "class"],
         )
         self.decisions = Counter("weft_router_decisions", "Where prefills ran, and why", ["policy", "route", "reason"])
+        self.predictions_trusted = Gauge(
+            "weft_router_predictions_trusted",
+            "0 while predicted and observed TTFT disagree, and decisions go by the shortest queue",
+            merge="min",
+        )
         self.decision_seconds = Histogram(
             "weft_router_decision_seconds", "Time the policy took to decide a route", buckets=BRIEF
         )
