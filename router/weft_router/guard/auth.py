@@ -1,44 +1,72 @@
-"""Know tenants by API key: keys come from a mounted Secret, are kept as hashes, and are read again on change."""
+"""Know who sends a request: by API key from a mounted Secret, kept as digests, or by a signed token."""
 
-import hashlib
 import logging
+from collections.abc import Collection
 from pathlib import Path
+from typing import Protocol
 
 from weft_router.config import ConfigError
 from weft_router.errors import UnauthorizedError
+from weft_router.guard.caller import ANYONE, NO_KEYS_TENANT, Caller
+from weft_router.guard.key_file import KeyFileError, digest, parse
+
+__all__ = ["NO_KEYS_TENANT", "ApiKeys", "Authenticator", "Tokens"]
 
 log = logging.getLogger(__name__)
 
-NO_KEYS_TENANT = "default"
+_NEEDED = "an API key is required; send it as 'Authorization: Bearer <key>'"
+_UNKNOWN = "the API key is not known here; check it"
+
+
+class Tokens(Protocol):
+    """Verifies signed tokens."""
+
+    def verify(self, token: str, now: float) -> Caller:
+        """Return who holds a token; ``now`` is seconds since 1970.
+
+        Raises:
+            ApiError: it is refused.
+        """
 
 
 class ApiKeys:
     """The keys a coordinator accepts; without a file everyone is one tenant."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, classes: Collection[str] | None = None) -> None:
+        """Read the keys.
+
+        Raises:
+            ConfigError: the file cannot be read, is not understood, or holds no key.
+        """
         self._path = path
-        self._stamp: tuple[int, int] | None = None
-        self._digests: frozenset[str] = frozenset()
-        if path is not None and not self.reload():
-            raise ConfigError(f"WEFT_API_KEYS_FILE={path}: holds no key; write one key a line")
+        self._classes = classes
+        self._stamp: tuple[int, int, int] | None = None
+        self._callers: dict[bytes, Caller] = {}
+        if path is not None:
+            try:
+                self._read(path)
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"WEFT_API_KEYS_FILE={path}: cannot be read ({type(error).__name__})") from error
+            except KeyFileError as error:
+                raise ConfigError(f"WEFT_API_KEYS_FILE={path}: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self._callers)
 
     def reload(self) -> bool:
         """Read the file again if it changed; tell whether any key is known. A broken file keeps the old keys."""
-        if self._path is None:
-            return False
-        try:
-            stat = self._path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_size)
-            if stamp != self._stamp:
-                lines = self._path.read_text().splitlines()
-                keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-                if keys:
-                    self._digests = frozenset(_digest(key) for key in keys)
-                    self._stamp = stamp
-                    log.info("api_keys_read", extra={"keys": len(keys)})
-        except (OSError, UnicodeDecodeError) as error:
-            log.warning("api_keys_unreadable", extra={"error": type(error).__name__})
-        return bool(self._digests)
+        if self._path is not None:
+            try:
+                self._read(self._path)
+            except (OSError, UnicodeDecodeError) as error:
+                log.warning("api_keys_unreadable", extra={"error": type(error).__name__})
+            except KeyFileError as error:
+                log.warning("api_keys_refused", extra={"error": str(error)})
+        return bool(self._callers)
+
+    def find(self, key: str) -> Caller | None:
+        """Return whose key this is; None when it is nobody's."""
+        return self._callers.get(digest(key))
 
     def tenant(self, authorization: str | None) -> str:
         """Return the tenant of a request's Authorization header.
@@ -48,14 +76,63 @@ class ApiKeys:
         """
         if self._path is None:
             return NO_KEYS_TENANT
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise UnauthorizedError("an API key is required; send it as 'Authorization: Bearer <key>'")
-        digest = _digest(key.strip())
-        if digest not in self._digests:
-            raise UnauthorizedError("the API key is not known here; check it")
-        return digest[:16]
+        caller = self.find(bearer(authorization))
+        if caller is None:
+            raise UnauthorizedError(_UNKNOWN)
+        return caller.tenant
+
+    def _read(self, path: Path) -> None:
+        stat = path.stat()
+        stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if stamp == self._stamp:
+            return
+        callers = parse(path.read_text(encoding="utf-8"), classes=self._classes)
+        if not callers:
+            raise KeyFileError("holds no key; write one key a line")
+        self._callers = callers
+        self._stamp = stamp
+        log.info("api_keys_read", extra={"keys": len(callers)})
 
 
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+class Authenticator:
+    """Tells who sends a request; with neither keys nor tokens configured everyone is one tenant."""
+
+    def __init__(self, keys: ApiKeys | None, tokens: Tokens | None = None) -> None:
+        self._keys = keys
+        self._tokens = tokens
+        self._open = keys is None and tokens is None
+
+    def caller(self, authorization: str | None, now: float) -> Caller:
+        """Return who sends a request with this Authorization header; ``now`` is seconds since 1970.
+
+        Raises:
+            UnauthorizedError: nobody who is known here.
+            UnavailableError: the keys that tokens are verified with are not there yet.
+        """
+        if self._open:
+            return ANYONE
+        secret = bearer(authorization)
+        if self._keys is not None:
+            caller = self._keys.find(secret)
+            if caller is not None:
+                return caller
+        if self._tokens is not None and secret.count(".") == 2:
+            return self._tokens.verify(secret, now)
+        raise UnauthorizedError(_UNKNOWN)
+
+
+def bearer(authorization: str | None) -> str:
+    """Return what stands behind "Bearer" in an Authorization header.
+
+    Raises:
+        UnauthorizedError: the header is missing or of another kind.
+    """
+    if authorization is not None and authorization.startswith("Bearer "):
+        secret = authorization[7:].strip()
+        if secret:
+            return secret
+    scheme, _, secret = (authorization or "").partition(" ")
+    secret = secret.strip()
+    if scheme.lower() != "bearer" or not secret:
+        raise UnauthorizedError(_NEEDED)
+    return secret

@@ -1,0 +1,229 @@
+"""Decide whether a request may come in now, and what it gets: rates, concurrency, queues, shares, early rejection.
+
+One call per request over counters in memory; no I/O, the clock is the caller's (monotonic seconds). All figures are of
+this process: several coordinator processes each have their own.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from weft_core.policies.output_cap import output_cap
+from weft_router.config import LimitsConfig, QosConfig, Rates, SessionClass
+from weft_router.errors import ApiError
+from weft_router.guard.caller import Bounds, Caller
+from weft_router.guard.rates import TokenBuckets, whole_seconds
+from weft_router.guard.shares import WaitingRoom
+
+Reason = Literal[
+    "requests", "tokens", "concurrency", "class-concurrency", "class-queue", "share", "full", "early-rejection"
+]
+REASONS: tuple[Reason, ...] = (
+    "requests", "tokens", "concurrency", "class-concurrency", "class-queue", "share", "full", "early-rejection",
+)  # fmt: skip
+MINUTE_S = 60.0
+UNASKED_OUTPUT = 256
+"""Tokens of an answer that are charged at first where the client gives no limit; its end sets that right."""
+SOON_S = 1.0
+"""When a place that somebody has to free may be free; nobody can tell better."""
+
+_WORDS: Mapping[Reason, str] = {
+    "requests": "this key has sent too many requests a second",
+    "tokens": "this key has used too many tokens a minute",
+    "concurrency": "this key has too many requests at the same time",
+    "class-concurrency": "too many requests of this class run",
+    "class-queue": "too many requests of this class wait",
+    "share": "this tenant has its share of the waiting requests",
+    "full": "too many requests wait",
+    "early-rejection": "the answer would come too late",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one request asks for, and how busy the service is where it would go; NaN is not known.
+
+    ``prompt`` and ``output`` are tokens (``output`` None: the client gives no limit), ``n`` answers, ``ttft_s`` the
+    predicted time to the first token, ``kv_use`` the share of KV memory in use, ``queued`` tasks per prefill worker.
+    """
+
+    prompt: float
+    output: int | None = None
+    n: int = 1
+    ttft_s: float = float("nan")
+    kv_use: float = 0.0
+    queued: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request may not come in now, and in how many seconds it may be sent again."""
+
+    status: int
+    reason: Reason
+    retry_after_s: int
+
+    def error(self) -> ApiError:
+        """Return it as an answer."""
+        late = self.status == 503
+        return ApiError(
+            f"{_WORDS[self.reason]}; send it again in {self.retry_after_s} s",
+            status=self.status,
+            kind="service_unavailable" if late else "rate_limit_error",
+            code="overloaded" if late else "rate_limit_exceeded",
+            retry_after_s=self.retry_after_s,
+        )
+
+
+class Admitted:
+    """A request that is in: what it gets, and its places; each is given back once, however often that is said."""
+
+    __slots__ = ("_admission", "_charged", "_inside", "_waits", "caller", "class_name", "local_only", "output_cap")
+
+    def __init__(
+        self, admission: "Admission", caller: Caller, class_name: str, *,
+        charged: float, output_cap: int | None, local_only: bool,
+    ) -> None:  # fmt: skip
+        self._admission = admission
+        self._charged = charged
+        self._waits = True
+        self._inside = True
+        self.caller = caller
+        self.class_name = class_name
+        self.output_cap = output_cap
+        """Most tokens of its answer; None: what it asked for."""
+        self.local_only = local_only
+        """It has to prefill on its decode worker."""
+
+    def first_byte(self) -> None:
+        """Leave the waiting room: the answer has begun."""
+        if self._waits:
+            self._waits = False
+            self._admission.began(self.caller, self.class_name)
+
+    def done(self, now: float, tokens: float | None = None) -> None:
+        """Leave, however the request ended; ``tokens`` is what it really used, None where that is not known."""
+        self.first_byte()
+        if self._inside:
+            self._inside = False
+            surplus = 0.0 if tokens is None else tokens - self._charged
+            self._admission.ended(self.caller, self.class_name, surplus, now)
+
+
+class Admission:
+    """The counters of one process, and the rules over them."""
+
+    def __init__(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
+        self._classes = classes
+        self._pressure = qos.pressure
+        self._capping = (qos.pressure.kv_use, float(qos.pressure.largest), float(qos.pressure.least), float("inf"))
+        self._default = _bounds(limits.rates)
+        self._tenants = {name: _bounds(tenant.rates) for name, tenant in qos.tenants.items()}
+        self._weights = {name: tenant.weight for name, tenant in qos.tenants.items()}
+        self._requests = TokenBuckets()
+        self._tokens = TokenBuckets()
+        self._room = WaitingRoom(qos.max_waiting)
+        self._inside: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        """Requests without a first byte, by class."""
+        self.running: Counter[str] = Counter()
+        """Requests that are in, by class."""
+
+    def weight(self, caller: Caller) -> float:
+        """Return a tenant's weight: what its key says, else what the configuration says, else 1."""
+        return caller.weight if caller.weight is not None else self._weights.get(caller.tenant, 1.0)
+
+    def admit(self, now: float, caller: Caller, class_name: str, load: Load) -> Admitted | Refusal:
+        """Let a request in, or say why not; nothing is charged for one that is refused."""
+        of_class = self._classes[class_name]
+        qos = of_class.qos
+        tenant = caller.tenant
+        if not self._room.may_enter(tenant, self.weight(caller)):
+            return Refusal(503, "full", 1) if self._room.full else Refusal(429, "share", 1)
+        if qos.queue_limit is not None and self.waiting[class_name] >= qos.queue_limit:
+            return Refusal(429, "class-queue", 1)
+        if qos.concurrent is not None and self.running[class_name] >= qos.concurrent:
+            return Refusal(429, "class-concurrency", 1)
+        if qos.early_rejection:
+            late = load.ttft_s - qos.tolerance * of_class.slo.ttft
+            if late > 0.0:  # NaN is not
+                return Refusal(503, "early-rejection", whole_seconds(late, most=60))
+        cap = qos.max_output_tokens
+        if qos.output_cap and load.kv_use > self._pressure.kv_use:
+            asked = float("inf") if cap is None else float(cap)
+            cap = int(output_cap(asked, load.kv_use, 0.0, self._capping))
+        if cap is not None and load.output is not None and load.output <= cap:
+            cap = None
+        answer = cap or load.output or UNASKED_OUTPUT
+        charged = load.prompt + answer * load.n
+        refusal = self._charge(now, caller, charged)
+        if refusal is not None:
+            return refusal
+        self._room.enter(tenant)
+        self.waiting[class_name] += 1
+        self.running[class_name] += 1
+        stays = qos.local_only
+        local = stays != "off" and (stays == "always" or load.queued >= self._pressure.busy)
+        return Admitted(self, caller, class_name, charged=charged, output_cap=cap, local_only=local)
+
+    def began(self, caller: Caller, class_name: str) -> None:
+        """Count one that waits no more."""
+        self._room.leave(caller.tenant)
+        self.waiting[class_name] -= 1
+
+    def ended(self, caller: Caller, class_name: str, surplus: float, now: float) -> None:
+        """Count one that left; ``surplus`` tokens more than were charged are charged now, or given back."""
+        self.running[class_name] -= 1
+        for name, bounds in self._owners(caller):
+            if bounds.concurrent is not None:
+                self._inside[name] -= 1
+                if not self._inside[name]:
+                    del self._inside[name]
+            if bounds.tpm is not None and surplus:
+                self._tokens.take(name, surplus, rate=bounds.tpm / MINUTE_S, burst=bounds.burst_s, now=now)
+
+    def _owners(self, caller: Caller) -> tuple[tuple[str, Bounds], ...]:
+        """Return whose bounds hold for a request: its key's, and its tenant's where it has some."""
+        own = ("key:" + caller.id, caller.bounds or self._default)
+        of_tenant = self._tenants.get(caller.tenant)
+        return (own,) if of_tenant is None else (own, ("tenant:" + caller.tenant, of_tenant))
+
+    def _charge(self, now: float, caller: Caller, tokens: float) -> Refusal | None:
+        """Take a request and its tokens from all buckets, or from none and say why."""
+        owners = self._owners(caller)
+        for name, bounds in owners:
+            if bounds.concurrent is not None and self._inside[name] >= bounds.concurrent:
+                return Refusal(429, "concurrency", whole_seconds(SOON_S))
+            if bounds.rps is not None:
+                wait = self._requests.wait(name, 1.0, rate=bounds.rps, burst=_burst(bounds), now=now)
+                if wait > 0.0:
+                    return Refusal(429, "requests", whole_seconds(wait))
+            if bounds.tpm is not None:
+                rate = bounds.tpm / MINUTE_S
+                wait = self._tokens.wait(name, tokens, rate=rate, burst=bounds.burst_s, now=now)
+                if wait > 0.0:
+                    return Refusal(429, "tokens", whole_seconds(wait))
+        for name, bounds in owners:
+            if bounds.concurrent is not None:
+                self._inside[name] += 1
+            if bounds.rps is not None:
+                self._requests.take(name, 1.0, rate=bounds.rps, burst=_burst(bounds), now=now)
+            if bounds.tpm is not None:
+                self._tokens.take(name, tokens, rate=bounds.tpm / MINUTE_S, burst=bounds.burst_s, now=now)
+        return None
+
+
+def _burst(bounds: Bounds) -> float:
+    """Return the seconds of a request rate that may come at once: at least one whole request."""
+    assert bounds.rps is not None  # noqa: S101 - for the type checker; the caller has looked
+    return max(bounds.burst_s, 1.0 / bounds.rps)
+
+
+def _bounds(rates: Rates) -> Bounds:
+    return Bounds(
+        rps=rates.requests_per_second,
+        tpm=rates.tokens_per_minute,
+        concurrent=rates.concurrent,
+        burst_s=rates.burst_seconds,
+    )

@@ -1,0 +1,283 @@
+"""Admission: each rule refuses what it must, nothing refused costs anything, and every place is given back."""
+
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_router.config import LimitsConfig, QosConfig, RoutingConfig, SessionClass, SloConfig
+from weft_router.errors import ApiError, InvalidRequestError
+from weft_router.guard.admission import REASONS, Admission, Admitted, Load, Refusal
+from weft_router.guard.caller import ANYONE, Bounds, Caller
+from weft_router.guard.classes import Classifier
+from weft_router.guard.salt import Salts
+
+ALICE = Caller("acme", "key-a")
+BOB = Caller("acme", "key-b")
+EVE = Caller("other", "key-e")
+ASK = Load(prompt=100, output=50)
+
+
+def admission(qos: dict[str, Any] | None = None, limits: dict[str, Any] | None = None) -> Admission:
+    config = QosConfig.model_validate(qos or {})
+    slo = SloConfig(ttft=2.0, itl=0.05)
+    classes = {
+        name: SessionClass(name=name, qos=config.of(name), routing=RoutingConfig(), slo=slo) for name in config.known()
+    }
+    return Admission(config, LimitsConfig.model_validate(limits or {}), classes)
+
+
+def entered(outcome: Admitted | Refusal) -> Admitted:
+    assert isinstance(outcome, Admitted), outcome
+    return outcome
+
+
+def refused(outcome: Admitted | Refusal) -> tuple[int, str, int]:
+    assert isinstance(outcome, Refusal), "it should have been refused"
+    return outcome.status, outcome.reason, outcome.retry_after_s
+
+
+def test_without_settings_everything_comes_in_as_it_asks() -> None:
+    gate = admission()
+    for _ in range(1000):
+        got = entered(gate.admit(0.0, ANYONE, "default", Load(prompt=1e6, ttft_s=100.0, kv_use=1.0, queued=99.0)))
+        assert (got.output_cap, got.local_only) == (None, False)
+        got.first_byte()
+
+
+def test_a_keys_request_rate_holds_and_says_when() -> None:
+    gate = admission(limits={"rates": {"requestsPerSecond": 2, "burstSeconds": 2}})
+    for _ in range(4):
+        entered(gate.admit(0.0, ALICE, "default", ASK))
+    assert refused(gate.admit(0.0, ALICE, "default", ASK)) == (429, "requests", 1)
+    entered(gate.admit(0.0, BOB, "default", ASK))
+    entered(gate.admit(0.5, ALICE, "default", ASK))
+    assert refused(gate.admit(0.5, ALICE, "default", ASK))[1] == "requests"
+
+
+def test_a_slow_rate_lets_one_request_through_at_once() -> None:
+    gate = admission(limits={"rates": {"requestsPerSecond": 0.01, "burstSeconds": 1}})
+    entered(gate.admit(0.0, ALICE, "default", ASK))
+    assert refused(gate.admit(10.0, ALICE, "default", ASK)) == (429, "requests", 90)
+
+
+def test_a_keys_token_rate_counts_what_was_really_used() -> None:
+    gate = admission(limits={"rates": {"tokensPerMinute": 600, "burstSeconds": 60}})
+    one = entered(gate.admit(0.0, ALICE, "default", Load(prompt=200, output=100, n=2)))
+    assert refused(gate.admit(0.0, ALICE, "default", Load(prompt=200, output=100))) == (429, "tokens", 10)
+    one.done(0.0, tokens=250.0)
+    two = entered(gate.admit(0.0, ALICE, "default", Load(prompt=200, output=100)))
+    two.done(0.0, tokens=1000.0)
+    assert refused(gate.admit(60.0, ALICE, "default", Load(prompt=349, output=2)))[1] == "tokens"
+    entered(gate.admit(66.0, ALICE, "default", Load(prompt=9, output=1)))
+
+
+def test_a_keys_own_bounds_win_over_the_general_ones() -> None:
+    gate = admission(limits={"rates": {"concurrent": 1}})
+    generous = Caller("acme", "key-g", bounds=Bounds(concurrent=2))
+    entered(gate.admit(0.0, generous, "default", ASK))
+    entered(gate.admit(0.0, generous, "default", ASK))
+    assert refused(gate.admit(0.0, generous, "default", ASK)) == (429, "concurrency", 1)
+    entered(gate.admit(0.0, ALICE, "default", ASK))
+    assert refused(gate.admit(0.0, ALICE, "default", ASK))[1] == "concurrency"
+
+
+def test_a_tenants_bounds_hold_for_all_its_keys_together() -> None:
+    gate = admission(qos={"tenants": {"acme": {"rates": {"concurrent": 2}}}})
+    first = entered(gate.admit(0.0, ALICE, "default", ASK))
+    entered(gate.admit(0.0, BOB, "default", ASK))
+    assert refused(gate.admit(0.0, BOB, "default", ASK))[1] == "concurrency"
+    entered(gate.admit(0.0, EVE, "default", ASK))
+    first.done(0.0)
+    first.done(0.0)  # twice is once
+    entered(gate.admit(0.0, ALICE, "default", ASK))
+    assert refused(gate.admit(0.0, ALICE, "default", ASK))[1] == "concurrency"
+
+
+def test_what_is_refused_by_one_bound_is_not_charged_to_another() -> None:
+    gate = admission(
+        qos={"tenants": {"acme": {"rates": {"concurrent": 1}}}},
+        limits={"rates": {"requestsPerSecond": 1, "burstSeconds": 2}},
+    )
+    first = entered(gate.admit(0.0, ALICE, "default", ASK))
+    for _ in range(10):
+        assert refused(gate.admit(0.0, ALICE, "default", ASK))[1] == "concurrency"
+    first.done(0.0)
+    entered(gate.admit(0.0, ALICE, "default", ASK))
+
+
+def test_a_classs_queue_and_concurrency_are_bounded() -> None:
+    gate = admission(qos={"classes": {"batch": {"queueLimit": 1, "concurrent": 2}}})
+    first = entered(gate.admit(0.0, ALICE, "batch", ASK))
+    assert refused(gate.admit(0.0, EVE, "batch", ASK)) == (429, "class-queue", 1)
+    first.first_byte()
+    entered(gate.admit(0.0, EVE, "batch", ASK)).first_byte()
+    assert refused(gate.admit(0.0, EVE, "batch", ASK)) == (429, "class-concurrency", 1)
+    entered(gate.admit(0.0, EVE, "default", ASK))
+    first.done(0.0)
+    entered(gate.admit(0.0, EVE, "batch", ASK))
+
+
+def test_a_queue_limit_of_zero_closes_a_class() -> None:
+    gate = admission(qos={"classes": {"closed": {"queueLimit": 0}}})
+    assert refused(gate.admit(0.0, ALICE, "closed", ASK))[1] == "class-queue"
+
+
+def test_the_waiting_room_is_shared_by_weight_and_bounded() -> None:
+    gate = admission(qos={"maxWaiting": 10, "tenants": {"acme": {"weight": 0.5}}})
+    held = [entered(gate.admit(0.0, ALICE, "default", ASK)) for _ in range(7)]
+    assert refused(gate.admit(0.0, ALICE, "default", ASK)) == (429, "share", 1)
+    held += [entered(gate.admit(0.0, EVE, "default", ASK)) for _ in range(3)]
+    assert refused(gate.admit(0.0, Caller("third", "key-t"), "default", ASK)) == (503, "full", 1)
+    for one in held:
+        one.done(0.0)
+    assert sum(gate.waiting.values()) == sum(gate.running.values()) == 0
+
+
+def test_a_keys_weight_wins_over_the_configured_one() -> None:
+    gate = admission(qos={"tenants": {"acme": {"weight": 3}}})
+    weights = [gate.weight(c) for c in (ALICE, EVE, Caller("acme", "key-w", weight=7.0))]
+    assert weights == [3.0, 1.0, 7.0]
+
+
+def test_what_would_come_too_late_is_refused_at_once() -> None:
+    gate = admission(qos={"classes": {"batch": {"earlyRejection": True, "tolerance": 1.5}}})
+    assert refused(gate.admit(0.0, ALICE, "batch", Load(prompt=1, ttft_s=7.2))) == (503, "early-rejection", 5)
+    assert refused(gate.admit(0.0, ALICE, "batch", Load(prompt=1, ttft_s=1e9)))[2] == 60
+    entered(gate.admit(0.0, ALICE, "batch", Load(prompt=1, ttft_s=2.9)))
+    entered(gate.admit(0.0, ALICE, "batch", Load(prompt=1)))  # not known
+    entered(gate.admit(0.0, ALICE, "default", Load(prompt=1, ttft_s=100.0)))
+
+
+def test_answers_are_capped_by_class_and_under_pressure() -> None:
+    classes = {"short": {"maxOutputTokens": 100}, "soft": {"outputCap": True}}
+    gate = admission(qos={"classes": classes, "pressure": {"kvUse": 0.8, "largest": 4096, "least": 256}})
+
+    def cap(name: str, output: int | None, kv_use: float = 0.0) -> int | None:
+        return entered(gate.admit(0.0, ALICE, name, Load(prompt=1, output=output, kv_use=kv_use))).output_cap
+
+    assert [cap("short", output) for output in (None, 100, 101)] == [100, None, 100]
+    assert [cap("soft", None, use) for use in (0.8, 0.9, 1.0)] == [None, 2176, 256]
+    assert cap("soft", 200, 1.0) is None
+    assert cap("default", 10_000, 1.0) is None
+
+
+def test_low_classes_stay_off_busy_prefill_workers() -> None:
+    classes = {"batch": {"localOnly": "pressure"}, "here": {"localOnly": "always"}}
+    gate = admission(qos={"classes": classes, "pressure": {"busy": 4}})
+
+    def local(name: str, queued: float) -> bool:
+        return entered(gate.admit(0.0, ALICE, name, Load(prompt=1, queued=queued))).local_only
+
+    assert [local("batch", 3.9), local("batch", 4.0), local("here", 0.0), local("default", 99.0)] == [
+        False, True, True, False,
+    ]  # fmt: skip
+
+
+def test_a_refusal_is_an_answer_that_clients_understand() -> None:
+    for reason in REASONS:
+        status = 503 if reason in ("full", "early-rejection") else 429
+        error = Refusal(status, reason, 7).error()
+        assert (error.status, error.retry_after_s) == (status, 7)
+        assert "7 s" in error.message
+        assert b"rate_limit" in error.body() if status == 429 else b"overloaded" in error.body()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([ALICE, BOB, EVE]), st.sampled_from(["default", "batch"]), st.integers(0, 3)),
+        max_size=80,
+    )
+)
+def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Caller, str, int]]) -> None:
+    gate = admission(
+        qos={
+            "maxWaiting": 6,
+            "classes": {"batch": {"queueLimit": 3, "concurrent": 5}},
+            "tenants": {"acme": {"rates": {"concurrent": 6}}},
+        },
+        limits={"rates": {"concurrent": 4}},
+    )
+    inside: list[Admitted] = []
+    for caller, name, what in steps:
+        if what < 2:
+            outcome = gate.admit(0.0, caller, name, ASK)
+            if isinstance(outcome, Admitted):
+                inside.append(outcome)
+        elif inside and what == 2:
+            inside[0].first_byte()
+        elif inside:
+            inside.pop(0).done(0.0)
+        assert gate.waiting["batch"] <= 3
+        assert gate.running["batch"] <= 5
+        assert sum(gate.waiting.values()) <= 6
+        for owner, most in ((ALICE, 4), (BOB, 4), (EVE, 4)):
+            assert sum(one.caller is owner for one in inside) <= most
+        assert sum(one.caller.tenant == "acme" for one in inside) <= 6
+    for one in inside:
+        one.done(0.0)
+    assert sum(gate.waiting.values()) == sum(gate.running.values()) == 0
+    for _ in range(4):
+        entered(gate.admit(0.0, ALICE, "default", ASK)).first_byte()
+
+
+def test_a_decision_costs_microseconds() -> None:
+    gate = admission(
+        qos={"classes": {"top": {"earlyRejection": True}}, "tenants": {"acme": {"rates": {"concurrent": 10}}}},
+        limits={"rates": {"requestsPerSecond": 1e6, "tokensPerMinute": 1e9}},
+    )
+    best = 1.0
+    for _ in range(20):
+        began = perf_counter()
+        for i in range(500):
+            entered(gate.admit(float(i), ALICE, "top", ASK)).done(float(i), 120.0)
+        best = min(best, (perf_counter() - began) / 500)
+    assert best < 50e-6, f"{best * 1e6:.1f} us"
+
+
+def classifier(**qos: Any) -> Classifier:
+    body = {"classes": {"gold": {"priority": 2}, "batch": {}}, **qos}
+    return Classifier(QosConfig.model_validate(body))
+
+
+def test_a_class_is_named_by_header_field_key_or_tenant_in_this_order() -> None:
+    find = classifier(tenants={"acme": {"class": "batch"}}).of
+    keyed = Caller("acme", "key-k", class_name="gold")
+    assert find(keyed, {"x-weft-class": "batch"}, {"service_tier": "default"}) == "batch"
+    assert find(keyed, {}, {"service_tier": "batch"}) == "batch"
+    assert find(keyed, {}, {"service_tier": "flex"}) == "gold"
+    assert find(ALICE, {}, {"service_tier": 3}) == "batch"
+    assert find(EVE, {}, {}) == "default"
+    assert classifier(defaultClass="gold").of(EVE, {}, {}) == "gold"
+    assert find(Caller("acme", "k", class_name="gone"), {}, {}) == "batch", "a class that no longer exists is none"
+
+
+def test_a_class_that_is_unknown_or_not_the_tenants_is_refused() -> None:
+    find = classifier(tenants={"acme": {"classes": ["batch"]}}).of
+    with pytest.raises(InvalidRequestError, match="X-Weft-Class: there is no such class; use one of batch, default"):
+        find(ALICE, {"x-weft-class": "platinum"}, {})
+    for headers, body in (({"x-weft-class": "gold"}, {}), ({}, {"service_tier": "gold"})):
+        with pytest.raises(ApiError, match="may not use class 'gold'") as caught:
+            find(ALICE, headers, body)
+        assert caught.value.status == 403
+    assert find(ALICE, {"x-weft-class": "batch"}, {}) == "batch"
+    assert find(EVE, {"x-weft-class": "gold"}, {}) == "gold"
+    alone = Classifier(QosConfig())
+    assert alone.of(EVE, {}, {"service_tier": "gold"}) == "default"
+    with pytest.raises(InvalidRequestError):
+        alone.of(EVE, {"x-weft-class": "gold"}, {})
+
+
+def test_a_salt_is_64_hex_digits_of_its_own_for_each_tenant() -> None:
+    salts = Salts(b"the-services-token", limit=10)
+    of = {tenant: salts.of(tenant) for tenant in map(str, range(100))}
+    assert len(set(of.values())) == 100
+    for tenant, salt in of.items():
+        assert salt is not None
+        assert len(salt) == 64
+        assert set(salt) <= set("0123456789abcdef")
+        assert salts.of(tenant) == salt
+        assert Salts(b"another-token").of(tenant) != salt
+    assert salts.of("default") is None
