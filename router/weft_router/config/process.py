@@ -28,6 +28,7 @@ class Flags:
     drain_seconds: float
     workers: Path | None = None
     processes: int = 1
+    health_listen: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,9 @@ class Settings:
     workers: tuple[WorkerEntry, ...] = ()
     """The engines that a standalone router stands in front of."""
     processes: int = 1
+    health_host: str = ""
+    health_port: int = 0
+    """Where health and metrics are served without TLS beside the main port; 0: nowhere else."""
 
     def profile_of(self, pool: str) -> CostProfile:
         """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
@@ -77,7 +81,8 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
     pool = env.get("WEFT_POOL", "")
     pools = config.pool_profiles()
     profile = pools[pool] if pool in pools else config.cost_profile()
-    host, port = _listen(flags.listen)
+    host, port = _listen(flags.listen, "--listen")
+    health = ("", 0) if flags.health_listen is None else _listen(flags.health_listen, "--health-listen")
     worker, degree, url = _identity(role, flags.advertise, env, port)
     if degree and degree not in profile.degrees:
         known = ", ".join(str(d) for d in sorted(profile.degrees))
@@ -107,6 +112,8 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         pools=pools,
         workers=_workers(flags, profile, pools),
         processes=flags.processes,
+        health_host=health[0],
+        health_port=health[1],
     )
 
 
@@ -146,10 +153,10 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
     return worker, int(degree), url
 
 
-def _listen(value: str) -> tuple[str, int]:
+def _listen(value: str, flag: str) -> tuple[str, int]:
     host, _, port = value.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"--listen {value}: give HOST:PORT, for example 0.0.0.0:8080")
+        raise ConfigError(f"{flag} {value}: give HOST:PORT, for example 0.0.0.0:8080")
     return host.strip("[]"), int(port)
 
 
