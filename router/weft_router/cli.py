@@ -1,11 +1,11 @@
-"""The verb ``weft router``: run a coordinator, or the sidecar of a prefill or decode worker."""
+"""The verb ``weft router``: run a coordinator, a sidecar of a prefill or decode worker, or a standalone router."""
 
 from pathlib import Path
 from typing import Literal
 
 import click
 
-ROLES = ("coordinator", "prefill", "decode")
+ROLES = ("coordinator", "prefill", "decode", "standalone")
 
 
 @click.command()
@@ -21,6 +21,18 @@ ROLES = ("coordinator", "prefill", "decode")
 @click.option(
     "--engine-url", default="http://127.0.0.1:8000", show_default=True, help="The engine of this pod (sidecars)."
 )
+@click.option(
+    "--workers",
+    type=click.Path(path_type=Path),
+    help="The engines a standalone router stands in front of: a YAML or JSON file.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Processes that share the port, one per core (coordinator and standalone).",
+)
 @click.option("--advertise", metavar="URL", help="Address other pods reach this worker at (default: POD_IP).")
 @click.option(
     "--drain-seconds", type=float, default=30.0, show_default=True, help="How long live requests may finish on SIGTERM."
@@ -28,15 +40,17 @@ ROLES = ("coordinator", "prefill", "decode")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def router(
     *,
-    role: Literal["coordinator", "prefill", "decode"],
+    role: Literal["coordinator", "prefill", "decode", "standalone"],
     config: Path,
     listen: str,
     engine_url: str,
+    workers: Path | None,
+    processes: int,
     advertise: str | None,
     drain_seconds: float,
     log_level: str,
 ) -> int:
-    """Run the coordinator, or the sidecar of a prefill or decode worker.
+    """Run the coordinator, the sidecar of a prefill or decode worker, or all of them in one process.
 
     Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
     WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, POD_IP. Exit status 2 when the configuration is wrong.
@@ -52,6 +66,8 @@ def router(
         engine_url=engine_url,
         advertise=advertise,
         drain_seconds=drain_seconds,
+        workers=workers,
+        processes=processes,
     )
     try:
         settings = load(flags)

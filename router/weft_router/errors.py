@@ -10,7 +10,15 @@ LegFailedError               an upstream leg broke before its first byte; anothe
 StreamBrokenError            an upstream leg broke after bytes were forwarded; only an error event can follow
 """
 
+from typing import TYPE_CHECKING
+
 import orjson
+
+if TYPE_CHECKING:
+    from weft_router.engines.adapter import Tap
+
+SHUTTING_DOWN = "shutting down"
+WORKER_LOST = "worker lost"
 
 
 class ApiError(Exception):
@@ -101,9 +109,20 @@ class LegFailedError(Exception):
 class StreamBrokenError(Exception):
     """An upstream leg broke after bytes of its answer were forwarded."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, tap: "Tap | None" = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.tap = tap
+        """What was read of the stream so far, for whoever can go on with it elsewhere."""
+
+
+class EngineAnsweredError(Exception):
+    """The engine refused the request itself (4xx): the client gets its words."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"engine answered {status}")
+        self.status = status
+        self.body = body
 
 
 def stream_error(reason: str) -> ApiError:

@@ -1,43 +1,26 @@
-"""Put one router process together: check the HTTP parser, choose the role's duty, run it on uvloop until SIGTERM."""
+"""Put one router process together: choose the role's duty, run it on uvloop until SIGTERM."""
 
 import asyncio
 import gc
 import logging
 import signal
+from dataclasses import replace
 
 import uvloop
-from aiohttp import http_parser
 
+from weft_router import family
 from weft_router.config import ConfigError, Settings
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.decode import DecodeSidecar
 from weft_router.roles.prefill import PrefillSidecar
 from weft_router.roles.server import Duty, Server
 from weft_router.roles.serving import run as serve
+from weft_router.roles.standalone import Standalone
 from weft_router.signals.metrics import Metrics
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.store import MemoryStore, Store
 
 log = logging.getLogger(__name__)
-
-
-class SlowParserError(RuntimeError):
-    """Report that aiohttp runs on its pure-Python HTTP parser, which has had request smuggling flaws."""
-
-
-def require_c_parser() -> None:
-    """Refuse to serve with aiohttp's pure-Python parser.
-
-    Raises:
-        SlowParserError: the compiled parser is missing.
-    """
-    if (
-        http_parser.HttpRequestParser is http_parser.HttpRequestParserPy
-        or http_parser.HttpResponseParser is http_parser.HttpResponseParserPy
-    ):
-        raise SlowParserError(
-            "aiohttp has no compiled HTTP parser here; install its binary wheel and unset AIOHTTP_NO_EXTENSIONS"
-        )
 
 
 def open_store(settings: Settings) -> Store:
@@ -58,6 +41,8 @@ def build(settings: Settings, store: Store) -> tuple[Server, Duty]:
         duty = Coordinator(settings, store, metrics)
     elif settings.role == "decode":
         duty = DecodeSidecar(settings, store, metrics)
+    elif settings.role == "standalone":
+        duty = Standalone(settings, store, metrics)
     else:
         duty = PrefillSidecar(settings, store, metrics)
     return Server(settings, metrics, duty), duty
@@ -78,8 +63,17 @@ async def _main(settings: Settings) -> None:
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
+    if settings.processes > 1:
+        return family.run(settings.processes, lambda place: _alone(_member(settings, place)))
+    return _alone(settings)
+
+
+def _member(settings: Settings, place: int) -> Settings:
+    return replace(settings, incarnation=f"{settings.incarnation}-{place}")
+
+
+def _alone(settings: Settings) -> int:
     try:
-        require_c_parser()
         # What is loaded now stays: the collector need not look at it again, and cycles are rare here.
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
@@ -87,7 +81,7 @@ def run(settings: Settings) -> int:
     except ConfigError as error:
         log.critical("wrong_configuration", extra={"error": str(error)})
         return 2
-    except (SlowParserError, OSError) as error:
+    except OSError as error:
         log.critical("cannot_run", extra={"error": str(error)})
         return 1
     return 0

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-import aiohttp
-
 from weft_router.background import guarded
+from weft_router.errors import LegFailedError
+from weft_router.wire.leg import Leg
+from weft_router.wire.pool import Pool
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 HEALTH_TIMEOUT_S = 2.0
+MAX_PAGE = 16 * 2**20
 UNHEALTHY_AFTER = 2
 """One refused health call may be a full accept queue; two in a row are not."""
 
@@ -45,15 +47,15 @@ class Engine:
 
     def __init__(
         self,
-        http: aiohttp.ClientSession,
+        pool: Pool,
         url: str,
         *,
         on_change: Callable[[], None],
         may_rest: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.http = http
-        self.url = url
+        self.pool = pool
+        self.origin = pool.origin(url)
         self._on_change = on_change
         self._may_rest = may_rest
         self._clock = clock
@@ -86,19 +88,20 @@ class Engine:
 
     async def alive(self) -> bool:
         """Ask the engine's health endpoint."""
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S), self.http.get(self.url + "/health") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return False
+        return await self._get("/health") is not None
 
     async def metrics(self) -> bytes | None:
         """Return the engine's metrics page, None when it does not answer."""
+        return await self._get("/metrics")
+
+    async def _get(self, path: str) -> bytes | None:
         try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S), self.http.get(self.url + "/metrics") as response:
-                return await response.read() if response.status == 200 else None
-        except (aiohttp.ClientError, OSError, TimeoutError):
+            answer = await self.pool.call(
+                Leg(first_s=HEALTH_TIMEOUT_S), self.origin, path, limit=MAX_PAGE, method="GET", resend=True
+            )
+        except LegFailedError:
             return None
+        return answer.body if answer.status == 200 else None
 
     def served(self) -> None:
         """Note that a request was answered."""

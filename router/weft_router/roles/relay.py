@@ -1,163 +1,170 @@
-"""Relay a request to a decode pod and its answer to the client; nothing is sent before the pod's first byte."""
+"""The way from a coordinator to decode pods; nothing is sent to the client before the pod's first byte."""
 
-import logging
 from collections.abc import Mapping
-from functools import partial
 from time import monotonic
 
-import aiohttp
-from aiohttp import web
+import orjson
 
-from weft_router.api.answers import RETRY_HEADER, cut_off, say_last
 from weft_router.config import RouterConfig
+from weft_router.engines.adapter import Adapter, Ask, Tap
+from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import LegFailedError, StreamBrokenError
-from weft_router.signals.metrics import Metrics
-from weft_router.state.registry import Registry
+from weft_router.guard.hops import TOKEN_HEADER
+from weft_router.rounds.job import Job
+from weft_router.rounds.outlet import Outlet
 from weft_router.state.store import WorkerRecord
-from weft_router.wire.upstream import Deadline, Legs, post, read_bounded
-
-log = logging.getLogger(__name__)
+from weft_router.wire.leg import Leg, Whole
+from weft_router.wire.pool import Pool
 
 ENGINE_FAILED = "engine-failed"
-SHUTTING_DOWN = "shutting down"
 PATIENCE_S = 1.0
 """The decode sidecar waits for its engine for the same times; its own end of waiting shall come first."""
+RETRY_HEADER = "x-weft-retry"
+SESSION_HEADER = "x-weft-session"
+TENANT_HEADER = "x-weft-tenant"
+CLASS_HEADER = "x-weft-class"
+LOCAL_HEADER = "x-weft-local"
+CAP_HEADER = "x-weft-cap"
+IDS_HEADER = "x-weft-ids"
+RESUME_KEY = "x_weft_resume"
+RESUME_FIELD = b'"x_weft_resume":'
+REQUEST_ID = "x-request-id"
+BROKEN = b": weft-broken "
+"""The comment by which a sidecar tells the coordinator, and nobody else, that its engine was lost mid-stream."""
 
-PASSED_HEADERS = (
-    "X-Weft-Route",
-    "X-Weft-Reason",
-    "X-Weft-Worker",
-    "X-Weft-Prefill-Worker",
-    "Retry-After",
-)
+PASSED_HEADERS = {
+    name.lower(): name
+    for name in ("X-Weft-Route", "X-Weft-Reason", "X-Weft-Worker", "X-Weft-Prefill-Worker", "Retry-After")
+}
 
 
 class Relay:
-    """The leg from the coordinator to decode pods."""
+    """The legs from a coordinator to decode sidecars."""
 
-    def __init__(
-        self, config: RouterConfig, *, http: aiohttp.ClientSession, registry: Registry, metrics: Metrics
-    ) -> None:
+    def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, token: bytes) -> None:
         self._config = config
-        self._http = http
-        self._registry = registry
-        self._metrics = metrics
-        self.legs = Legs()
+        self._adapter = adapter
+        self._kinds = kinds(adapter)
+        self._pool = pool
+        self._token = token.decode("latin-1")
 
-    async def run(
-        self, request: web.Request, record: WorkerRecord, payload: bytes, *, stream: bool,
-        sent: Mapping[str, str], shown: Mapping[str, str], facts: dict[str, object],
-    ) -> web.StreamResponse:  # fmt: skip
-        """Serve a request by one worker; ``sent`` goes upstream, ``shown`` to the client.
+    async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
+        """Serve a request by one worker.
 
         Raises:
             LegFailedError: the worker failed before its first byte; another one may serve the request, unless
                 the time is over, the reply is too large or this process ends.
+            StreamBrokenError: it failed after that.
         """
         timeouts = self._config.timeouts
-        deadline = Deadline((timeouts.first_byte if stream else timeouts.total) + PATIENCE_S)
-        deadline.cap(timeouts.total + PATIENCE_S)
-        answer = _Answer(request, shown, deadline, timeouts.idle, facts)
+        inference = job.inference
+        if inference.stream:
+            leg = Leg(
+                first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S,
+                total_s=timeouts.total + PATIENCE_S,
+            )  # fmt: skip
+            outlet.fed_by(leg)
+        else:
+            leg = Leg(first_s=timeouts.total + PATIENCE_S)
+        tap: Tap | None = None
+        if self._kinds and resumable(inference).how in self._kinds:
+            tap = self._adapter.tap(Ask(inference, job.id))
+        relayed = _Relayed(job, outlet, leg, self._config.limits.max_reply_bytes, tap)
+        headers = {
+            TOKEN_HEADER: self._token,
+            REQUEST_ID: job.id,
+            SESSION_HEADER: job.session,
+            TENANT_HEADER: job.tenant,
+            CLASS_HEADER: job.class_,
+        }
+        if job.local_only:
+            headers[LOCAL_HEADER] = "1"
+        if job.cap is not None:
+            headers[CAP_HEADER] = str(job.cap)
+        if tap is not None:
+            headers[IDS_HEADER] = "1"
+        body = inference.whole()
+        if job.resumed is not None:
+            body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(job.resumed.dump()) + b"}"
+        origin = self._pool.origin(record.url)
         try:
-            with self.legs.track(deadline), self._registry.watched(record.worker, partial(deadline.end, "worker lost")):
-                async with deadline, post(self._http, record.url + request.path, payload, sent) as response:
-                    if response.headers.get(RETRY_HEADER) == "1":
-                        raise LegFailedError("refused" if response.status == 503 else ENGINE_FAILED)
-                    if response.content_type == "text/event-stream" and response.status == 200:
-                        return await answer.stream(response)
-                    raw = await read_bounded(response, self._config.limits.max_reply_bytes)
-                    return answer.whole(response, raw)
-        except TimeoutError as error:
-            reason = deadline.lost or "timeout"
-            if answer.out is None:
-                raise LegFailedError(reason) from error
-            if answer.writing and not deadline.lost:
-                log.warning("slow_client", extra={"worker": record.worker})
-                self._metrics.broken_streams.labels("slow client").inc()
-                cut_off(request)
-                return answer.out
-            return await self._broken(request, answer.out, record, reason)
-        except StreamBrokenError as error:
-            if answer.out is None:
-                raise LegFailedError(error.reason) from error
-            return await self._broken(request, answer.out, record, error.reason)
-
-    async def _broken(
-        self, request: web.Request, out: web.StreamResponse, record: WorkerRecord, reason: str
-    ) -> web.StreamResponse:
-        self._registry.report_failure(record.worker)
-        self._metrics.broken_streams.labels(reason).inc()
-        log.warning("stream_broken", extra={"worker": record.worker, "reason": reason})
-        await say_last(request, out, reason)
-        return out
+            await self._pool.run(leg, origin, inference.path, body, relayed, headers=headers)
+            relayed.finish()
+        except LegFailedError as error:
+            if relayed.begun:
+                # What a resumed stream's first worker said is not in this tap: it does not go on a second time.
+                raise StreamBrokenError(error.reason, tap if job.resumed is None else None) from error
+            raise
+        finally:
+            outlet.fed_by(None)
 
 
-class _Answer:
-    """One answer to one client."""
+class _Relayed:
+    """One answer of a sidecar on its way to a client."""
 
-    def __init__(
-        self,
-        request: web.Request,
-        shown: Mapping[str, str],
-        deadline: Deadline,
-        idle_s: float,
-        facts: dict[str, object],
-    ) -> None:
-        self._request = request
-        self._shown = shown
-        self._deadline = deadline
-        self._idle_s = idle_s
-        self._facts = facts
-        self._started = monotonic()
-        self.out: web.StreamResponse | None = None
-        self.writing = False
+    def __init__(self, job: Job, outlet: Outlet, leg: Leg, limit: int, tap: Tap | None) -> None:
+        self._tap = tap
+        self._job = job
+        self._outlet = outlet
+        self._whole: Whole | None = Whole(leg, limit)
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._rest = b""
+        self._broken = ""
+        self.begun = False
 
-    async def stream(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        self._status = status
+        self._headers = headers
+        if status == 200 and headers.get("content-type", "").startswith("text/event-stream"):
+            self._whole = None
+
+    def data(self, chunk: bytes) -> None:
         """Pass whole events on, so that a broken leg never leaves half an event before the error."""
-        rest = b""
-        while True:
-            try:
-                chunk = await response.content.readany()
-            except (aiohttp.ClientError, OSError) as error:
-                raise StreamBrokenError("worker lost") from error
+        if self._whole is not None:
+            self._whole.data(chunk)
+            return
+        if self._rest or not chunk.endswith(b"\n\n"):
+            buffer = self._rest + chunk
+            cut = buffer.rfind(b"\n\n") + 2
+            if cut < 2:
+                self._rest = buffer
+                return
+            chunk, self._rest = buffer[:cut], buffer[cut:]
+        if BROKEN in chunk:
+            chunk = self._lost(chunk)
             if not chunk:
-                break
-            self._deadline.extend(self._idle_s)
-            if chunk.endswith(b"\n\n"):
-                data, rest = rest + chunk if rest else chunk, b""
-            else:
-                buffer = rest + chunk
-                cut = buffer.rfind(b"\n\n") + 2
-                if cut < 2:
-                    rest = buffer
-                    continue
-                data, rest = buffer[:cut], buffer[cut:]
-            if self.out is None:
-                self.out = await self._prepare(response)
-            self.writing = True
-            await self.out.write(data)
-            self.writing = False
-        if rest or self.out is None:
-            raise StreamBrokenError("cut short")
-        await self.out.write_eof()
-        return self.out
+                return
+        if self._tap is not None:
+            chunk = self._tap.feed(chunk)
+            if not chunk:
+                return
+        if not self.begun:
+            self.begun = True
+            self._job.facts["first_byte"] = round(monotonic() - self._job.started, 4)
+            if not self._outlet.begun:
+                self._outlet.begin(_passed(self._headers))
+        self._outlet.write(chunk)
 
-    def whole(self, response: aiohttp.ClientResponse, raw: bytes) -> web.Response:
-        """Return an answer that came in one piece, errors included."""
-        return web.Response(
-            status=response.status, body=raw, content_type=response.content_type, headers=self._headers(response)
-        )
+    def finish(self) -> None:
+        """End the answer, which has come whole."""
+        if self._whole is not None:
+            if self._headers.get(RETRY_HEADER) == "1":
+                raise LegFailedError("refused" if self._status == 503 else ENGINE_FAILED)
+            kind = self._headers.get("content-type", "application/json")
+            self._outlet.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
+            return
+        if self._broken or self._rest or not self.begun:
+            raise LegFailedError(self._broken or "cut-short")
+        self._outlet.end()
 
-    async def _prepare(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        out = web.StreamResponse(
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **self._headers(response)}
-        )
-        out.content_type = "text/event-stream"
-        out.charset = "utf-8"
-        await out.prepare(self._request)
-        self._facts["first_byte"] = round(monotonic() - self._started, 4)
-        return out
+    def _lost(self, chunk: bytes) -> bytes:
+        at = chunk.find(BROKEN)
+        if at and chunk[at - 1 : at] != b"\n":
+            return chunk  # a line break comes before every comment; this is text of the answer
+        self._broken = chunk[at + len(BROKEN) :].split(b"\n", 1)[0].decode("ascii", "replace")
+        return chunk[:at]
 
-    def _headers(self, response: aiohttp.ClientResponse) -> dict[str, str]:
-        passed = {name: response.headers[name] for name in PASSED_HEADERS if name in response.headers}
-        return {**self._shown, **passed}
+
+def _passed(headers: Mapping[str, str]) -> dict[str, str]:
+    return {shown: headers[name] for name, shown in PASSED_HEADERS.items() if name in headers}

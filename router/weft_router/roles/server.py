@@ -3,40 +3,45 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Protocol
 
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
-
-from weft_router.api.answers import LAST_WORDS_S, answer, translate
+from weft_router.api.answers import LAST_WORDS_S, answer
 from weft_router.config import Settings
-from weft_router.errors import (
-    ApiError,
-)
+from weft_router.errors import ApiError, NotFoundError
+from weft_router.guard.hops import require_token
 from weft_router.signals.metrics import Metrics
-from weft_router.wire.connections import Connections
-from weft_router.wire.upstream import TOKEN_HEADER, token_matches
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.listener import Listener
+from weft_router.wire.request import Request
 
 log = logging.getLogger(__name__)
-
-REQUEST_ID = "X-Request-Id"
-FACTS: web.RequestKey[dict[str, object]] = web.RequestKey("facts", dict[str, object])
 
 PRESTOP_GRACE_S = 2.0
 """How long a stopping engine waits for the drain to begin: both hooks of a pod start together."""
 AFTERGLOW_S = 1.0
 """A prefill's KV is fetched after its reply: the engine stays this long after the last one."""
+GATED_BYTES = 64 * 2**10
+"""Up to here a body is read before its request may be refused, so that the connection can be kept."""
+PLAIN = "text/plain; charset=utf-8"
+PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
 _OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/engine/livez", "/engine/metrics", "/engine/prestop"})
+
+Handler = Callable[[Exchange], Awaitable[None]]
+Routes = Mapping[str, Mapping[str, Handler]]
+"""Handlers by path, then by method."""
 
 
 class Duty(Protocol):
     """What a role adds: its routes, its readiness and its background work."""
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> Routes:
         """Return the role's own endpoints."""
+
+    def admits(self, headers: Mapping[str, str]) -> None:
+        """Let a request in by its headers; raise ApiError otherwise."""
 
     def ready(self) -> str | None:
         """Return None when requests can be served, else why not."""
@@ -62,35 +67,37 @@ class Server:
 
     def __init__(self, settings: Settings, metrics: Metrics, duty: Duty) -> None:
         self._settings = settings
+        self._role = settings.role
         self._metrics = metrics
         self._duty = duty
-        self._inflight = metrics.inflight.labels(settings.role)
-        self._requests: set[asyncio.Task[object]] = set()
+        self._gauge = metrics.inflight.labels(settings.role)
+        self._inflight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._drains = asyncio.Event()
         self._drain_end = 0.0
         self._last_end = float("-inf")
-        self.connections = Connections()
+        own: Routes = {
+            "/healthz": {"GET": self._healthz},
+            "/readyz": {"GET": self._readyz},
+            "/metrics": {"GET": self._metrics_page},
+            "/drain": {"POST": self._drain},
+            "/engine/prestop": {"GET": self._prestop},
+        }
+        self._routes: Routes = {**own, **duty.routes()}
         # Between the router's own hops a body may have grown by what the router adds to it.
-        size = settings.config.limits.max_body_bytes * (1 if settings.role == "coordinator" else 2)
-        self.app = web.Application(client_max_size=size, middlewares=[_middleware(self._guard, self.connections)])
-        self.app.on_response_prepare.append(self._before_headers)
-        self.app.add_routes(
-            [
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics_page),
-                web.post("/drain", self._drain),
-                web.get("/engine/prestop", self._prestop),
-                *duty.routes(),
-            ]
-        )
+        front = settings.role in ("coordinator", "standalone")
+        size = settings.config.limits.max_body_bytes * (1 if front else 2)
+        timeouts = settings.config.timeouts
+        self.listener = Listener(
+            self._serve, refused=self._refused, max_body=size, gate=self._gate, body_s=timeouts.body,
+            stall_s=min(timeouts.slow_reader, timeouts.idle),
+        )  # fmt: skip
 
     @property
     def inflight(self) -> int:
         """Return how many inference requests are being served."""
-        return len(self._requests)
+        return self._inflight
 
     @property
     def draining(self) -> bool:
@@ -102,7 +109,8 @@ class Server:
         if not self.draining:
             self._drains.set()
             self._drain_end = monotonic() + self._settings.drain_s
-            log.info("drain_started", extra={"inflight": self.inflight})
+            log.info("drain_started", extra={"inflight": self._inflight})
+            self.listener.connections.close_after_replies(idle=False)
             self._duty.drain()
 
     async def drained(self) -> None:
@@ -123,97 +131,123 @@ class Server:
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._idle.wait()
 
-    async def _before_headers(self, _: web.Request, response: web.StreamResponse) -> None:
-        response.headers["Server"] = "weft"  # versions are nobody's business
-        if self.draining:
-            response.force_close()
-            response.headers["Connection"] = "close"
-
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        path = request.path
-        if path in _OPEN:
-            return await handler(request)
-        started = monotonic()
-        facts: dict[str, object] = {}
-        request[FACTS] = facts
-        role = self._settings.role
-        task = asyncio.current_task()
-        if task is not None:
-            self._requests.add(task)
-            self._idle.clear()
-        self._inflight.set(len(self._requests))
-        status = 499
+    def _gate(self, request: Request) -> ApiError | None:
+        """Refuse what would only be refused after a large body was read."""
+        length = request.headers.get("content-length")
+        if (length is None or int(length) <= GATED_BYTES) and "transfer-encoding" not in request.headers:
+            return None
         try:
-            try:
-                if role != "coordinator" or path == "/drain":
-                    self._authenticate(request)
-                if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-                    raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
-                response = await handler(request)
-            except ApiError as error:
-                response = answer(error)
-            except web.HTTPException as error:
-                response = answer(translate(error, request, self._settings))
-            except ConnectionResetError:  # the client went away while it was written to
-                self._metrics.cancelled.inc()
-                return web.Response(status=status)
-            except Exception:  # the stack stays up whatever a request does
-                log.exception("request_failed", extra={"path": path, **facts})
-                response = answer(ApiError("internal error of the router", status=500, kind="server_error"))
-            status = response.status
-            return response
+            self._handler(request.path, request.method)
+            self._check(request.path, request.headers)
+        except ApiError as error:
+            return error
+        return None
+
+    def _handler(self, path: str, method: str) -> Handler:
+        methods = self._routes.get(path)
+        if methods is None:
+            raise NotFoundError(f"unknown path {path[:128]!r}; this service has {', '.join(self._public())}")
+        handler = methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            raise ApiError(f"{method} is not allowed on {path[:128]!r}; use {' or '.join(methods)}", status=405)
+        return handler
+
+    def _public(self) -> list[str]:
+        return [path for path in self._routes if path.startswith("/v1/")]
+
+    def _check(self, path: str, headers: Mapping[str, str]) -> None:
+        if path in _OPEN:
+            return
+        if path == "/drain" or path.startswith("/debug/"):
+            require_token(headers, self._settings.token)
+        else:
+            self._duty.admits(headers)
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        path = exchange.path
+        try:
+            handler = self._handler(path, exchange.method)
+            if path in _OPEN:
+                await handler(exchange)
+                return
+        except ApiError as error:
+            answer(exchange, error)
+            self._done(exchange)
+            return
+        self._inflight += 1
+        self._idle.clear()
+        try:
+            self._check(path, exchange.headers)
+            await handler(exchange)
+        except ApiError as error:
+            if exchange.begun:
+                exchange.abort()
+            else:
+                answer(exchange, error)
         except asyncio.CancelledError:
-            self._metrics.cancelled.inc()
-            raise
+            if exchange.stalled:
+                log.warning("slow_client")
+                self._metrics.broken_streams.labels("slow client").inc()
+            else:
+                self._metrics.cancelled.inc()
+            if not exchange.gone:
+                raise
+        except Exception:  # the stack stays up whatever a request does
+            log.exception("request_failed", extra={"path": path, **exchange.facts})
+            if exchange.begun:
+                exchange.abort()
+            else:
+                answer(exchange, ApiError("internal error of the router", status=500, kind="server_error"))
         finally:
-            if task is not None:
-                self._requests.discard(task)
-                self._last_end = monotonic()
-                if not self._requests:
-                    self._idle.set()
-            self._inflight.set(len(self._requests))
-            self._metrics.requests.labels(str(status), role).inc()
-            seconds = round(monotonic() - started, 4)
-            log.info("request", extra={"path": path, "status": status, "role": role, "seconds": seconds, **facts})
+            self._inflight -= 1
+            self._last_end = monotonic()
+            if not self._inflight:
+                self._idle.set()
+            self._done(exchange)
 
-    def _authenticate(self, request: web.Request) -> None:
-        if not token_matches(request.headers.get(TOKEN_HEADER), self._settings.token):
-            raise ApiError(f"{TOKEN_HEADER}: this port serves the router's own hops only", status=401)
+    def _refused(self, exchange: Exchange, error: ApiError) -> None:
+        """Answer what never became a request."""
+        answer(exchange, error)
+        self._done(exchange)
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _readyz(self, _: web.Request) -> web.Response:
-        why = "draining" if self.draining else self._duty.ready()
-        return web.Response(text="ready\n") if why is None else web.Response(status=503, text=why + "\n")
-
-    async def _metrics_page(self, _: web.Request) -> web.Response:
-        self._duty.observe()
-        return web.Response(
-            body=self._metrics.page(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+    def _done(self, exchange: Exchange) -> None:
+        status = exchange.status or 499
+        known = exchange.path if exchange.path in self._routes else ""
+        self._metrics.requests.labels(str(status), self._role).inc()
+        seconds = round(monotonic() - exchange.started, 4)
+        log.info(
+            "request",
+            extra={**exchange.facts, "path": known, "status": status, "role": self._role, "seconds": seconds},
         )
 
-    async def _drain(self, _: web.Request) -> web.Response:
-        self.begin_drain()
-        return web.json_response({"draining": True, "inflight": max(0, self.inflight - 1)})
+    async def _healthz(self, exchange: Exchange) -> None:
+        exchange.reply(200, b"ok\n", content_type=PLAIN)
 
-    async def _prestop(self, _: web.Request) -> web.Response:
+    async def _readyz(self, exchange: Exchange) -> None:
+        why = "draining" if self.draining else self._duty.ready()
+        if why is None:
+            exchange.reply(200, b"ready\n", content_type=PLAIN)
+        else:
+            exchange.reply(503, why.encode() + b"\n", content_type=PLAIN)
+
+    async def _metrics_page(self, exchange: Exchange) -> None:
+        self._duty.observe()
+        self._gauge.set(self._inflight)
+        exchange.reply(200, self._metrics.page(), content_type=PAGE)
+
+    async def _drain(self, exchange: Exchange) -> None:
+        self.begin_drain()
+        exchange.reply(200, b'{"draining":true,"inflight":%d}' % max(0, self._inflight - 1))
+
+    async def _prestop(self, exchange: Exchange) -> None:
         """Hold a stopping engine until the drain is over; without a drain answer soon, so that nobody can abuse it."""
         try:
             async with asyncio.timeout(PRESTOP_GRACE_S):
                 await self._drains.wait()
         except TimeoutError:
-            return web.Response(text="not draining\n")
+            exchange.reply(200, b"not draining\n", content_type=PLAIN)
+            return
         await self.drained()
-        return web.Response(text="drained\n")
-
-
-def _middleware(
-    guard: Callable[[web.Request, Handler], Awaitable[web.StreamResponse]], connections: Connections
-) -> Middleware:
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        with connections.serving(request.protocol):
-            return await guard(request, handler)
-
-    return middleware
+        exchange.reply(200, b"drained\n", content_type=PLAIN)

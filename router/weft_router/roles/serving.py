@@ -3,10 +3,6 @@
 import asyncio
 import logging
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-
-from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.roles.server import Duty, Server
 
@@ -18,53 +14,21 @@ LAME_DUCK_S = 3.0
 
 async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
-    runner = web.AppRunner(
-        server.app,
-        logger=_quiet_logger(),
-        access_log=None,
-        handler_cancellation=True,
-        keepalive_timeout=75.0,
-        shutdown_timeout=1.0,
-        auto_decompress=False,
-        max_line_size=8190,
-        max_field_size=8190,
-    )
-    background = Background()
-    await runner.setup()
     await duty.start()
+    listener = server.listener
     try:
-        site = web.TCPSite(runner, settings.host, settings.port, backlog=1024, reuse_address=True)
-        await site.start()
+        await listener.start(settings.host, settings.port, shared=settings.processes > 1)
         log.info("listening", extra={"role": settings.role, "host": settings.host, "port": settings.port})
-        if runner.server is not None:
-            background.start(server.connections.watch(runner.server))
         await stop.wait()
         server.begin_drain()
-        if settings.role == "coordinator":
+        if settings.role in ("coordinator", "standalone"):
             await asyncio.sleep(min(LAME_DUCK_S, settings.drain_s))
-            await site.stop()  # sidecars listen to their end: a worker that refuses connections counts as dead
+            listener.stop_accepting()  # sidecars listen to their end: a worker that refuses connections counts as dead
         await server.drained()
-        if runner.server is not None:
-            server.connections.close_idle(runner.server)
+        listener.connections.close_after_replies(idle=True)
     finally:
         log.info("stopping", extra={"unfinished": server.inflight})
-        await background.stop()
         if server.inflight:
             await server.last_words()
-        await runner.cleanup()
+        await listener.close()
         await duty.stop()
-
-
-def _quiet_logger() -> logging.Logger:
-    """Return a logger for aiohttp that names broken HTTP but does not quote it: headers hold keys."""
-    quiet = logging.getLogger(__name__ + ".http")
-    if not quiet.filters:
-        quiet.addFilter(_without_quotes)
-    return quiet
-
-
-def _without_quotes(record: logging.LogRecord) -> bool:
-    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
-        record.msg, record.args, record.exc_info = "bad_http", (), None
-        record.levelno, record.levelname = logging.INFO, "INFO"
-    return True

@@ -5,31 +5,30 @@ import math
 from array import array
 from time import monotonic
 
-import aiohttp
 import orjson
-from aiohttp import web
 
 from weft_router.api.reply import Reply
 from weft_router.api.tokens import CharsPerToken
 from weft_router.api.transcript import Transcript, with_reply
 from weft_router.config import Settings
+from weft_router.engines.adapter import Adapter, Handed
 from weft_router.engines.handles import KvHandle, accept
-from weft_router.engines.vllm import HANDLE_HEADERS, PLUGIN_HEADER, decode_body, local_body
+from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.engines.watch import Engine
-from weft_router.errors import LegFailedError, StreamBrokenError
-from weft_router.roles.server import REQUEST_ID
-from weft_router.rounds.passing import Passing
+from weft_router.errors import SHUTTING_DOWN, EngineAnsweredError, LegFailedError
+from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.passing import Passing, shown
 from weft_router.rounds.prefill_queue import PrefillQueue
-from weft_router.rounds.remote import EngineAnsweredError
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Sessions
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.pace import Pace
 from weft_router.signals.window import Window
-from weft_router.wire.upstream import Deadline, Legs, post, read_bounded
+from weft_router.wire.leg import Leg
 
 log = logging.getLogger(__name__)
 
+NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, "worker lost", "reply-too-large", "closed"})
 _FINISHED = ("stop", "length", "tool_calls", "function_call")
 
 
@@ -40,6 +39,7 @@ class Answering:
         self,
         settings: Settings,
         *,
+        adapter: Adapter,
         engine: Engine,
         queue: PrefillQueue,
         sessions: Sessions,
@@ -48,6 +48,7 @@ class Answering:
     ) -> None:
         self.settings = settings
         self.config = settings.config
+        self._adapter = adapter
         self._engine = engine
         self._queue = queue
         self._sessions = sessions
@@ -58,74 +59,88 @@ class Answering:
         """The paces of the rounds that are decoding now."""
         self.answer_tokens = math.nan
         """A moving mean over the answers so far."""
-        self.legs = Legs()
         self._streams_export: bool | None = None
         """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
 
-    async def run(self, request: web.Request, rnd: Round, prefilled: Prefilled | None) -> web.StreamResponse:
+    async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None) -> None:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
 
         Raises:
             LegFailedError: the engine failed before its first token; nothing was sent.
+            StreamBrokenError: it failed after that.
             EngineAnsweredError: the engine found the request itself wrong.
         """
         inference = rnd.inference
-        if prefilled is not None:
+        handed = prefilled.handed if prefilled is not None else None
+        if handed is not None and handed.finished is not None:
+            self._finished(outlet, rnd, prefilled, handed)
+            return
+        if rnd.resumed is not None:
+            rnd.route, rnd.prefill_worker = "local", ""
+            call = self._adapter.resume(rnd.ask, rnd.resumed)
+        elif prefilled is not None:
             rnd.route, rnd.prefill_worker = "remote", prefilled.worker
-            body = decode_body(inference, prefilled.params, want_ids=rnd.want_ids)
+            call = self._adapter.decode(rnd.ask, handed)
         else:
             rnd.route, rnd.prefill_worker = "local", ""
-            export = rnd.export and not (inference.stream and self._streams_export is False)
-            body = local_body(inference, export=export, want_ids=rnd.want_ids)
-        payload = orjson.dumps(rnd.salted(body))
-        headers = {REQUEST_ID: rnd.id, **HANDLE_HEADERS}
+            rnd.ask.export = rnd.export and not (inference.stream and self._streams_export is False)
+            call = self._adapter.local(rnd.ask)
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._queue.acquire(rnd.id, rnd.outlook.task) if prefilled is None else None
         timeouts = self.config.timeouts
-        deadline = Deadline(timeouts.first_byte if inference.stream else timeouts.total)
-        passing = Passing(self, request, rnd, prefilled, slot, deadline)
-        deadline.cap(timeouts.total)
-        if not inference.stream:
+        if inference.stream:
+            leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
+            tap = self._adapter.tap(rnd.ask, first=handed.first if handed else None, resumed=rnd.resumed)
+            passing = Passing(self, outlet, rnd, prefilled, slot, leg, tap)
+            outlet.fed_by(leg)
+        else:
+            leg = Leg(first_s=timeouts.total)
+            passing = Passing(self, outlet, rnd, prefilled, slot, leg, None)
             passing.expect_first(slot.until_first() if slot is not None else 0.0)
-        url = self._engine.url + inference.path
         try:
-            with self.legs.track(deadline):
-                async with (
-                    deadline,
-                    post(self._engine.http, url, payload, headers, resend=prefilled is None) as response,
-                ):
-                    if response.status != 200:
-                        await self._refused(response)
-                    if response.content_type == "text/event-stream":
-                        if response.headers.get(PLUGIN_HEADER) is not None:
-                            self._streams_export = True
-                        out = await passing.stream(response)
-                    else:
-                        out = await passing.whole(response)
-                    self._engine.served()
-                    return out
-        except TimeoutError:
-            if not deadline.lost and not passing.begun:
-                self._engine.failed()
-            return await passing.broken(deadline.lost or "timeout")
-        except StreamBrokenError as error:
-            return await passing.broken(error.reason)
+            if handed is not None and handed.first is not None and inference.stream:
+                passing.show(self._adapter.first_event(rnd.ask, handed.first))
+            await self._engine.pool.run(
+                leg, self._engine.origin, call.path, call.body, passing, headers=call.headers,
+                resend=prefilled is None,
+            )  # fmt: skip
+            refusal = passing.refusal()
+            if refusal is not None:
+                if 400 <= passing.status < 500 and passing.status not in (408, 429):
+                    raise EngineAnsweredError(passing.status, refusal)
+                raise LegFailedError("engine-error", f"status {passing.status}")
+            if PLUGIN_HEADER in passing.headers:
+                self._streams_export = True
+            passing.finish()
+            self._engine.served()
         except LegFailedError as error:
-            if error.reason == "connect":
-                self._engine.lost()
-            elif (
-                prefilled is None and error.reason != "reply-too-large"
-            ):  # KV not fetched may be the other side's fault
-                self._engine.failed()
+            self._blame(error.reason, fresh=prefilled is None, begun=outlet.begun)
+            if outlet.begun:
+                raise passing.broken(error.reason) from error
             raise
         finally:
+            outlet.fed_by(None)
             passing.close()
 
-    async def _refused(self, response: aiohttp.ClientResponse) -> None:
-        body = await read_bounded(response, self.config.limits.max_reply_bytes)
-        if 400 <= response.status < 500 and response.status not in (408, 429):
-            raise EngineAnsweredError(response.status, body)
-        raise LegFailedError("engine-error", f"status {response.status}")
+    def _finished(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, handed: Handed) -> None:
+        """Give the client an answer that ended with its prefill's token."""
+        data = handed.finished or b""
+        rnd.route, rnd.prefill_worker = "remote", prefilled.worker if prefilled is not None else ""
+        self.first_token(rnd, monotonic())
+        self.finish(rnd, prefilled, handed.reply, tokens=1)
+        if rnd.inference.stream:
+            outlet.begin(shown(rnd, self.settings.worker))
+            outlet.write(data)
+            outlet.end()
+        else:
+            outlet.whole(200, data, shown(rnd, self.settings.worker))
+
+    def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
+        """Count a failed leg against the engine, unless the other side may be at fault: KV that could not be read."""
+        if reason == "connect":
+            self._engine.lost()
+        elif not begun and reason not in NOT_THE_ENGINE and (fresh or reason == "timeout"):
+            self._engine.failed()
 
     @property
     def batch(self) -> int:
@@ -140,7 +155,9 @@ class Answering:
             self.metrics.itl.observe(seconds / tokens)
 
     def first_token(self, rnd: Round, now: float) -> None:
-        """Record a round's TTFT."""
+        """Record a round's TTFT; a stream that goes on had its first token elsewhere."""
+        if rnd.resumed is not None:
+            return
         rnd.first_at = now
         seconds = now - rnd.started
         self.metrics.ttft.labels(rnd.phase, rnd.route).observe(seconds)

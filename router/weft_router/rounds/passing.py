@@ -1,25 +1,19 @@
 """Pass an engine's answer on to the client: first token, gaps between tokens, and a clear end whatever happens."""
 
 import asyncio
-import logging
 from time import monotonic
 from typing import Protocol
 
-import aiohttp
-from aiohttp import web
-
-from weft_router.api.answers import say_last
-from weft_router.api.reply import Reply, StreamTap, read_whole
+from weft_router.api.reply import Reply, read_whole
 from weft_router.config import RouterConfig, Settings
+from weft_router.engines.adapter import Tap
 from weft_router.errors import LegFailedError, StreamBrokenError
+from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.pace import Pace
-from weft_router.wire.sse import EventTooLargeError
-from weft_router.wire.upstream import Deadline, read_bounded
-
-log = logging.getLogger(__name__)
+from weft_router.wire.leg import Leg, Whole
 
 
 class Answers(Protocol):
@@ -41,93 +35,110 @@ class Answers(Protocol):
 
 
 class Passing:
-    """One answer on its way to the client."""
+    """One answer on its way; takes what the engine sends from the connection's own callback."""
+
+    __slots__ = (
+        "_body", "_last", "_outlet", "_owner", "_prefilled", "_recorded", "_rnd", "_slot", "_tap", "_timer",
+        "headers", "status",
+    )  # fmt: skip
 
     def __init__(
-        self, owner: Answers, request: web.Request, rnd: Round, prefilled: Prefilled | None,
-        slot: Slot | None, deadline: Deadline,
+        self, owner: Answers, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, leg: Leg,
+        tap: Tap | None,
     ) -> None:  # fmt: skip
+        """Pass a stream on through ``tap``; without one the answer is expected in one piece."""
         self._owner = owner
-        self._request = request
+        self._outlet = outlet
         self._rnd = rnd
         self._prefilled = prefilled
         self._slot = slot
-        self._deadline = deadline
-        self._out: web.StreamResponse | None = None
+        self._tap = tap
+        self._body: Whole | None = Whole(leg, owner.config.limits.max_reply_bytes)
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Tell whether the client got anything yet."""
-        return self._out is not None
+        self._last = 0.0
+        self._recorded = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
 
     def expect_first(self, seconds: float) -> None:
         """Take the prefill for done after ``seconds``: an answer in one piece does not show its first token."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._decode)
 
-    async def stream(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Pass a stream of events on."""
-        inference = self._rnd.inference
-        tap = StreamTap(inference.kind, keep_usage=inference.wants_usage, keep_ids=inference.wants_ids)
-        last = 0.0
-        recorded = False
-        while True:
-            try:
-                chunk = await response.content.readany()
-            except (aiohttp.ClientError, OSError) as error:
-                raise self._failure("disconnected") from error
-            if not chunk:
-                break
-            now = monotonic()
-            before = tap.tokens
-            try:
-                data = tap.feed(chunk)
-            except EventTooLargeError as error:
-                raise self._failure("event-too-large") from error
-            fresh = tap.tokens - before
-            if fresh:
-                if before:
-                    self._owner.gap(self._rnd, now - last, fresh)
-                else:
-                    self._first(now)
-                    if fresh > 1:
-                        self._owner.gap(self._rnd, 0.0, fresh - 1)
-                last = now
-            if tap.reply.error and self._out is None:
-                raise LegFailedError("engine-error", "an error event before the first token")
-            if tap.done and not recorded and not tap.reply.error:
-                recorded = True
-                self._owner.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens)
-            self._deadline.extend(self._owner.config.timeouts.idle)
-            if data:
-                await self._write(data)
-        if not tap.complete and not tap.reply.error:
-            raise self._failure("cut-short")
-        if self._out is None:
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        """Take the head: a stream is passed on as it comes, anything else when it is whole."""
+        self.status = status
+        self.headers = headers
+        if status == 200 and self._tap is not None and headers.get("content-type", "").startswith("text/event-stream"):
+            self._body = None
+
+    def data(self, chunk: bytes) -> None:
+        """Take a piece of the answer."""
+        if self._body is not None:
+            self._body.data(chunk)
+            return
+        tap = self._tap
+        if tap is None:
+            return
+        now = monotonic()
+        before = tap.tokens
+        data = tap.feed(chunk)
+        fresh = tap.tokens - before
+        if fresh:
+            if before:
+                self._owner.gap(self._rnd, now - self._last, fresh)
+            else:
+                self._owner.first_token(self._rnd, now)
+                self._decode()
+                if fresh > 1:
+                    self._owner.gap(self._rnd, 0.0, fresh - 1)
+            self._last = now
+        outlet = self._outlet
+        if data:
+            if not outlet.begun:
+                if tap.error:
+                    raise LegFailedError("engine-error", "an error event before the first token")
+                outlet.begin(self._shown())
+            outlet.write(data)
+        if tap.done and not self._recorded and not tap.error:
+            self._recorded = True
+            self._owner.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens)
+            if tap.complete and outlet.begun:
+                outlet.end()
+
+    def show(self, events: bytes) -> None:
+        """Send the first token, which the prefill engine gave, before the decode engine has begun."""
+        self._last = monotonic()
+        self._owner.first_token(self._rnd, self._last)
+        self._outlet.begin(self._shown())
+        self._outlet.write(events)
+
+    def finish(self) -> None:
+        """End the answer, which has come whole.
+
+        Raises:
+            LegFailedError: it cannot be used, and nothing was sent.
+            StreamBrokenError: a stream ended before its end, and the client has some of it.
+        """
+        if self._body is not None:
+            self._finish_whole(self._body.body)
+            return
+        tap = self._tap
+        if tap is None or not (tap.complete or tap.error):
+            raise self.broken("cut-short")
+        if not self._outlet.begun:
             raise LegFailedError("engine-error", "an empty stream")
-        await self._out.write_eof()
-        return self._out
+        if not self._recorded or not self._outlet.exchange.ended:
+            self._outlet.end()
 
-    async def whole(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Pass an answer on that comes in one piece."""
-        inference = self._rnd.inference
-        limit = self._owner.config.limits.max_reply_bytes
-        raw = await read_bounded(response, limit)
-        try:
-            reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids)
-        except ValueError as error:
-            raise LegFailedError("engine-error", "the reply is not JSON") from error
-        self._owner.finish(self._rnd, self._prefilled, reply, tokens=0)
-        return web.Response(body=data, content_type="application/json", headers=self._headers())
+    def broken(self, reason: str) -> Exception:
+        """Return what to raise when the leg ended early: what the client has of it decides."""
+        if not self._outlet.begun:
+            return LegFailedError(reason)
+        return StreamBrokenError(reason, self._tap)
 
-    async def broken(self, reason: str) -> web.StreamResponse:
-        """End a stream that lost its engine with an error event; before its first byte the leg simply failed."""
-        if self._out is None:
-            raise LegFailedError(reason)
-        self._owner.metrics.broken_streams.labels(reason).inc()
-        log.warning("stream_broken", extra={"request_id": self._rnd.id, "reason": reason})
-        await say_last(self._request, self._out, reason)
-        return self._out
+    def refusal(self) -> bytes | None:
+        """Return the body of an answer that is no success, None otherwise."""
+        return self._body.body if self.status != 200 and self._body is not None else None
 
     def close(self) -> None:
         """Give back what the answer held."""
@@ -137,33 +148,27 @@ class Passing:
             self._slot.release()
         self._owner.decoding.pop(id(self), None)
 
-    def _first(self, now: float) -> None:
-        self._owner.first_token(self._rnd, now)
-        self._decode()
+    def _finish_whole(self, raw: bytes) -> None:
+        inference = self._rnd.inference
+        try:
+            reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids)
+        except ValueError as error:
+            raise LegFailedError("engine-error", "the reply is not JSON") from error
+        self._owner.finish(self._rnd, self._prefilled, reply, tokens=0)
+        self._outlet.whole(200, data, self._shown())
 
     def _decode(self) -> None:
         if self._slot is not None:
             self._slot.release()
         self._owner.decoding[id(self)] = self._rnd.pace
 
-    def _failure(self, reason: str) -> Exception:
-        return LegFailedError(reason) if self._out is None else StreamBrokenError(reason)
+    def _shown(self) -> dict[str, str]:
+        return shown(self._rnd, self._owner.settings.worker)
 
-    async def _write(self, data: bytes) -> None:
-        if self._out is None:
-            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **self._headers()}
-            out = web.StreamResponse(headers=headers)
-            out.content_type = "text/event-stream"
-            out.charset = "utf-8"
-            await out.prepare(self._request)
-            self._out = out
-        await self._out.write(data)
 
-    def _headers(self) -> dict[str, str]:
-        rnd = self._rnd
-        headers = {
-            "X-Weft-Route": rnd.route,
-            "X-Weft-Reason": rnd.reason,
-            "X-Weft-Worker": self._owner.settings.worker,
-        }
-        return {**headers, "X-Weft-Prefill-Worker": rnd.prefill_worker} if rnd.prefill_worker else headers
+def shown(rnd: Round, worker: str) -> dict[str, str]:
+    """Return the headers that tell a client who served a round, and why."""
+    headers = {"X-Weft-Route": rnd.route, "X-Weft-Reason": rnd.reason, "X-Weft-Worker": worker}
+    if rnd.prefill_worker:
+        headers["X-Weft-Prefill-Worker"] = rnd.prefill_worker
+    return headers

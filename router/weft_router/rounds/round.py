@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from weft_router.api.body import Json
 from weft_router.api.inference import Inference
+from weft_router.api.reply import Reply
 from weft_router.api.transcript import Transcript
+from weft_router.engines.adapter import Ask, Handed
 from weft_router.rounds.sessions import Outlook
 from weft_router.signals.pace import Pace
 
@@ -19,9 +20,9 @@ class Round:
     transcript: Transcript
     outlook: Outlook
     started: float
-    salt: str | None
-    want_ids: bool
+    ask: Ask
     export: bool
+    resumed: Reply | None = None
     pace: Pace = field(default_factory=Pace)
     route: str = "local"
     reason: str = ""
@@ -34,17 +35,13 @@ class Round:
         """Return ``first`` for an initial prefill, ``later`` for an incremental one."""
         return "later" if self.outlook.later else "first"
 
-    def salted(self, body: Json) -> Json:
-        """Return a body that keeps its cached prefixes within its tenant."""
-        return body if self.salt is None else {**body, "cache_salt": self.salt}
-
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
     """The outcome of a remote prefill: what the decode engine needs, and how much history was not computed anew."""
 
     worker: str
-    params: Json
+    handed: Handed
     prompt_tokens: int
     cached_tokens: int | None
     read_tokens: int

@@ -48,6 +48,13 @@ class Bindings:
             return None
         return binding.worker
 
+    def bound(self, session: str) -> str | None:
+        """Return the worker this process remembers, and count that as a use; None when the store has to be asked."""
+        worker = self.peek(session)
+        if worker is not None:
+            self._touch(session)
+        return worker
+
     async def resolve(
         self, session: str, *, usable: Callable[[str], bool], choose: Callable[[], str | None]
     ) -> str | None:

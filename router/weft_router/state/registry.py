@@ -7,12 +7,12 @@ nothing, and a powered-off node is noticed within seconds although its connectio
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from time import monotonic
 from typing import Literal
 
-from weft_router.background import guarded
+from weft_router.background import Background, guarded
 from weft_router.config import Role
 from weft_router.state.store import Store, StoreDownError, WorkerRecord
 
@@ -37,7 +37,6 @@ class _Tracked:
     misses: int = 0
     probed_at: float = 0.0
     probing: bool = False
-    watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
 
 
 class Registry:
@@ -48,15 +47,25 @@ class Registry:
         self._probe = probe
         self._clock = clock
         self._workers: dict[str, _Tracked] = {}
-        self._tickets = 0
+        self._background = Background()
         self._tasks: set[asyncio.Task[None]] = set()
         self.store_up = False
         self.store_seen = False
         self.epoch = ""
         self.on_new_epoch: Callable[[], Awaitable[None]] | None = None
+        self.on_gone: Callable[[WorkerRecord], None] | None = None
+        """Called when a worker is found dead or started anew: what runs there is lost."""
 
-    async def run(self) -> None:
-        """Refresh until cancelled."""
+    async def start(self) -> None:
+        """Read the workers once, then keep watching them."""
+        await self.refresh()
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        """Watch no longer."""
+        await self._background.stop()
+
+    async def _run(self) -> None:
         try:
             while True:
                 await guarded(self.refresh)
@@ -101,22 +110,6 @@ class Registry:
             tracked.excluded = True
             log.warning("worker_suspected", extra={"worker": worker})
             self._probe_the_silent()
-
-    @contextlib.contextmanager
-    def watched(self, worker: str, on_gone: Callable[[], None]) -> Iterator[None]:
-        """Call ``on_gone`` when the worker is found dead while the block lasts."""
-        tracked = self._workers.get(worker)
-        if tracked is None:
-            on_gone()
-            yield
-            return
-        self._tickets += 1
-        ticket = self._tickets
-        tracked.watchers[ticket] = on_gone
-        try:
-            yield
-        finally:
-            tracked.watchers.pop(ticket, None)
 
     def _take(self, records: tuple[WorkerRecord, ...]) -> None:
         now = self._clock()
@@ -187,11 +180,9 @@ class Registry:
                 await self._store.withdraw(name)
 
     def _gone(self, tracked: _Tracked, why: str) -> None:
-        watchers, tracked.watchers = tracked.watchers, {}
-        if watchers:
-            log.warning("worker_lost_with_live_requests", extra={"worker": tracked.record.worker, "reason": why})
-        for call in list(watchers.values()):
-            call()
+        log.warning("worker_lost", extra={"worker": tracked.record.worker, "reason": why})
+        if self.on_gone is not None:
+            self.on_gone(tracked.record)
 
 
 def _eligible(tracked: _Tracked) -> bool:

@@ -58,7 +58,9 @@ class Listener:
         await asyncio.sleep(0)
 
     def _accept(self) -> Connection:
-        return Connection(self.connections, max_body=self._max_body, gate=self._gate, body_s=self._body_s, stall_s=self._stall_s)
+        return Connection(
+            self.connections, max_body=self._max_body, gate=self._gate, body_s=self._body_s, stall_s=self._stall_s
+        )
 
     def _sweep(self) -> None:
         self.connections.check()

@@ -123,7 +123,7 @@ class RequestReader:
                 self._done[-1].keep_alive = False
         except httptools.HttpParserError as error:
             if self._failure is None:
-                self._failure = _bad("the request is not valid HTTP/1.1; nothing of it was served")
+                self._failure = _bad("the request is no valid HTTP; nothing of it was served")
             if not self._done:
                 raise self._failure from error
         if self._begun and self._request is None and self._size > MAX_HEAD:

@@ -1,0 +1,93 @@
+"""Say which streams may go on elsewhere after their engine died, and whether exactly (vLLM 0.32, found by running it).
+
+From the same token ids a greedy engine goes on exactly. Sampling goes on with the right distribution. Penalties count
+generated tokens and not prompt tokens, and a generated token becomes a prompt token when another engine goes on; a
+grammar, a tool parser and a reasoning parser start anew; stop texts make the text lag behind the ids.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft_router.api.body import Json
+from weft_router.api.inference import Inference
+from weft_router.api.reply import Reply
+from weft_router.engines.adapter import Adapter
+
+_NEUTRAL = {
+    "presence_penalty": (None, 0, 0.0),
+    "frequency_penalty": (None, 0, 0.0),
+    "repetition_penalty": (None, 1, 1.0),
+}
+_LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
+_STRUCTURES = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structural_tag",
+)
+_LAGGING = ("stop", "bad_words")
+_ELSEWHERE = ("echo", "use_beam_search", "continue_final_message", "suffix")
+
+
+@dataclass(frozen=True, slots=True)
+class Resumable:
+    """Whether a stream may go on: exactly, with the right distribution, or not at all and why."""
+
+    how: Literal["exact", "sampled", "no"]
+    reason: str = ""
+
+
+def kinds(adapter: Adapter) -> frozenset[str]:
+    """Return which streams go on elsewhere with this engine and service: those of none, exact or sampled ones."""
+    if not adapter.can.resume:
+        return frozenset()
+    return {"off": frozenset[str](), "exact": frozenset({"exact"}), "sampled": frozenset({"exact", "sampled"})}[
+        adapter.traits.resume
+    ]
+
+
+def greedy(body: Json) -> bool:
+    """Tell whether a request asks for the most likely token each time."""
+    temperature = body.get("temperature")
+    return temperature is not None and temperature == 0
+
+
+def resumable(inference: Inference) -> Resumable:
+    """Judge a request before it starts: only a stream that may go on needs token ids."""
+    body = inference.body
+    if not inference.stream or inference.kind == "responses":
+        return Resumable("no", "not-a-plain-stream")
+    if inference.n != 1:
+        return Resumable("no", "several-answers")
+    if any(body.get(name) not in neutral for name, neutral in _NEUTRAL.items()):
+        return Resumable("no", "penalties")
+    if any(body.get(name) is not None and body[name] is not False for name in _LOGPROBS):
+        return Resumable("no", "logprobs")
+    if body.get("tools") and body.get("tool_choice") != "none":
+        return Resumable("no", "tools")
+    wanted = body.get("response_format")
+    plain = wanted is None or (isinstance(wanted, dict) and wanted.get("type") == "text")
+    if not plain or any(body.get(name) is not None for name in _STRUCTURES):
+        return Resumable("no", "structure")
+    if any(body.get(name) for name in _LAGGING):
+        return Resumable("no", "stop-texts")
+    if any(body.get(name) for name in _ELSEWHERE):
+        return Resumable("no", "prompt")
+    return Resumable("exact" if greedy(body) else "sampled")
+
+
+def obstacle(inference: Inference, reply: Reply) -> str | None:
+    """Return why a stream that broke after this reply cannot go on; None when it can."""
+    if reply.finish_reason is not None:
+        return "finished"
+    if reply.error:
+        return "engine-error"
+    if reply.reasoning or reply.tool_calls:
+        return "structure"
+    if not reply.prompt_ids or reply.output_ids is None:
+        return "no-ids"
+    if inference.max_tokens is not None and reply.shown >= inference.max_tokens:
+        return "finished"
+    return None

@@ -1,0 +1,300 @@
+"""The front door: knows caller and session, admits, binds to a decode worker, and keeps the client's stream whole."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic, time
+from typing import Protocol
+from uuid import uuid4
+
+from weft_router.api.answers import models, not_ready
+from weft_router.api.body import parse, sanitise
+from weft_router.api.identity import Heads, Identity, derived, explicit
+from weft_router.api.inference import PATHS, Inference, check
+from weft_router.api.tokens import START_CHARS_PER_TOKEN
+from weft_router.api.transcript import of_request
+from weft_router.background import Background, guarded
+from weft_router.config import Settings
+from weft_router.engines.adapter import Adapter
+from weft_router.engines.resume import kinds, obstacle, resumable
+from weft_router.errors import (
+    SHUTTING_DOWN,
+    ApiError,
+    LegFailedError,
+    StreamBrokenError,
+    UnavailableError,
+    stream_error,
+)
+from weft_router.guard.admission import Admission, Load, Refusal
+from weft_router.guard.auth import ApiKeys, Authenticator
+from weft_router.guard.caller import Caller
+from weft_router.guard.classes import Classifier
+from weft_router.roles.relay import ENGINE_FAILED
+from weft_router.roles.server import Routes
+from weft_router.rounds.job import Job
+from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.placement import Placement
+from weft_router.signals.metrics import Metrics
+from weft_router.state.bindings import Bindings
+from weft_router.state.registry import Registry
+from weft_router.state.store import Store, StoreDownError, WorkerRecord
+from weft_router.wire.exchange import Exchange
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+"""Three workers lost under one request is a sick cluster or a sick request; more replays would spread either."""
+EXPECTED_OUTPUT = 256
+"""KV set aside for the answer when the client gives no limit."""
+FINAL = frozenset({"timeout", "reply-too-large", SHUTTING_DOWN})
+"""Not the worker's fault, or the same on any other: sent again, a slow request would only double the load."""
+MAX_PARENTS = 32
+HOUSEKEEPING_S = 5.0
+
+
+class Workers(Protocol):
+    """The way to decode workers: over HTTP to their sidecars, or to workers of this very process."""
+
+    async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
+        """Serve a round; raise LegFailedError before its first byte, StreamBrokenError after it, or ApiError."""
+
+
+class Front:
+    """What coordinators and standalone routers do for every client."""
+
+    def __init__(
+        self, settings: Settings, *, adapter: Adapter, store: Store, registry: Registry, workers: Workers,
+        metrics: Metrics,
+    ) -> None:  # fmt: skip
+        config = settings.config
+        self._settings = settings
+        self._config = config
+        self._metrics = metrics
+        self._store = store
+        self._registry = registry
+        self._workers = workers
+        self._kinds = kinds(adapter)
+        self._keys = _keys(settings.api_keys_file, config.qos.known())
+        self._authenticator = Authenticator(self._keys, None)
+        self._classifier = Classifier(config.qos)
+        self._admission = Admission(config.qos, config.limits, config.session_classes())
+        self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
+        registry.on_new_epoch = self._bindings.republish
+        self._placement = Placement(config.routing.binding)
+        self._heads = Heads()
+        self._background = Background()
+        self._writes: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> Routes:
+        """Return the public endpoints."""
+        return {**{path: {"POST": self._infer} for path in PATHS}, "/v1/models": {"GET": self._models}}
+
+    def admits(self, headers: Mapping[str, str]) -> None:
+        """Let known callers in."""
+        self._caller(headers)
+
+    def start(self) -> None:
+        """Start background work."""
+        self._background.start(self._housekeeping())
+
+    async def stop(self) -> None:
+        """End background work."""
+        await self._background.stop()
+        for task in self._writes:
+            task.cancel()
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
+    def observe(self) -> None:
+        """Bring gauges up to date."""
+        metrics, registry = self._metrics, self._registry
+        metrics.sessions.set(len(self._bindings))
+        metrics.state_up.set(registry.store_up)
+        for role in ("decode", "prefill"):
+            ready = len(registry.ready(role))
+            metrics.workers.labels(role, "ready").set(ready)
+            metrics.workers.labels(role, "not-ready").set(len(registry.known(role)) - ready)
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            await guarded(self._tidy)
+
+    async def _tidy(self) -> None:
+        if self._keys is not None:
+            self._keys.reload()
+        self._bindings.expire()
+
+    def _caller(self, headers: Mapping[str, str]) -> Caller:
+        return self._authenticator.caller(headers.get("authorization"), time())
+
+    async def _models(self, exchange: Exchange) -> None:
+        models(exchange, self._settings)
+
+    async def _infer(self, exchange: Exchange) -> None:
+        caller = self._caller(exchange.headers)
+        if not self._registry.ready("decode"):
+            raise not_ready("decode worker")
+        body = parse(exchange.body)
+        identity = explicit(caller.tenant, exchange.headers, body)
+        class_ = self._classifier.of(caller, exchange.headers, body)
+        path = exchange.path
+        if dropped := sanitise(body, PATHS[path]):
+            self._metrics.dropped_fields.inc(len(dropped))
+        inference = check(path, body, model=self._config.model, limits=self._config.limits)
+        admitted = self._admission.admit(monotonic(), caller, class_, self._load(inference))
+        if isinstance(admitted, Refusal):
+            raise admitted.error()
+        try:
+            job = Job(
+                id="weft-" + uuid4().hex, session="", tenant=caller.tenant, inference=inference,
+                started=exchange.started, facts=exchange.facts, class_=class_, local_only=admitted.local_only,
+                cap=admitted.output_cap,
+            )  # fmt: skip
+            if identity is None:
+                identity = await self._recognise(job)
+            job.session = identity.key
+            exchange.facts.update(request_id=job.id, session=identity.key, tenant=caller.tenant)
+            shown = {"X-Request-Id": job.id, "X-Weft-Session": _shown(identity)}
+            await self._serve(job, Outlet(exchange, shown))
+        finally:
+            admitted.done(monotonic())
+
+    def _load(self, inference: Inference) -> Load:
+        prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
+        return Load(prompt, output=inference.max_tokens, n=inference.n, ttft_s=math.nan)
+
+    async def _recognise(self, job: Job) -> Identity:
+        """Find the conversation a nameless request continues, here or, at first sight, in the store."""
+        job.transcript = of_request(job.inference)
+        identity = derived(job.tenant, job.inference, job.transcript, fresh=uuid4().hex)
+        parents = identity.parents[:MAX_PARENTS]
+        session = self._heads.find(parents)
+        if session is None and parents and self._registry.store_up:
+            try:
+                session = next((s for s in await self._store.sessions_of(parents) if s is not None), None)
+            except StoreDownError:
+                session = None
+        if session is not None:
+            identity = Identity(session, f"weft-{session[:16]}", identity.parents, identity.head)
+        if identity.head:
+            self._heads.put(identity.head, identity.key)
+            if self._registry.store_up:
+                task = asyncio.get_running_loop().create_task(self._put_head(identity))
+                self._writes.add(task)
+                task.add_done_callback(self._writes.discard)
+        return identity
+
+    async def _put_head(self, identity: Identity) -> None:
+        try:
+            await self._store.put_head(identity.head, identity.key, ttl_s=self._config.routing.session_ttl_seconds)
+        except StoreDownError as error:
+            log.info("head_not_written", extra={"error": str(error)})
+
+    async def _serve(self, job: Job, outlet: Outlet) -> None:
+        """Serve by the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""
+        tried: set[str] = set()
+        failure: LegFailedError | None = None
+        failed_engines = 0
+        broken = ""
+        for _ in range(MAX_ATTEMPTS):
+            worker = await self._place(job, tried)
+            record = self._registry.get(worker) if worker is not None else None
+            if record is None:
+                break
+            job.facts["worker"] = record.worker
+            job.facts["attempts"] = len(tried) + 1
+            try:
+                await self._workers.serve(record, job, outlet)
+            except StreamBrokenError as error:
+                self._registry.report_failure(record.worker)
+                log.warning(
+                    "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
+                )
+                broken = error.reason
+                tried.add(record.worker)
+                if not self._resumes(job, error):
+                    break
+            except LegFailedError as error:
+                if outlet.begun:
+                    broken = error.reason
+                    tried.add(record.worker)
+                    continue
+                if error.reason in FINAL:
+                    raise _final(error) from error
+                failure = error
+                tried.add(record.worker)
+                self._metrics.replays.labels(error.reason).inc()
+                log.warning("leg_failed", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason})
+                if error.reason == ENGINE_FAILED:
+                    failed_engines += 1
+                    if failed_engines > 1:
+                        break  # two engines failed on it: a third would more likely be hurt than serve it
+                elif error.reason != "refused":
+                    self._registry.report_failure(record.worker)
+            else:
+                return
+        if outlet.begun:
+            self._metrics.broken_streams.labels(broken).inc()
+            outlet.write(stream_error(broken).event())
+            outlet.end()
+            return
+        if failure is None or failure.reason in ("refused", "connect"):
+            raise not_ready("decode worker")
+        raise ApiError(
+            f"{len(tried)} decode worker(s) failed to serve this request ({failure.reason}); try again",
+            status=502,
+            kind="server_error",
+            code="worker_failed",
+        )
+
+    def _resumes(self, job: Job, error: StreamBrokenError) -> bool:
+        """Tell whether a stream may go on elsewhere, and note in the job what the client has of it."""
+        tap = error.tap
+        if tap is None or resumable(job.inference).how not in self._kinds:
+            return False
+        reply = tap.reply
+        reason = obstacle(job.inference, reply)
+        self._metrics.resumes.labels(reason or "resumed").inc()
+        if reason is not None:
+            return False
+        job.resumed = reply
+        job.facts["resumed"] = True
+        return True
+
+    async def _place(self, job: Job, tried: set[str]) -> str | None:
+        registry = self._registry
+        bound = self._bindings.bound(job.session)
+        if bound is not None and bound not in tried and registry.get(bound) is not None:
+            return bound
+        inference = job.inference
+        records = registry.ready("decode")
+        ratio = min((r.chars_per_token for r in records), default=START_CHARS_PER_TOKEN)
+        prompt = inference.exact_tokens or int(inference.chars / ratio)
+        need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
+        return await self._bindings.resolve(
+            job.session,
+            usable=lambda worker: worker not in tried and registry.get(worker) is not None,
+            choose=lambda: self._placement.choose(records, need=need, avoid=tried),
+        )
+
+
+def _keys(path: Path | None, classes: frozenset[str]) -> ApiKeys | None:
+    return ApiKeys(path, classes=classes) if path is not None else None
+
+
+def _final(error: LegFailedError) -> ApiError:
+    if error.reason == SHUTTING_DOWN:
+        return UnavailableError("this router is shutting down; try again")
+    late = error.reason == "timeout"
+    return ApiError(
+        f"the decode worker did not answer this request ({error.reason})",
+        status=504 if late else 502,
+        kind="server_error",
+        code="timeout" if late else "worker_failed",
+    )
+
+
+def _shown(identity: Identity) -> str:
+    return identity.shown if identity.shown.isascii() else identity.key

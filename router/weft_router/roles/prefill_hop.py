@@ -1,0 +1,77 @@
+"""One prefill between a decode and a prefill sidecar: how it is asked for, and how it is answered."""
+
+from collections.abc import Mapping
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.inference import PATHS
+from weft_router.config import RouterConfig
+from weft_router.engines.adapter import Call
+from weft_router.errors import InvalidRequestError
+from weft_router.guard.hops import TOKEN_HEADER
+from weft_router.rounds.prefilling import Prefilling
+from weft_router.rounds.remote import PrefillAnswer
+from weft_router.state.store import WorkerRecord
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.leg import Leg
+from weft_router.wire.pool import Pool
+
+PREFILL_PATH = "/internal/prefill"
+PATH_HEADER = "x-weft-path"
+HISTORY_HEADER = "x-weft-history"
+INCREMENT_HEADER = "x-weft-increment"
+TASK_HEADER = "x-weft-task"
+FROM_ENGINE = "x-weft-engine"
+QUEUED_HEADER = "X-Weft-Queue-Seconds"
+PREFILL_HEADER = "X-Weft-Prefill-Seconds"
+_PASSED = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-data-parallel-rank"}
+
+
+class PrefillHop:
+    """Asks prefill sidecars."""
+
+    def __init__(self, config: RouterConfig, *, pool: Pool, token: bytes) -> None:
+        self._config = config
+        self._pool = pool
+        self._token = token.decode("latin-1")
+
+    async def prefill(self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str) -> PrefillAnswer:
+        """Run one prefill on a worker; raise LegFailedError when no answer came."""
+        headers = {
+            TOKEN_HEADER: self._token,
+            TASK_HEADER: request_id,
+            PATH_HEADER: call.path,
+            HISTORY_HEADER: str(task.history),
+            INCREMENT_HEADER: str(task.increment),
+            **call.headers,
+        }
+        answer = await self._pool.call(
+            Leg(first_s=self._config.timeouts.first_byte), self._pool.origin(record.url), PREFILL_PATH, call.body,
+            headers=headers, limit=self._config.limits.max_reply_bytes,
+        )  # fmt: skip
+        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
+
+
+async def serve(exchange: Exchange, prefilling: Prefilling) -> None:
+    """Answer a sidecar's request for a prefill; its body comes ready for the engine."""
+    headers = exchange.headers
+    path = headers.get(PATH_HEADER, "")
+    if path not in PATHS:
+        raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
+    task = PrefillTask(_length(headers, HISTORY_HEADER, 0), _length(headers, INCREMENT_HEADER, 1))
+    request_id = headers.get(TASK_HEADER, "")
+    exchange.facts.update(request_id=request_id, history=task.history, increment=task.increment)
+    passed = {shown: headers[name] for name, shown in _PASSED.items() if name in headers}
+    done = await prefilling.run(path, exchange.body, passed, task=task, request_id=request_id)
+    exchange.facts.update(queued=round(done.queued, 4), prefill=round(done.seconds, 4))
+    exchange.reply(
+        done.status,
+        done.body,
+        headers={FROM_ENGINE: "1", QUEUED_HEADER: f"{done.queued:.6f}", PREFILL_HEADER: f"{done.seconds:.6f}"},
+    )
+
+
+def _length(headers: Mapping[str, str], name: str, least: int) -> int:
+    value = headers.get(name, "")
+    if not (value.isascii() and value.isdigit()) or not least <= int(value) < 2**31:
+        raise InvalidRequestError(f"{name}: {value[:32]!r} is not a number of tokens", param=name)
+    return int(value)

@@ -1,0 +1,134 @@
+"""Everything in one process, in front of bare engines: a front, and the duties of every worker's sidecar."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.config import Settings
+from weft_router.engines.adapter import Adapter, Call
+from weft_router.engines.chosen import adapter_of
+from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError
+from weft_router.guard.salt import Salts
+from weft_router.roles.front import Front
+from weft_router.roles.relay import ENGINE_FAILED
+from weft_router.roles.server import Routes
+from weft_router.rounds.decoding import Decoding
+from weft_router.rounds.job import Job
+from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.prefilling import Prefilling
+from weft_router.rounds.remote import PrefillAnswer
+from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker
+from weft_router.signals.metrics import Metrics
+from weft_router.signals.request_log import RequestLog
+from weft_router.state.registry import Health, Registry
+from weft_router.state.store import Store, WorkerRecord
+from weft_router.wire.pool import Pool
+
+
+class Standalone:
+    """The duty of role ``standalone``."""
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+        config = settings.config
+        self._metrics = metrics
+        self._store = store
+        self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
+        self._registry = Registry(store, self._probe)
+        self._registry.on_gone = self._gone
+        self._request_log = RequestLog(config.request_log, worker="standalone")
+        self._workers: dict[str, Worker] = {}
+        self._decodings: dict[str, Decoding] = {}
+        self._prefillings: dict[str, Prefilling] = {}
+        self._salts = Salts(settings.token)
+        self._adapter: Adapter = adapter_of(config)
+        for entry in settings.workers:
+            if entry.url:
+                self._add(replace(
+                    settings, role=entry.role, worker=entry.name, url=entry.url, engine_url=entry.url,
+                    degree=entry.degree, pool=entry.pool, profile=settings.profile_of(entry.pool),
+                ))  # fmt: skip
+        self._front = Front(
+            settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, metrics=metrics
+        )
+
+    def routes(self) -> Routes:
+        """Return the public endpoints."""
+        return self._front.routes()
+
+    def admits(self, headers: Mapping[str, str]) -> None:
+        """Let known callers in."""
+        self._front.admits(headers)
+
+    def ready(self) -> str | None:
+        """Return None when a request can be served."""
+        return None if self._registry.ready("decode") else "no decode worker is ready"
+
+    async def start(self) -> None:
+        """Watch the engines."""
+        await asyncio.gather(*(worker.start() for worker in self._workers.values()))
+        for worker in self._workers.values():
+            await worker.heartbeat.beat()
+        await self._registry.start()
+        self._front.start()
+
+    async def stop(self) -> None:
+        """End background work and close connections."""
+        await self._front.stop()
+        await self._registry.stop()
+        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
+        await self._engines.close()
+        self._request_log.close()
+
+    def drain(self) -> None:
+        """Nothing to announce: the workers are this process's own."""
+
+    def cut(self) -> None:
+        """End what is still under way."""
+        self._engines.cut(SHUTTING_DOWN)
+
+    def observe(self) -> None:
+        """Bring gauges up to date."""
+        self._front.observe()
+        for decoding in self._decodings.values():
+            decoding.observe()
+        self._metrics.queue_length.set(sum(len(worker.queue) for worker in self._workers.values()))
+
+    async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
+        """Serve a round by a decode worker of this process."""
+        try:
+            await self._decodings[record.worker].serve(job, outlet)
+        except ApiError as error:
+            if error.retryable:
+                raise LegFailedError("refused" if error.status == 503 else ENGINE_FAILED, error.message) from error
+            raise
+
+    async def prefill(self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str) -> PrefillAnswer:
+        """Run a prefill on a worker of this process."""
+        try:
+            done = await self._prefillings[record.worker].run(
+                call.path, call.body, call.headers, task=task, request_id=request_id
+            )
+        except ApiError as error:
+            return PrefillAnswer(error.status, error.body(), from_engine=False)
+        return PrefillAnswer(done.status, done.body, from_engine=True)
+
+    def _add(self, settings: Settings) -> None:
+        worker = Worker(settings, store=self._store, registry=self._registry, engines=self._engines)
+        self._workers[settings.worker] = worker
+        if settings.role == "prefill":
+            self._prefillings[settings.worker] = Prefilling(worker, self._metrics)
+            return
+        self._decodings[settings.worker] = Decoding(
+            worker, adapter=self._adapter, port=self, registry=self._registry, metrics=self._metrics,
+            salts=self._salts, request_log=self._request_log,
+        )  # fmt: skip
+
+    async def _probe(self, url: str) -> Health:
+        worker = next((w for w in self._workers.values() if w.settings.url == url), None)
+        if worker is None:
+            return "dead"
+        return "ready" if await worker.engine.alive() else "dead"
+
+    def _gone(self, record: WorkerRecord) -> None:
+        self._engines.cut(WORKER_LOST, record.url)

@@ -1,0 +1,268 @@
+"""Serve rounds on one decode worker: decide where each prefill runs, then let the engine answer."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from time import monotonic
+
+from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
+from weft_core.slo import Slo
+from weft_router.api.answers import not_ready
+from weft_router.api.reply import Reply
+from weft_router.api.transcript import of_request
+from weft_router.engines.adapter import Adapter, Ask, Handed
+from weft_router.engines.resume import kinds, resumable
+from weft_router.errors import (
+    SHUTTING_DOWN,
+    ApiError,
+    EngineAnsweredError,
+    LegFailedError,
+    UnavailableError,
+)
+from weft_router.guard.salt import Salts
+from weft_router.rounds.answering import Answering
+from weft_router.rounds.job import Job
+from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
+from weft_router.rounds.round import Prefilled, Round
+from weft_router.rounds.routing import Policy
+from weft_router.rounds.sessions import Sessions
+from weft_router.rounds.together import Together, peer_of
+from weft_router.rounds.worker import Worker
+from weft_router.signals.metrics import Metrics
+from weft_router.signals.pace import Paces
+from weft_router.signals.request_log import RequestLog
+from weft_router.signals.window import Window
+from weft_router.state.registry import Registry
+from weft_router.state.store import WorkerRecord
+
+log = logging.getLogger(__name__)
+
+_NOT_LOCALLY = frozenset({"connect", "disconnected", "timeout", "reply-too-large", "event-too-large", SHUTTING_DOWN})
+"""Failures of a leg with prefilled KV that the same engine, asked to prefill by itself, would only repeat."""
+MOST_PAIRS = 2
+
+
+class Decoding:
+    """The decode duty of one worker."""
+
+    def __init__(
+        self, worker: Worker, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
+        salts: Salts, request_log: RequestLog,
+    ) -> None:  # fmt: skip
+        settings = worker.settings
+        config = settings.config
+        self._worker = worker
+        self._settings = settings
+        self._config = config
+        self._metrics = metrics
+        self._registry = registry
+        self._salts = salts
+        self._resumes = kinds(adapter)
+        self._adapter = adapter
+        self._together = Together()
+        self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds)
+        self._paces = Paces()
+        self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
+        self._itl = Window(config.routing.stats_window_seconds)
+        self._rounds = Window(config.routing.stats_window_seconds)
+        slo = Slo(ttft_s=config.slo.ttft, itl_s=config.slo.itl)
+        self._policy = Policy(
+            config.routing, profile=settings.profile, pools=settings.pools, slo=slo, salt=settings.worker
+        )
+        self.remote = RemotePrefill(settings, adapter=adapter, port=port, registry=registry, metrics=metrics)
+        self._request_log = request_log
+        self.answering = Answering(
+            settings, adapter=adapter, engine=worker.engine, queue=worker.queue, sessions=self.sessions,
+            itl=self._itl, metrics=metrics,
+        )  # fmt: skip
+        worker.describe(self._describe)
+
+    async def serve(self, job: Job, outlet: Outlet) -> None:
+        """Serve one round.
+
+        Raises:
+            ApiError: it cannot be served here; ``retryable`` when another worker may serve it.
+            StreamBrokenError: the engine was lost when the client had some of the answer.
+        """
+        worker = self._worker
+        if worker.draining:
+            raise UnavailableError("this decode worker is draining", retryable=True)
+        if not worker.engine.healthy:
+            raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
+        rnd = self._open(job)
+        prefilled: Prefilled | None = None
+        if job.resumed is not None:
+            decision = Decision(remote=None, reason="resumed")
+        elif job.local_only:
+            decision = Decision(remote=None, reason="degraded")
+        else:
+            decision = self._decide(rnd)
+        rnd.reason = decision.reason
+        try:
+            if decision.remote is not None and self._adapter.can.order == "together":
+                await self._both(outlet, rnd, decision.remote)
+                return
+            if decision.remote is None and not self._adapter.can.local:
+                raise not_ready("prefill worker")
+            if decision.remote is not None:
+                prefilled = await self.remote.run(rnd, decision.remote)
+                if prefilled is None:
+                    rnd.reason = "prefill-failed"
+            elif rnd.outlook.handle is not None:
+                self._metrics.kv_handles.labels("superseded").inc()
+            await self._answer(outlet, rnd, prefilled)
+        except EngineAnsweredError as answered:
+            raise engine_error(answered) from answered
+        except LegFailedError as error:
+            raise _lost(error) from error
+        finally:
+            self._request_log.write(rnd)
+            job.facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
+            self._metrics.decisions.labels(self._policy.name, rnd.route, rnd.reason).inc()
+
+    def observe(self) -> None:
+        """Bring what is counted up to date."""
+        self.sessions.expire()
+        self.remote.dispatched.forget([record.worker for record in self._registry.known("prefill")])
+
+    def _describe(self, record: WorkerRecord) -> WorkerRecord:
+        return replace(
+            record,
+            windowed_itl=self._itl.mean(monotonic()),
+            batch=self.answering.batch,
+            sessions=len(self.sessions),
+            chars_per_token=self.answering.ratio.ratio,
+        )
+
+    def _open(self, job: Job) -> Round:
+        inference = job.inference
+        transcript = job.transcript or of_request(inference)
+        outlook = self.sessions.begin(job.session, inference, transcript, self.answering.ratio)
+        if outlook.lost is not None:
+            self._metrics.kv_handles.labels(outlook.lost).inc()
+        if outlook.gap_s is not None:
+            self._metrics.round_gap.observe(outlook.gap_s)
+        # Without prefill workers nobody would read what the engine keeps.
+        export = self._config.engine.bidirectional and inference.transferable and not self._policy.never_remote
+        if job.keep_ids:
+            inference.wants_ids = True
+        want_ids = export or job.keep_ids or (bool(self._resumes) and resumable(inference).how in self._resumes)
+        ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
+        return Round(
+            id=job.id,
+            session=job.session,
+            inference=inference,
+            transcript=transcript,
+            outlook=outlook,
+            started=job.started,
+            ask=ask,
+            export=export,
+            resumed=job.resumed,
+            pace=self._paces.of(job.session),
+        )
+
+    def _decide(self, rnd: Round) -> Decision:
+        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
+        now = monotonic()
+        self._rounds.add(now, 1.0)
+        task = rnd.outlook.task
+        if self._policy.never_remote:
+            return self._policy.route(task, decode=self._view(now), prefill=(), known=Circumstances())
+        if not rnd.inference.transferable:
+            return Decision(remote=None, reason="not-transferable")
+        if rnd.outlook.handle is None and task.history > 0:
+            if task.history >= task.increment:
+                return Decision(remote=None, reason="history-unreadable")
+            task = PrefillTask(0, task.history + task.increment)
+        view = self.remote.dispatched.view
+        profile_of = self._settings.profile_of
+        prefill = [view(r) for r in self.remote.peers() if r.degree in profile_of(r.pool).degrees]
+        known = Circumstances(
+            waited_s=now - rnd.started,
+            later=rnd.outlook.later,
+            answer=self._answer_tokens(rnd),
+            rate=self._rounds.rate(now) * max(1, len(self._registry.ready("decode"))),
+            cached=rnd.outlook.prefilled,
+        )
+        return self._policy.route(task, decode=self._view(now), prefill=prefill, known=known)
+
+    def _answer_tokens(self, rnd: Round) -> float:
+        """Return how long the answer may be: the mean answer so far, at most what the client allows."""
+        mean, most = self.answering.answer_tokens, rnd.inference.max_tokens
+        return mean if most is None or mean <= most else float(most)
+
+    def _view(self, now: float) -> DecodeWorkerView:
+        """Return this worker; the KV in use stands for the tokens of the sequences that decode."""
+        worker = self._worker
+        paces = list(self.answering.decoding.values())
+        used = worker.kv_used
+        return DecodeWorkerView(
+            worker=self._settings.worker,
+            degree=self._settings.degree,
+            queue_s=worker.queue.seconds,
+            queued=len(worker.queue),
+            windowed_itl=self._itl.mean(now),
+            kv_used=used,
+            kv_capacity=worker.kv_capacity,
+            batch=len(paces),
+            context=used,
+            gap_sums=[pace.over if self._counts_gaps else pace.seconds for pace in paces],
+            gap_counts=[pace.gaps for pace in paces],
+        )
+
+    async def _both(self, outlet: Outlet, rnd: Round, worker: str) -> None:
+        """Send both legs at once; once more with another prefill worker when the first is lost."""
+        for _ in range(MOST_PAIRS):
+            record = self._registry.get(worker)
+            if record is None:
+                break
+            rnd.ask.prefill = peer_of(record.url, bootstrap_port=self._adapter.traits.bootstrap_port)
+            rnd.ask.decode = peer_of(self._settings.url, bootstrap_port=0)
+            prefilled = Prefilled(record.worker, Handed(None, Reply(rnd.inference.kind)), 0, None, 0)
+            try:
+                await self._together.run(self.remote.beside(rnd, record), self.answering.run(outlet, rnd, prefilled))
+            except LegFailedError as error:
+                if outlet.begun or error.reason != PREFILL_LOST:
+                    raise
+                self._metrics.prefill_failures.labels(error.detail or error.reason).inc()
+                worker = self.remote.other({record.worker}) or ""
+            else:
+                return
+        raise not_ready("prefill worker")
+
+    async def _answer(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None) -> None:
+        """Let the engine answer; KV it cannot fetch is computed here, once. A dead engine is the front's case."""
+        if prefilled is not None:
+            try:
+                await self.answering.run(outlet, rnd, prefilled)
+            except LegFailedError as error:
+                self._metrics.kv_handles.labels("orphaned").inc()
+                log.warning("decode_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
+                if error.reason in _NOT_LOCALLY:
+                    raise
+                rnd.reason = "kv-load-failed"
+            except (EngineAnsweredError, asyncio.CancelledError):
+                if rnd.first_at is None:
+                    self._metrics.kv_handles.labels("orphaned").inc()
+                raise
+            else:
+                return
+        try:
+            await self.answering.run(outlet, rnd, None)
+        except LegFailedError as error:
+            log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
+            raise
+
+
+def _lost(error: LegFailedError) -> ApiError:
+    if error.reason == SHUTTING_DOWN:
+        return UnavailableError("this decode worker is shutting down", retryable=True)
+    status = 504 if error.reason == "timeout" else 502
+    return ApiError(
+        f"the decode engine failed ({error.reason})",
+        status=status,
+        kind="server_error",
+        code="engine_failed",
+        retryable=error.reason not in ("timeout", "reply-too-large", "event-too-large"),
+    )

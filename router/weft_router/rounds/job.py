@@ -1,0 +1,30 @@
+"""What a front gives a decode worker to do: a checked request of a known session."""
+
+from dataclasses import dataclass, field
+
+from weft_router.api.inference import Inference
+from weft_router.api.reply import Reply
+from weft_router.api.transcript import Transcript
+
+
+@dataclass(slots=True)
+class Job:
+    """One round to be served; ``started`` is on the monotonic clock, ``facts`` goes into the access line."""
+
+    id: str
+    session: str
+    tenant: str
+    inference: Inference
+    started: float
+    facts: dict[str, object] = field(default_factory=dict)
+    class_: str = "default"
+    local_only: bool = False
+    """Whether its prefill must not go to prefill workers: degraded under pressure."""
+    cap: int | None = None
+    """Most tokens of the answer: bounded under pressure."""
+    keep_ids: bool = False
+    """Whether a coordinator wants the token ids of the stream, to go on with it elsewhere should this worker die."""
+    resumed: Reply | None = None
+    """What the client has of a stream that broke elsewhere and goes on here."""
+    transcript: Transcript | None = None
+    """The request's transcript where the front had to make it already."""

@@ -1,0 +1,46 @@
+"""Where an answer goes: to the client of an exchange, whole or as a stream."""
+
+from collections.abc import Mapping
+
+from weft_router.wire.exchange import Exchange, Source
+
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class Outlet:
+    """The client's side of a round; ``shown`` are headers that every answer carries."""
+
+    __slots__ = ("begun", "exchange", "shown")
+
+    def __init__(self, exchange: Exchange, shown: Mapping[str, str]) -> None:
+        self.exchange = exchange
+        self.shown = shown
+        self.begun = False
+        """Whether the client got anything of a stream yet."""
+
+    def whole(
+        self, status: int, body: bytes, headers: Mapping[str, str], *, content_type: str = "application/json"
+    ) -> None:
+        """Answer in one piece."""
+        self.exchange.reply(status, body, content_type=content_type, headers={**self.shown, **headers})
+
+    def begin(self, headers: Mapping[str, str]) -> None:
+        """Begin a stream of events."""
+        self.begun = True
+        self.exchange.begin(
+            200,
+            content_type="text/event-stream; charset=utf-8",
+            headers={**STREAM_HEADERS, **self.shown, **headers},
+        )
+
+    def write(self, data: bytes) -> None:
+        """Send whole events."""
+        self.exchange.write(data)
+
+    def end(self) -> None:
+        """End the stream."""
+        self.exchange.end()
+
+    def fed_by(self, source: Source | None) -> None:
+        """Name who is told to wait while the client does not read."""
+        self.exchange.source = source

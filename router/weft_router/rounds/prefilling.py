@@ -1,0 +1,101 @@
+"""Run prefills on one worker's engine, in the order of its queue, and measure the TTFT it gives."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError, UnavailableError
+from weft_router.rounds.worker import Worker
+from weft_router.signals.metrics import Metrics
+from weft_router.signals.window import Window
+from weft_router.state.store import WorkerRecord
+from weft_router.wire.leg import Leg, Whole
+
+log = logging.getLogger(__name__)
+
+_NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, "closed", "reply-too-large"})
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """An engine's answer to a prefill, and its times in seconds."""
+
+    status: int
+    body: bytes
+    queued: float
+    seconds: float
+
+
+class Prefilling:
+    """The prefill duty of one worker."""
+
+    def __init__(self, worker: Worker, metrics: Metrics) -> None:
+        self._worker = worker
+        self._metrics = metrics
+        self._limits = worker.settings.config.limits
+        self._timeouts = worker.settings.config.timeouts
+        self._ttft = Window(worker.settings.config.routing.stats_window_seconds)
+        worker.describe(self._windowed)
+
+    async def run(
+        self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str
+    ) -> Prefill:
+        """Queue one prefill and run it; the body comes ready for the engine.
+
+        Raises:
+            ApiError: this worker takes none, or its engine failed; ``retryable`` when another one may serve it.
+        """
+        worker = self._worker
+        if worker.draining:
+            raise UnavailableError("this prefill worker is draining", retryable=True)
+        if not worker.engine.healthy:
+            raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
+        arrived = monotonic()
+        slot = await worker.queue.acquire(request_id, task)
+        try:
+            answer = await self._call(path, payload, headers, request_id, fresh=task.history == 0)
+        finally:
+            began = slot.began
+            slot.release()
+            self._metrics.queue_seconds.observe(began - arrived)
+        ended = monotonic()
+        if answer.status == 200:
+            self._ttft.add(ended, ended - arrived)
+            self._metrics.prefill_seconds.observe(ended - began)
+        return Prefill(answer.status, answer.body, began - arrived, ended - began)
+
+    async def _call(
+        self, path: str, payload: bytes, headers: Mapping[str, str], request_id: str, *, fresh: bool
+    ) -> Whole:
+        engine = self._worker.engine
+        try:
+            answer = await engine.pool.call(
+                Leg(first_s=self._timeouts.first_byte), engine.origin, path, payload, headers=headers,
+                limit=self._limits.max_reply_bytes, resend=fresh,
+            )  # fmt: skip
+        except LegFailedError as error:
+            late = error.reason == "timeout"
+            if error.reason == "connect":
+                engine.lost()
+            elif fresh and error.reason not in _NOT_THE_ENGINE:
+                engine.failed()
+            log.warning("prefill_engine_failed", extra={"request_id": request_id, "reason": error.reason})
+            if late:
+                raise ApiError("the prefill engine did not answer in time", status=504, kind="server_error") from error
+            raise ApiError(
+                f"the prefill engine failed ({error.reason})", status=502, kind="server_error", retryable=True
+            ) from error
+        except asyncio.CancelledError:
+            log.info("prefill_cancelled", extra={"request_id": request_id})
+            raise
+        if answer.status < 500:
+            engine.served()
+        elif fresh:  # a history that cannot be read may be the decode worker's fault
+            engine.failed()
+        return answer
+
+    def _windowed(self, record: WorkerRecord) -> WorkerRecord:
+        return replace(record, windowed_ttft=self._ttft.mean(monotonic()))

@@ -1,0 +1,74 @@
+"""Send both legs of a round at once, for engines that meet by themselves: SGLang's bootstrap, Neuron's peers.
+
+Each leg waits in its engine for the other. Whichever fails ends the other at once; a prefill that outlives its decode
+leg is drained, for its engine may still count on being read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+from urllib.parse import urlsplit
+
+from weft_router.engines.adapter import Peer
+from weft_router.errors import LegFailedError, StreamBrokenError
+
+log = logging.getLogger(__name__)
+
+
+def peer_of(url: str, *, bootstrap_port: int) -> Peer:
+    """Return an engine's address as the registry knows it."""
+    parts = urlsplit(url)
+    return Peer(parts.hostname or "", parts.port or 80, bootstrap_port=bootstrap_port)
+
+
+class Together:
+    """Pairs of legs under way in one process."""
+
+    def __init__(self) -> None:
+        self._draining: set[asyncio.Task[None]] = set()
+
+    async def run(self, prefill: Awaitable[None], decode: Awaitable[None]) -> None:
+        """Run both legs; return when the decode leg has answered.
+
+        Raises:
+            LegFailedError: one of them failed before anything was sent.
+            StreamBrokenError: the answer broke off.
+        """
+        first = asyncio.ensure_future(prefill)
+        second = asyncio.ensure_future(decode)
+        both = {first, second}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if first.done() and not second.done():
+                _raise(first)
+                await asyncio.wait({second})
+            _raise(second)
+        except BaseException:
+            await _end(both)
+            raise
+        if not first.done():
+            self._drain(first)
+
+    def _drain(self, leg: "asyncio.Future[None]") -> None:
+        task = asyncio.get_running_loop().create_task(_wait(leg))
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+
+
+def _raise(leg: "asyncio.Future[None]") -> None:
+    error = leg.exception()
+    if error is not None:
+        raise error
+
+
+async def _end(legs: Iterable["asyncio.Future[None]"]) -> None:
+    for leg in legs:
+        leg.cancel()
+    await asyncio.gather(*legs, return_exceptions=True)
+
+
+async def _wait(leg: "asyncio.Future[None]") -> None:
+    try:
+        await leg
+    except (LegFailedError, StreamBrokenError) as error:
+        log.info("prefill_drained", extra={"reason": error.reason})

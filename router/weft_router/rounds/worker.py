@@ -1,0 +1,107 @@
+"""One worker as the other processes see it: its engine's watch, its prefill queue, its heartbeat."""
+
+from collections.abc import Callable
+
+from weft_router.background import Background
+from weft_router.config import Settings
+from weft_router.engines.watch import Engine
+from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule
+from weft_router.state.heartbeat import Heartbeat
+from weft_router.state.registry import Registry
+from weft_router.state.store import Store, WorkerRecord
+from weft_router.wire.pool import Pool
+
+ENGINE_KEEPALIVE_S = 3.0
+"""vLLM's server drops idle connections after 5 s; ours end first."""
+SIDECAR_KEEPALIVE_S = 30.0
+
+Describe = Callable[[WorkerRecord], WorkerRecord]
+
+
+class Worker:
+    """An engine and what this process knows of it."""
+
+    def __init__(self, settings: Settings, *, store: Store, registry: Registry, engines: Pool) -> None:
+        self.settings = settings
+        self._registry = registry
+        self._background = Background()
+        self._describe: list[Describe] = []
+        self.draining = False
+        self.heartbeat = Heartbeat(store, self.record)
+        routing = settings.config.routing
+        self.engine = Engine(engines, settings.engine_url, on_change=self.heartbeat.hurry, may_rest=self._replaceable)
+        self.queue = PrefillQueue(
+            profile=settings.profile,
+            degree=settings.degree,
+            concurrency=routing.prefill_concurrency,
+            limit=routing.prefill_queue_limit,
+            rule=QueueRule(routing.order, window=routing.window, cap=routing.ageing_cap),
+            ttft_slo=settings.config.slo.ttft,
+        )
+
+    def describe(self, more: Describe) -> None:
+        """Let ``more`` add to what the heartbeat says."""
+        self._describe.append(more)
+
+    @property
+    def name(self) -> str:
+        """Return the worker's name."""
+        return self.settings.worker
+
+    @property
+    def kv_capacity(self) -> int:
+        """Return the tokens of KV the engine holds: its own figure, else the profile's."""
+        return self.engine.load.capacity_tokens or self.settings.kv_capacity_tokens
+
+    @property
+    def kv_used(self) -> int:
+        """Return the tokens of KV in use, by the engine's own gauge."""
+        return round(self.engine.load.kv_usage * self.kv_capacity)
+
+    def record(self, seq: int) -> WorkerRecord:
+        """Return this worker's heartbeat."""
+        s = self.settings
+        record = WorkerRecord(
+            worker=s.worker,
+            role="prefill" if s.role == "prefill" else "decode",
+            url=s.url,
+            degree=s.degree,
+            capacity=self.kv_capacity,
+            pool=s.pool,
+            revision=s.revision,
+            node=s.node,
+            incarnation=s.incarnation,
+            seq=seq,
+            ready=self.engine.healthy,
+            draining=self.draining,
+            queue=self.queue.entries(),
+            kv_used=self.kv_used,
+        )
+        for more in self._describe:
+            record = more(record)
+        return record
+
+    def ready(self) -> str | None:
+        """Return None when the engine is healthy and others can know of it."""
+        if not self.engine.healthy:
+            return "the engine is not healthy"
+        return None if self.heartbeat.written else "no heartbeat was written yet"
+
+    async def start(self) -> None:
+        """Start polling the engine, and the heartbeat."""
+        await self.engine.poll()
+        self._background.start(self.engine.run(), self.heartbeat.run())
+
+    async def stop(self) -> None:
+        """End background work and leave the list of workers."""
+        await self._background.stop()
+
+    def drain(self) -> None:
+        """Announce that this worker takes nothing new."""
+        self.draining = True
+        self.heartbeat.hurry()
+
+    def _replaceable(self) -> bool:
+        """Tell whether others can do this worker's work: prefills run on decode workers, too."""
+        decode = self._registry.ready("decode")
+        return self.settings.role == "prefill" or any(r.worker != self.settings.worker for r in decode)
