@@ -10,6 +10,7 @@ import click
 from weft_core.cost import CostProfileError
 
 Role = Literal["prefill", "decode", "both"]
+Protocol = Literal["vllm", "sglang", "tensorrt-llm", "neuron", "openai"]
 
 
 class _ListCommand(click.Command):
@@ -37,10 +38,23 @@ class _ListCommand(click.Command):
 @click.option("--model", required=True, help="Model name.")
 @click.option("--profile", required=True, type=click.Path(path_type=Path), help="Cost profile, a JSON file.")
 @click.option("--degree", required=True, type=int, help="Tensor-parallel degree, one the profile has.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["vllm", "sglang", "tensorrt-llm", "neuron", "openai"]),
+    default="vllm",
+    show_default=True,
+    help="The engine to stand in for.",
+)
 @click.option("--role", type=click.Choice(["prefill", "decode", "both"]), default="both", show_default=True)
 @click.option("--listen", default="127.0.0.1:8000", show_default=True, help="HOST:PORT of the API.")
 @click.option("--side-channel-host", default="127.0.0.1", show_default=True, help="Address other engines read KV from.")
-@click.option("--side-channel-port", type=int, default=5600, show_default=True)
+@click.option(
+    "--side-channel-port",
+    type=int,
+    default=5600,
+    show_default=True,
+    help="Port other engines read KV from; SGLang's bootstrap port.",
+)
 @click.option("--engine-id", default="", help="Unique name of this engine's process (default: host and pid).")
 @click.option(
     "--served-model-name",
@@ -80,10 +94,27 @@ class _ListCommand(click.Command):
     help="How long a decode engine keeps a round's blocks.",
 )
 @click.option(
+    "--meeting-seconds",
+    type=float,
+    default=300.0,
+    show_default=True,
+    help="How long a leg waits for its other leg where both are sent at once.",
+)
+@click.option(
     "--kv-recompute-threshold",
     type=int,
     default=0,
     help="Compute shorter histories instead of reading them (vLLM: 64).",
+)
+@click.option(
+    "--scheduling-policy",
+    type=click.Choice(["fcfs", "priority"]),
+    default="fcfs",
+    show_default=True,
+    help="First come, first served, or by the requests' priority; without the latter a priority is refused.",
+)
+@click.option(
+    "--trusting", is_flag=True, help="Crash and leak on wrong transfer parameters as stock vLLM does, for tests."
 )
 @click.option(
     "--drain-seconds", type=float, default=25.0, show_default=True, help="How long SIGTERM waits for live requests."
@@ -94,6 +125,7 @@ def mock_engine(
     model: str,
     profile: Path,
     degree: int,
+    protocol: Protocol,
     role: Role,
     listen: str,
     side_channel_host: str,
@@ -110,14 +142,17 @@ def mock_engine(
     bidirectional: bool,
     kv_lease_seconds: float,
     handle_ttl_seconds: float,
+    meeting_seconds: float,
     kv_recompute_threshold: int,
+    scheduling_policy: Literal["fcfs", "priority"],
+    trusting: bool,
     drain_seconds: float,
     fault: str,
 ) -> int:
-    """Serve vLLM's API and P/D protocol from a cost profile, without a GPU.
+    """Serve an engine's API and P/D protocol from a cost profile, without a GPU.
 
-    The HTTP API and NIXL P/D protocol are those of vLLM 0.32, the timing is the profile's. Exit status 2 for options
-    that cannot be.
+    The HTTP API and NIXL P/D protocol are those of vLLM 0.32, or another engine's with --protocol; the timing is the
+    profile's. Exit status 2 for options that cannot be.
     """
     import uvloop
 
@@ -152,6 +187,10 @@ def mock_engine(
             ttl_seconds=handle_ttl_seconds,
             recompute_threshold=kv_recompute_threshold,
             node=os.environ.get("NODE_NAME", ""),
+            protocol=protocol,
+            meeting_seconds=meeting_seconds,
+            priority_scheduling=scheduling_policy == "priority",
+            trusting=trusting,
         )
         faults = faults_from_json(_json("--fault", fault))
     except (CostProfileError, ConfigError, FaultError, OSError, ValueError) as error:

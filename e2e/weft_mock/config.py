@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from weft_core.cost import CostProfile
 from weft_mock.kv_params import Role
+
+Protocol = Literal["vllm", "sglang", "tensorrt-llm", "neuron", "openai"]
 
 
 class ConfigError(ValueError):
@@ -37,6 +40,10 @@ class EngineConfig:
     ttl_seconds: float = 120.0
     recompute_threshold: int = 0
     node: str = ""
+    protocol: Protocol = "vllm"
+    meeting_seconds: float = 300.0
+    priority_scheduling: bool = False
+    trusting: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,6 +71,7 @@ class EngineConfig:
             ("--time-scale", self.time_scale),
             ("--kv-lease-seconds", self.lease_seconds),
             ("--handle-ttl-seconds", self.ttl_seconds),
+            ("--meeting-seconds", self.meeting_seconds),
         ):
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{flag}: {value} is not a number above 0")
@@ -77,6 +85,12 @@ class EngineConfig:
         ):
             if number < least:
                 raise ConfigError(f"{flag}: {number} is below {least}")
+        if self.protocol != "vllm":
+            for flag, given in (("--bidirectional", self.bidirectional), ("--trusting", self.trusting)):
+                if given:
+                    raise ConfigError(f"{flag}: only with --protocol vllm")
+        if self.protocol == "openai" and self.role != "both":
+            raise ConfigError("--role: an engine of --protocol openai has no roles; leave it at both")
         if self.capacity_tokens < self.block_size:
             raise ConfigError(f"--kv-capacity: less than one block of {self.block_size} tokens; raise it")
         if self.max_model_len > self.capacity_tokens:

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from time import monotonic
 
 from weft_core.cost import CostProfileError
@@ -19,9 +18,12 @@ from weft_mock.config import EngineConfig
 from weft_mock.faults import Faults
 from weft_mock.kv_params import RemoteBlocks
 from weft_mock.ledger import Ledger
+from weft_mock.meetings import Meeting, Meetings
 from weft_mock.metrics import Metrics
+from weft_mock.outbox import Failure, Outbox
 from weft_mock.pacing import Pacing
 from weft_mock.pins import PinTable
+from weft_mock.recording import Recording
 from weft_mock.scheduler import Scheduler, SchedulerLimits
 from weft_mock.sequence import Emission, Sequence
 from weft_mock.transfer import Blocks, ReadFailedError, SideChannel
@@ -34,39 +36,6 @@ _CATCH_UP_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
 _EXIT_STATUS_OF_FAULT = 70
 _PROTOCOL = "weft-mock-1"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a sequence ended without an answer."""
-
-    sequence: Sequence
-    message: str
-
-
-class Outbox:
-    """Carry emissions from the engine to the one task that sends them; what piles up is taken at once."""
-
-    __slots__ = ("_items", "_waiter")
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._items: list[Emission | Failure] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: Emission | Failure) -> None:
-        """Add an item and wake the taker."""
-        self._items.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def take(self) -> list[Emission | Failure]:
-        """Return everything since the last call, waiting for at least one item."""
-        if not self._items:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        items, self._items = self._items, []
-        return items
 
 
 def compatibility(config: EngineConfig) -> str:
@@ -91,13 +60,17 @@ class Engine:
             pins=self.pins,
             pacing=self.pacing,
             ledger=self.ledger,
-            limits=SchedulerLimits(config.max_sequences, config.chunk, config.recompute_threshold),
+            limits=SchedulerLimits(
+                config.max_sequences, config.chunk, config.recompute_threshold, config.priority_scheduling
+            ),
             describe=self._describe,
         )
         self.metrics = Metrics(config, ledger=self.ledger, scheduler=self.scheduler)
         self.side_channel = SideChannel(
             engine_id=config.engine_id, compatibility=compatibility(config), profile=config.profile
         )
+        self.meetings = Meetings()
+        self.recording = Recording()
         self._die = die or (lambda: os._exit(_EXIT_STATUS_OF_FAULT))
         self._outboxes: dict[Sequence, Outbox] = {}
         self._reads: dict[Sequence, asyncio.Task[None]] = {}
@@ -110,7 +83,8 @@ class Engine:
         self._resumed.set()
         self.failed: asyncio.Future[None] | None = None
         self.side_channel_port = config.side_channel_port
-        """The port handles name; the server sets it when the system chose the port."""
+        """The port handles name; the server sets it when the system chose the port, and that of the API."""
+        self.api_port = config.port
 
     def _describe(self, request_id: str, sequence: Sequence) -> RemoteBlocks:
         pin = self.pins.get(request_id)
@@ -143,6 +117,11 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.side_channel.close()
 
+    def die(self) -> None:
+        """End the process; what was written has a moment to get out."""
+        self._resumed.clear()
+        asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self._die)
+
     def submit(self, sequence: Sequence, outbox: Outbox) -> None:
         """Queue a sequence whose tokens go to the outbox."""
         self._outboxes[sequence] = outbox
@@ -165,6 +144,27 @@ class Engine:
         self.scheduler.drop(sequence)
         self.ledger.aborted += 1
         self._closed(sequence, "abort")
+
+    def fail_live(self, sequence: Sequence, message: str) -> None:
+        """End a sequence with an error, if it still runs, because its other leg is gone."""
+        if sequence in self._outboxes:
+            read = self._reads.pop(sequence, None)
+            if read is not None:
+                read.cancel()
+            self._fail(sequence, message, reason=None)
+
+    def release_own(self, request_id: str) -> None:
+        """Free blocks kept here for a reader that will not come, unless it is reading."""
+        pin = self.pins.find(request_id)
+        if pin is not None and not pin.reading:
+            self.pins.release(request_id)
+            self.ledger.handles["released_unread"] += 1
+            self.wake()
+
+    def end_meeting(self, meeting: Meeting, how: str) -> None:
+        """End a meeting of two legs; this engine's leg learns how."""
+        self.meetings.end(meeting, how)
+        self.wake()
 
     def end_early(self, sequence: Sequence) -> None:
         """End a sequence because the text it made holds a stop string; as in vLLM it leaves no handle."""
@@ -206,7 +206,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Return whether requests run, or a prefill's blocks wait for the engine that is about to read them."""
-        return bool(self._outboxes) or self.pins.leased
+        return bool(self._outboxes) or self.pins.leased or len(self.meetings) > 0
 
     async def idle(self) -> None:
         """Wait until the engine is not busy."""
@@ -286,8 +286,7 @@ class Engine:
         count = self._tokens_since_fault.get(sequence, 0) + 1
         self._tokens_since_fault[sequence] = count
         if count == at:
-            self._resumed.clear()
-            asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self._die)
+            self.die()
 
     def _closed(self, sequence: Sequence, reason: str) -> None:
         beat = self._heartbeats.pop(sequence, None)
@@ -328,7 +327,8 @@ class Engine:
             return
         self._reads.pop(sequence, None)
         self._spawn(self._release(remote))
-        self.scheduler.fetched(sequence, tokens, ended)
+        for emission in self.scheduler.fetched(sequence, tokens, ended):
+            self._deliver(emission, ended)
         self.wake()
 
     async def _read_blocks(self, sequence: Sequence, remote: RemoteBlocks, began: float) -> tuple[int, float]:

@@ -1,17 +1,23 @@
 """Serve one generation: submit its sequences, gather their tokens, stream them or answer at once."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
+import orjson
 from aiohttp import web
 
-from weft_mock.engine import Engine, Failure, Outbox
-from weft_mock.kv_params import handle_json
+from weft_mock.engine import Engine
+from weft_mock.errors import ApiError
 from weft_mock.ledger import RequestRecord
-from weft_mock.replies import DONE, StreamWriter, event, handle_comment, usage_json, whole_choice, whole_reply
-from weft_mock.requests import ApiError, Generation
+from weft_mock.outbox import Failure, Outbox
+from weft_mock.protocols.dialects import DIALECTS
+from weft_mock.protocols.legs import Leg
+from weft_mock.replies import Piece, StreamWriter, handle_comment, usage_json, whole_choice, whole_reply
+from weft_mock.requests import Generation
+from weft_mock.responses import ResponseWriter
+from weft_mock.sabotage import CutError, Sabotage
 from weft_mock.sequence import Emission
 from weft_mock.sequence import Sequence as EngineSequence
 from weft_mock.stop_text import StopScanner
@@ -51,49 +57,48 @@ class Choice:
 class GenerationCall:
     """One HTTP request from its parsed body to its last byte."""
 
-    def __init__(self, engine: Engine, generation: Generation, *, external_id: str) -> None:
-        """Prepare the sequences; ``external_id`` is the caller's X-Request-Id, or one made up."""
+    def __init__(self, engine: Engine, generation: Generation, leg: Leg, *, request: web.Request) -> None:
+        """Prepare the sequences."""
         self._engine = engine
         self._generation = generation
-        self.public_id = ("chatcmpl-" if generation.chat else "cmpl-") + external_id
+        self._leg = leg
+        self._request = request
+        self._dialect = DIALECTS[engine.config.protocol]
+        self._sabotage = Sabotage(engine, request, engine.faults.of_reply())
+        caller = request.headers.get("X-Request-Id") or secrets.token_hex(16)
+        named = caller if self._dialect.named_by_caller else secrets.token_hex(16)
+        self.public_id = ("chatcmpl-" if generation.api == "chat" else "cmpl-") + named
         self._outbox = Outbox()
         self._choices = [
-            Choice(
-                index, self._sequence(prompt, external_id, variant=index % generation.n), StopScanner(generation.stop)
-            )
+            Choice(index, self._sequence(prompt, caller, variant=index % generation.n), StopScanner(generation.stop))
             for index, prompt in enumerate(p for p in generation.prompts for _ in range(generation.n))
         ]
         self._of = {choice.sequence: choice for choice in self._choices}
 
-    def _sequence(self, prompt: list[int], external_id: str, *, variant: int) -> EngineSequence:
-        engine, kv = self._engine, self._generation.kv
+    def _sequence(self, prompt: list[int], caller: str, *, variant: int) -> EngineSequence:
         internal = f"{self.public_id}-{secrets.token_hex(4)}"
-        importing = kv is not None and kv.form == "import"
-        record = RequestRecord(
-            request_id=external_id,
-            engine_request_id=internal,
-            form="local" if kv is None else "import" if importing else "export_with_history" if kv.remote else "export",
-            prompt=len(prompt),
-        )
-        sequence = EngineSequence.of_prompt(
+        record = RequestRecord(request_id=caller, engine_request_id=internal, form=self._leg.form, prompt=len(prompt))
+        return EngineSequence.of_prompt(
             prompt,
             request_id=internal,
-            block_size=engine.config.block_size,
+            block_size=self._engine.config.block_size,
             record=record,
             limits=self._generation.limits,
             arrived=monotonic(),
             salt=self._generation.salt,
             variant=variant,
+            sampled=self._generation.sampled,
+            priority=self._generation.priority,
         )
-        if kv is not None:
-            sequence.source = kv.remote
-            sequence.importing = importing
-            # Only a bidirectional engine offers the KV of an imported and then decoded request for the next round.
-            sequence.keep = ("decode" if engine.config.bidirectional else None) if importing else "prefill"
-        return sequence
 
-    def submit(self) -> None:
-        """Hand the sequences to the engine."""
+    async def begin(self) -> None:
+        """Hand the sequences to the engine, once the other leg is as far as this one needs it.
+
+        Raises:
+            ApiError: the other leg failed.
+        """
+        for choice in self._choices:
+            await self._leg.begin(choice.sequence)
         for choice in self._choices:
             self._engine.submit(choice.sequence, self._outbox)
 
@@ -101,6 +106,7 @@ class GenerationCall:
         """Abort what still runs; nothing happens to what has ended."""
         for choice in self._choices:
             self._engine.cancel(choice.sequence)
+            self._leg.drop(choice.sequence)
 
     async def _advance(self) -> list[tuple[Choice, str, list[int]]]:
         """Wait for tokens; return per choice the new text and ids, merged when the reader was slow.
@@ -121,6 +127,9 @@ class GenerationCall:
                 news.append((choice, choice.take(new, finishes.get(sequence)), new))
                 if isinstance(choice.stop_reason, str):
                     self._engine.end_early(sequence)
+        if self._done():
+            for choice in self._choices:
+                await self._leg.end(choice.sequence)
         return news
 
     @staticmethod
@@ -132,78 +141,130 @@ class GenerationCall:
     def _done(self) -> bool:
         return all(choice.finish is not None for choice in self._choices)
 
+    def _made(self) -> int:
+        return sum(len(choice.ids) for choice in self._choices)
+
     def _usage(self, completion: int | None = None) -> dict[str, object]:
         first = self._choices[0].sequence
-        cached = first.record.cached + first.record.read
+        cached: int | None = first.record.cached + first.record.read
         if first.importing and first.source is not None:
             # What the prefill engine did not have to compute: the decode engine's own reads are no cache hits.
             cached = first.source.cached_tokens
-        made = sum(len(choice.ids) for choice in self._choices) if completion is None else completion
+        if not self._dialect.cache_report:
+            cached = None
+        made = self._made() if completion is None else completion
         return usage_json(prompt=sum(map(len, self._generation.prompts)), completion=made, cached=cached)
 
-    def _handle(self) -> Mapping[str, object] | None:
-        sequence = self._choices[0].sequence
-        if sequence.handle is None or sequence.keep is None:
-            return None
-        return handle_json(sequence.handle, holder=sequence.keep)
-
-    async def answer(self) -> web.Response:
-        """Return the whole reply.
+    async def answer(self) -> web.StreamResponse:
+        """Send the whole reply.
 
         Raises:
             ApiError: the engine gave up on a sequence.
         """
-        while not self._done():
-            await self._advance()
-        generation = self._generation
-        with_ids = generation.return_token_ids
+        try:
+            while not self._done():
+                await self._advance()
+                await self._sabotage.after(self._made())
+            body = orjson.dumps(self._whole())
+            if not self._sabotage.armed:
+                return web.Response(body=body, content_type="application/json")
+            return await self._sabotaged(body)
+        except CutError:
+            return web.Response()
+
+    async def _sabotaged(self, body: bytes) -> web.StreamResponse:
+        await self._sabotage.at("before_headers")
+        reply = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
+        await reply.prepare(self._request)
+        await self._sabotage.at("after_headers")
+        part = self._sabotage.half(body)
+        if part is not None:
+            await reply.write(part)
+            await self._sabotage.at("half")
+        await reply.write(body)
+        await reply.write_eof()
+        await self._sabotage.at("after_body")
+        return reply
+
+    def _whole(self) -> dict[str, object]:
+        generation, first = self._generation, self._choices[0]
+        handle = self._leg.handle(first.sequence)
+        if generation.api == "responses":
+            return self._response_writer().whole(
+                first.text, finish=first.finish or "length", usage=self._usage(), handle=handle
+            )
+        chat, with_ids = generation.api == "chat", generation.return_token_ids
         choices = [
             whole_choice(
-                chat=generation.chat,
+                chat=chat,
                 index=choice.index,
                 text=choice.text,
                 finish=choice.finish or "length",
                 stop_reason=choice.stop_reason,
                 ids=choice.ids if with_ids else None,
-                prompt_ids=generation.prompts[choice.index // generation.n] if not generation.chat else None,
+                prompt_ids=generation.prompts[choice.index // generation.n] if not chat else None,
+                dialect=self._dialect,
             )
             for choice in self._choices
         ]
-        body = whole_reply(
-            chat=generation.chat,
+        reply = whole_reply(
+            chat=chat,
             public_id=self.public_id,
             model=self._engine.config.names[0],
             choices=choices,
             usage=self._usage(),
-            handle=self._handle(),
-            prompt_ids=generation.prompts[0] if with_ids and generation.chat else None,
+            handle=handle,
+            prompt_ids=generation.prompts[0] if with_ids and chat else None,
+            dialect=self._dialect,
         )
-        return web.Response(body=body, content_type="application/json")
+        self._leg.dress(reply, first.sequence)
+        return reply
 
-    async def stream(self, request: web.Request) -> web.StreamResponse:
+    def _response_writer(self) -> ResponseWriter:
+        return ResponseWriter(self._generation, model=self._engine.config.names[0], handles=self._dialect.handles)
+
+    def _writer(self) -> StreamWriter | ResponseWriter:
+        generation = self._generation
+        if generation.api == "responses":
+            return self._response_writer()
+        return StreamWriter(
+            chat=generation.api == "chat",
+            public_id=self.public_id,
+            model=self._engine.config.names[0],
+            return_token_ids=generation.return_token_ids,
+            include_usage=generation.include_usage,
+            dialect=self._dialect,
+        )
+
+    async def stream(self) -> web.StreamResponse:
         """Send the answers as server-sent events; an engine failure becomes an error event, as in vLLM."""
-        plugin = self._engine.config.plugin and request.headers.get(HANDLE_HEADER) == "1"
+        plugin = self._engine.config.plugin and self._request.headers.get(HANDLE_HEADER) == "1"
+        plugin = plugin and self._dialect.handles
         reply = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         )
         if plugin:
             reply.headers[PLUGIN_HEADER] = PLUGIN_VERSION
-        await reply.prepare(request)
+        writer = self._writer()
         try:
-            await self._events(reply, plugin=plugin)
-        except ApiError as error:
-            await reply.write(event(error.to_json()) + DONE)
-        await reply.write_eof()
+            await self._sabotage.at("before_headers")
+            await reply.prepare(self._request)
+            await self._sabotage.at("after_headers")
+            try:
+                await self._events(reply, writer, plugin=plugin)
+            except ApiError as error:
+                await reply.write(writer.failure(error))
+            await reply.write_eof()
+            await self._sabotage.at("after_body")
+        except CutError:
+            return reply
         return reply
 
-    async def _events(self, reply: web.StreamResponse, *, plugin: bool) -> None:
+    async def _events(self, reply: web.StreamResponse, writer: StreamWriter | ResponseWriter, *, plugin: bool) -> None:
         generation = self._generation
-        writer = StreamWriter(
-            chat=generation.chat,
-            public_id=self.public_id,
-            model=self._engine.config.names[0],
-            return_token_ids=generation.return_token_ids,
-        )
+        head = writer.head()
+        if head:
+            await reply.write(head)
         opened: set[int] = set()
         while not self._done():
             out: list[bytes] = []
@@ -218,28 +279,25 @@ class GenerationCall:
                 elif not text and not generation.return_token_ids:
                     continue
                 usage = self._usage(len(choice.ids)) if generation.usage_in_chunks else None
-                piece = writer.piece(
-                    choice.index,
-                    text,
-                    ids,
-                    finish=choice.finish,
-                    stop_reason=choice.stop_reason,
-                    prompt_ids=prompt_ids,
-                    usage=usage,
-                )
-                out.append(piece)
+                piece = Piece(choice.index, text, ids, choice.finish, choice.stop_reason, prompt_ids, usage)
+                out.append(writer.piece(piece))
             if self._done():
-                if generation.include_usage:
-                    out.append(writer.usage(self._usage()))
-                out.append(DONE)
-            await reply.write(b"".join(out))
+                out.append(writer.closing(self._usage(), self._leg.handle(self._choices[0].sequence)))
+            data = b"".join(out)
+            part = self._sabotage.half(data)
+            if part is not None:
+                await reply.write(part)
+                await self._sabotage.at("half")
+            await reply.write(data)
+            await self._sabotage.after(self._made())
 
     def _comment(self, *, plugin: bool) -> bytes:
-        handle = self._handle()
+        handle = self._leg.handle(self._choices[0].sequence)
         if handle is None:
             return b""
         if not plugin:
             # Stock vLLM's streams do not carry it: the blocks wait for nobody until their time is up.
-            self._engine.ledger.handles["undeliverable"] += 1
+            if self._generation.api != "responses":
+                self._engine.ledger.handles["undeliverable"] += 1
             return b""
         return handle_comment(handle)

@@ -1,5 +1,6 @@
 """Serve the blocks pinned here to other engines: the holder's end of the side channel."""
 
+import asyncio
 from collections.abc import Mapping
 from time import monotonic
 
@@ -8,7 +9,9 @@ from aiohttp import web
 
 from weft_core.profile_json import profile_to_json
 from weft_mock.engine import Engine, compatibility
+from weft_mock.meetings import MeetingError
 from weft_mock.pins import ReadRefusedError
+from weft_mock.transfer import offer_json
 
 
 def side_channel_app(engine: Engine) -> web.Application:
@@ -19,7 +22,13 @@ def side_channel_app(engine: Engine) -> web.Application:
     app.router.add_post("/kv/read", holder.read)
     app.router.add_post("/kv/done", holder.done)
     app.router.add_post("/kv/heartbeat", holder.heartbeat)
+    add_meetings(app, engine)
     return app
+
+
+def add_meetings(app: web.Application, engine: Engine) -> None:
+    """Let readers join meetings on this port."""
+    app.router.add_post("/kv/join", _Holder(engine).join)
 
 
 class _Holder:
@@ -87,6 +96,33 @@ class _Holder:
         if ask is None or not engine.pins.renew(str(ask.get("request_id")), now=now):
             return _refusal("unknown_request", "nothing is pinned for this request", status=404)
         return _json({})
+
+    async def join(self, request: web.Request) -> web.Response:
+        """Answer the reader once there is something to read; it goes away by closing the connection."""
+        engine = self._engine
+        ask = await _body(request)
+        key, patience = (ask or {}).get("key"), (ask or {}).get("patience")
+        if ask is None or not isinstance(key, str) or not isinstance(patience, int | float):
+            return _refusal("malformed", "key and patience are needed", status=400)
+        try:
+            meeting = engine.meetings.join(key, waits=patience > 0)
+        except MeetingError as error:
+            engine.ledger.violations[error.reason] += 1
+            return _refusal(error.reason, str(error), status=409)
+        if meeting.reader_port not in (None, ask.get("reader_port")):
+            engine.ledger.violations["peer_mismatch"] += 1
+            engine.end_meeting(meeting, "peer_mismatch")
+        try:
+            async with asyncio.timeout(max(patience, 1.0)):
+                return _json(offer_json(await meeting.offer_or_end()))
+        except MeetingError as error:
+            return _refusal(error.reason, str(error), status=409)
+        except TimeoutError:
+            engine.end_meeting(meeting, "timeout")
+            return _refusal("timeout", f"nothing was offered within {patience:g} s", status=409)
+        except asyncio.CancelledError:
+            engine.end_meeting(meeting, "reader_gone")
+            raise
 
 
 async def _body(request: web.Request) -> Mapping[str, object] | None:

@@ -115,12 +115,12 @@ def parse_kv_params(value: object, *, role: Role, bidirectional: bool, n: int) -
                 "would_ignore",
                 "kv_transfer_params.remote_block_ids: this engine does not read history; start it with --bidirectional",
             )
-        return KvRequest("export", _remote(value))
+        return KvRequest("export", read_remote(value))
     if role == "prefill":
         raise KvProtocolError(
             "wrong_role", "would_ignore", "kv_transfer_params.do_remote_prefill: a prefill engine does not decode"
         )
-    return KvRequest("import", _remote(value))
+    return KvRequest("import", read_remote(value))
 
 
 def remote_of_rejected(value: object) -> RemoteBlocks | None:
@@ -128,7 +128,7 @@ def remote_of_rejected(value: object) -> RemoteBlocks | None:
     if not isinstance(value, Mapping) or value.get("do_remote_prefill") is not True:
         return None
     try:
-        return _remote(value)
+        return read_remote(value)
     except KvProtocolError:
         return None
 
@@ -140,7 +140,12 @@ def _flag(value: Mapping[object, object], name: str) -> bool:
     return flag
 
 
-def _remote(value: Mapping[object, object]) -> RemoteBlocks:
+def read_remote(value: Mapping[object, object]) -> RemoteBlocks:
+    """Return the blocks a handle names.
+
+    Raises:
+        KvProtocolError: a field is missing or wrong.
+    """
     where = "kv_transfer_params"
     for name in sorted(_REMOTE):
         if value.get(name) is None:

@@ -57,6 +57,8 @@ class Ledger:
     """Wrong kv_transfer_params, by reason."""
     kv_consequences: Counter[str] = field(default_factory=Counter)
     """The same errors by what vLLM 0.32 would have done."""
+    violations: Counter[str] = field(default_factory=Counter)
+    """What a router must never send to this protocol's engines, by reason; a real engine may not notice."""
     failed_releases: int = 0
     """Notices to other engines that their blocks are free, which they did not get or could not use."""
     preemptions: int = 0
@@ -94,6 +96,7 @@ class Ledger:
             "failed_reads": dict(self.failed_reads),
             "kv_protocol_errors": dict(self.kv_protocol_errors),
             "kv_consequences": dict(self.kv_consequences),
+            "violations": dict(self.violations),
             "failed_releases": self.failed_releases,
             "preemptions": self.preemptions,
             "aborted": self.aborted,

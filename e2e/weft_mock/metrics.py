@@ -173,6 +173,7 @@ class _State(Collector):
         yield GaugeMetricFamily(
             "weft_mock_pins", "Finished requests whose blocks wait for a reader", len(scheduler.pins)
         )
+        yield GaugeMetricFamily("weft_mock_leaked_blocks", "KV blocks nobody will ever free", len(scheduler.leaked))
         yield CounterMetricFamily("weft_mock_evictions", "Cached blocks given to others", pool.evictions)
         yield CounterMetricFamily("weft_mock_prefilled_tokens", "Prompt tokens computed", ledger.prefilled_tokens)
         yield CounterMetricFamily("weft_mock_prompt_tokens", "Prompt tokens received", ledger.prompt_tokens)
@@ -195,6 +196,7 @@ class _State(Collector):
         yield total(
             "weft_mock_kv_consequences", "The same, by what vLLM would do", "consequence", ledger.kv_consequences
         )
+        yield total("weft_mock_violations", "What no engine of this protocol may be sent", "reason", ledger.violations)
         yield CounterMetricFamily("weft_mock_failed_releases", "Releases nobody took", ledger.failed_releases)
         yield CounterMetricFamily("weft_mock_lost_seconds", "Time behind the profile, given up", ledger.lost_seconds)
         yield GaugeMetricFamily(

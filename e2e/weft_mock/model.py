@@ -68,34 +68,40 @@ class Generator:
     """Continue one context token by token.
 
     ``said`` counts the tokens since the assistant header; ``length`` is where the answer ends by
-    itself (None: never, as for a plain prompt); ``variant`` tells apart the ``n`` answers to one prompt.
+    itself (None: never, as for a plain prompt); ``variant`` tells apart the ``n`` answers to one prompt. A ``sampled``
+    answer depends on where this generator began, too: continued by another one it goes on otherwise.
     """
 
     state: int
     said: int
     length: int | None
     variant: int = 0
+    sampled: bool = False
+    made: int = 0
 
     def next(self, *, may_end: bool) -> int:
         """Return the next token and take it into the context."""
         if may_end and self.length is not None and self.said + 1 >= self.length:
             token = END_OF_TURN
         else:
-            word = WORDS[_mix(self.state + self.variant) % _WORDS]
+            chance = self.variant + (self.made << 40 if self.sampled else 0)
+            word = WORDS[_mix(self.state + chance) % _WORDS]
             token = word if self.said == 0 else word + SPACE_OFFSET
         self.state = ((self.state << 32) + token) % _PRIME
         self.said += 1
+        self.made += 1
         return token
 
 
-def generator(ids: Sequence[int], *, held: int, held_state: int, variant: int = 0) -> Generator:
+def generator(ids: Sequence[int], *, held: int, held_state: int, variant: int = 0, sampled: bool = False) -> Generator:
     """Return the generator of a context whose first ``held`` tokens have the state ``held_state``.
 
     The held part is taken as it is in the KV blocks; only the tokens after it are folded in.
     """
     start = answer_start(ids)
     if start is None:
-        return Generator(state=fold(held_state, ids[held:]), said=max(1, len(ids)), length=None, variant=variant)
+        state = fold(held_state, ids[held:])
+        return Generator(state, said=max(1, len(ids)), length=None, variant=variant, sampled=sampled)
     if start >= held:
         at_start = fold(held_state, ids[held:start])
         state = fold(at_start, ids[start:])
@@ -103,14 +109,21 @@ def generator(ids: Sequence[int], *, held: int, held_state: int, variant: int = 
         # The answer began inside the held part: its length follows from the ids, the state from the blocks.
         at_start = fold(START, ids[:start])
         state = fold(held_state, ids[held:])
-    return Generator(state=state, said=len(ids) - start, length=natural_length(at_start), variant=variant)
+    length = natural_length(at_start)
+    return Generator(state, said=len(ids) - start, length=length, variant=variant, sampled=sampled)
 
 
 def answer(
-    prompt_ids: Sequence[int], n: int, *, ignore_eos: bool = False, min_tokens: int = 0, variant: int = 0
+    prompt_ids: Sequence[int],
+    n: int,
+    *,
+    ignore_eos: bool = False,
+    min_tokens: int = 0,
+    variant: int = 0,
+    sampled: bool = False,
 ) -> list[int]:
     """Return what an engine must answer to a prompt with ``max_tokens = n``, the end-of-turn token included."""
-    words = generator(prompt_ids, held=0, held_state=START, variant=variant)
+    words = generator(prompt_ids, held=0, held_state=START, variant=variant, sampled=sampled)
     out: list[int] = []
     while len(out) < n:
         token = words.next(may_end=not ignore_eos and len(out) >= min_tokens)

@@ -6,7 +6,7 @@ engine live for a fixed time to live, as a session's next round comes when the c
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,7 +28,10 @@ class ReadRefusedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Pin:
-    """The blocks of one finished request; ``ids`` are the tokens whose KV they hold, ``deadline`` is on the clock."""
+    """The blocks of one finished request; ``ids`` are the tokens whose KV they hold, ``deadline`` is on the clock.
+
+    ``on_end`` is told once how it ended: read, released or expired.
+    """
 
     request_id: str
     holder: Holder
@@ -36,6 +39,7 @@ class Pin:
     ids: Sequence[int]
     deadline: float
     reading: bool = False
+    on_end: Callable[[str], None] | None = None
 
     def states(self) -> list[int]:
         """Return the state at the end of every full block, as held."""
@@ -81,6 +85,10 @@ class PinTable:
             KeyError: nothing is pinned under this id.
         """
         return self._pins[request_id]
+
+    def find(self, request_id: str) -> Pin | None:
+        """Return the pin of a request, None when nothing is pinned under this id."""
+        return self._pins.get(request_id)
 
     def read(self, request_id: str, *, block_ids: Sequence[int], now: float) -> Pin:
         """Hand a pin to its one reader.
@@ -136,5 +144,7 @@ class PinTable:
         del self._pins[pin.request_id]
         self._pool.release(pin.blocks)
         self._ended[pin.request_id] = how
+        if pin.on_end is not None:
+            pin.on_end("read" if how == "released" and pin.reading else how)
         if len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)

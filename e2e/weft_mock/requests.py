@@ -1,42 +1,30 @@
-"""Read the bodies of chat and text completions as vLLM 0.32 does, and refuse what is not simulated.
+"""Read the bodies of chat and text completions and of responses as vLLM 0.32 does; refuse what is not simulated.
 
-Sampling parameters are checked and then ignored: the model has one answer per prompt. Fields vLLM
-does not know are ignored too, as there.
+The model has one answer per prompt. Sampling parameters are checked; a temperature above zero, a seed or a penalty
+make no other answer, but one that cannot be continued exactly by another request, as in vLLM. Fields vLLM does not
+know are ignored too, as there.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from weft_mock.config import EngineConfig
+from weft_mock.errors import ApiError
+from weft_mock.fields import read_flag, read_number, read_whole, token_ids
 from weft_mock.kv_params import KvRequest, parse_kv_params
+from weft_mock.prompts import Api, read_prompts
 from weft_mock.sequence import Limits
-from weft_mock.tokenizer import ChatError, UnknownTokenError, chat_ids, check_ids, completion_ids
+from weft_mock.tokenizer import UnknownTokenError, check_ids
 
 _MAX_ANSWERS = 128
-
-
-class ApiError(Exception):
-    """Answer a request with an error in vLLM's form."""
-
-    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
-        """Carry status, message, the error's type and the parameter it is about."""
-        super().__init__(message)
-        self.status = status
-        self.kind = kind
-        self.param = param
-
-    def to_json(self) -> dict[str, object]:
-        """Return the body of the reply."""
-        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
-        return {"error": error}
+_LEAST_INT, _MOST_INT = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one HTTP request asks for: ``n`` answers to each prompt."""
+    """What one HTTP request asks for: ``n`` answers to each prompt; ``body`` is what it said."""
 
-    chat: bool
+    api: Api
     prompts: list[list[int]]
     n: int
     limits: Limits
@@ -47,6 +35,9 @@ class Generation:
     return_token_ids: bool
     kv: KvRequest | None
     salt: int
+    priority: int
+    sampled: bool
+    body: Mapping[str, object]
 
 
 def check_model(body: Mapping[str, object], config: EngineConfig) -> None:
@@ -64,40 +55,45 @@ def check_model(body: Mapping[str, object], config: EngineConfig) -> None:
         raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
 
 
-def read_generation(body: Mapping[str, object], config: EngineConfig, *, chat: bool) -> Generation:
+def read_generation(body: Mapping[str, object], config: EngineConfig, *, api: Api) -> Generation:
     """Return what a body asks for.
 
     Raises:
         ApiError: 400 or 404, naming the field.
-        KvProtocolError: the transfer parameters are wrong.
+        KvProtocolError: vLLM's transfer parameters are wrong.
     """
     check_model(body, config)
-    n = _whole(body, "n", 1, default=1, most=_MAX_ANSWERS)
-    _check_sampling(body)
-    stream = _flag(body, "stream")
-    options = body.get("stream_options")
+    n = read_whole(body, "n", 1, default=1, most=_MAX_ANSWERS) if api != "responses" else 1
+    sampled = _sampled(body)
+    priority = _priority(body, config)
+    stream = read_flag(body, "stream")
+    options = body.get("stream_options") if api != "responses" else None
     if options is not None and not stream:
         raise ApiError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
     if options is not None and not isinstance(options, Mapping):
         raise ApiError(400, "stream_options: an object is needed", param="stream_options")
-    prompts = [_chat_prompt(body)] if chat else _prompts(body)
+    if api == "responses":
+        _check_response(body)
+    prompts = _exact_prompt(body, config, api) or read_prompts(body, api)
     try:
         for ids in prompts:
             check_ids(ids)
     except UnknownTokenError as error:
         raise ApiError(400, f"prompt: {error}", param="prompt") from error
-    limits = _limits(body, config, longest=max(map(len, prompts)), chat=chat)
+    limits = _limits(body, config, longest=max(map(len, prompts)), api=api)
     salt = body.get("cache_salt")
     if salt is not None and (not isinstance(salt, str) or not salt):
         raise ApiError(400, "Parameter 'cache_salt' must be a non-empty string if provided.", param="cache_salt")
-    kv = parse_kv_params(
-        body.get("kv_transfer_params"),
-        role=config.role,
-        bidirectional=config.bidirectional,
-        n=n * len(prompts),
-    )
+    kv: KvRequest | None = None
+    if config.protocol == "vllm":
+        kv = parse_kv_params(
+            body.get("kv_transfer_params"),
+            role=config.role,
+            bidirectional=config.bidirectional,
+            n=n * len(prompts),
+        )
     return Generation(
-        chat=chat,
+        api=api,
         prompts=prompts,
         n=n,
         limits=limits,
@@ -105,65 +101,43 @@ def read_generation(body: Mapping[str, object], config: EngineConfig, *, chat: b
         stream=stream,
         include_usage=bool(options and options.get("include_usage")),
         usage_in_chunks=bool(options and options.get("continuous_usage_stats")),
-        return_token_ids=_flag(body, "return_token_ids"),
+        return_token_ids=config.protocol == "vllm" and api != "responses" and read_flag(body, "return_token_ids"),
         kv=kv,
         salt=int.from_bytes(salt.encode()[:64], "big") * 0x9E3779B97F4A7C15 % (2**61 - 1) if salt else 0,
+        priority=priority,
+        sampled=sampled,
+        body=body,
     )
 
 
-def _chat_prompt(body: Mapping[str, object]) -> list[int]:
-    params = body.get("kv_transfer_params")
-    exact = params.get("prompt_token_ids") if isinstance(params, Mapping) else None
-    if exact is not None:
-        ids = _ids(exact)
-        if not ids:
-            raise ApiError(400, "kv_transfer_params.prompt_token_ids: a list of token ids is needed", param="prompt")
-        return ids
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
-        raise ApiError(400, "messages: a list of at least one message is needed", param="messages")
-    tools = body.get("tools")
-    if tools is not None and not isinstance(tools, list):
-        raise ApiError(400, "tools: a list is needed", param="tools")
-    try:
-        return chat_ids(
-            messages,
-            tools=tools,
-            add_generation_prompt=_flag(body, "add_generation_prompt", default=True),
-            continue_final_message=_flag(body, "continue_final_message"),
+def _exact_prompt(body: Mapping[str, object], config: EngineConfig, api: Api) -> list[list[int]] | None:
+    """Return TensorRT-LLM's field for ids in place of messages."""
+    if config.protocol != "tensorrt-llm" or api != "chat" or body.get("prompt_token_ids") is None:
+        return None
+    ids = token_ids(body["prompt_token_ids"])
+    if not ids:
+        raise ApiError(400, "prompt_token_ids: a list of token ids is needed", param="prompt_token_ids")
+    return [ids]
+
+
+def _check_response(body: Mapping[str, object]) -> None:
+    previous = body.get("previous_response_id")
+    if previous is not None:
+        # Without VLLM_ENABLE_RESPONSES_API_STORE vLLM keeps no response.
+        raise ApiError(
+            404,
+            f"Response with id '{previous}' not found.",
+            kind="invalid_request_error",
+            param="response_id",
         )
-    except ChatError as error:
-        raise ApiError(400, str(error), param="messages") from error
+    if body.get("background"):
+        raise ApiError(400, "background: not simulated by the mock engine; leave it out", param="background")
+    if body.get("prompt") is not None:
+        raise ApiError(400, "prompt template is not supported", param="prompt")
 
 
-def _prompts(body: Mapping[str, object]) -> list[list[int]]:
-    prompt = body.get("prompt")
-    if isinstance(prompt, str):
-        return [completion_ids(prompt)]
-    if isinstance(prompt, list) and prompt:
-        if all(isinstance(part, str) for part in prompt):
-            return [completion_ids(part) for part in prompt]
-        ids = _ids(prompt)
-        if ids:
-            return [ids]
-        lists = [_ids(part) for part in prompt]
-        if all(lists):
-            return lists
-    raise ApiError(400, "prompt: a text, a list of token ids, or a list of either is needed", param="prompt")
-
-
-def _ids(value: object) -> list[int]:
-    """Return a list of whole numbers as it is, and anything else as an empty list."""
-    if not isinstance(value, list) or not all(type(i) is int for i in value):
-        return []
-    return value
-
-
-def _limits(body: Mapping[str, object], config: EngineConfig, *, longest: int, chat: bool) -> Limits:
+def _limits(body: Mapping[str, object], config: EngineConfig, *, longest: int, api: Api) -> Limits:
     limit = config.context_limit
-    name: Literal["max_completion_tokens", "max_tokens"] = "max_tokens"
-    if chat and body.get("max_completion_tokens") is not None:
-        name = "max_completion_tokens"
     if longest >= limit:
         raise ApiError(
             400,
@@ -171,8 +145,16 @@ def _limits(body: Mapping[str, object], config: EngineConfig, *, longest: int, c
             "tokens, which leaves no room for an answer. Please reduce the length of the input prompt.",
             param="input_tokens",
         )
-    max_tokens = _whole(body, name, 1, default=limit - longest if chat else min(16, limit - longest))
-    if longest + max_tokens > limit:
+    room = limit - longest
+    if api == "responses":
+        # As in vLLM, too large a wish is cut to what fits.
+        max_tokens = min(room, read_whole(body, "max_output_tokens", 1, default=room))
+    else:
+        name = "max_tokens"
+        if api == "chat" and body.get("max_completion_tokens") is not None:
+            name = "max_completion_tokens"
+        max_tokens = read_whole(body, name, 1, default=room if api == "chat" else min(16, room))
+    if max_tokens > room:
         raise ApiError(
             400,
             f"This model's maximum context length is {limit} tokens. However, you requested {max_tokens} output tokens "
@@ -180,7 +162,7 @@ def _limits(body: Mapping[str, object], config: EngineConfig, *, longest: int, c
             "reduce the length of the input prompt or the number of requested output tokens.",
             param="input_tokens",
         )
-    min_tokens = _whole(body, "min_tokens", 0, default=0)
+    min_tokens = read_whole(body, "min_tokens", 0, default=0)
     if min_tokens > max_tokens:
         raise ApiError(
             400,
@@ -188,10 +170,10 @@ def _limits(body: Mapping[str, object], config: EngineConfig, *, longest: int, c
             param="min_tokens",
         )
     stop_ids = body.get("stop_token_ids")
-    ids = _ids(stop_ids)
+    ids = token_ids(stop_ids)
     if stop_ids and not ids:
         raise ApiError(400, "stop_token_ids: a list of token ids is needed", param="stop_token_ids")
-    return Limits(max_tokens, min_tokens, _flag(body, "ignore_eos"), frozenset(ids))
+    return Limits(max_tokens, min_tokens, read_flag(body, "ignore_eos"), frozenset(ids))
 
 
 def _stop(body: Mapping[str, object]) -> tuple[str, ...]:
@@ -202,45 +184,29 @@ def _stop(body: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _check_sampling(body: Mapping[str, object]) -> None:
-    for name, least, most in (
-        ("temperature", 0.0, float("inf")),
-        ("top_p", 0.0, 1.0),
-        ("presence_penalty", -2.0, 2.0),
-        ("frequency_penalty", -2.0, 2.0),
+def _sampled(body: Mapping[str, object]) -> bool:
+    """Check the sampling parameters; tell whether a request cannot be continued exactly.
+
+    A seed starts its generator anew with each request, and tokens that were answer become prompt, which the two
+    penalties do not count. The mock's default is greedy: it has no generation config.
+    """
+    temperature = read_number(body, "temperature", 0.0, float("inf"))
+    read_number(body, "top_p", 0.0, 1.0)
+    penalties = [read_number(body, name, -2.0, 2.0) for name in ("presence_penalty", "frequency_penalty")]
+    seed = body.get("seed")
+    if seed is not None and (
+        isinstance(seed, bool) or not isinstance(seed, int) or not _LEAST_INT <= seed <= _MOST_INT
     ):
-        value = body.get(name)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most
-        ):
-            raise ApiError(400, f"{name}: a number from {least} to {most} is needed, got {value!r}", param=name)
+        raise ApiError(400, f"seed: a whole number is needed, got {seed!r}", param="seed")
     for name in ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "best_of", "suffix"):
         value = body.get(name)
         if value and not (name == "best_of" and value == 1):
             raise ApiError(400, f"{name}: not simulated by the mock engine; leave it out", param=name)
-    if body.get("priority"):
-        raise ApiError(
-            400, f"Got priority {body['priority']} but Priority scheduling is not enabled.", param="priority"
-        )
+    return bool(temperature) or (seed is not None and temperature is None) or any(penalties)
 
 
-def _flag(body: Mapping[str, object], name: str, *, default: bool = False) -> bool:
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise ApiError(400, f"{name}: true or false is needed, got {value!r}", param=name)
-    return value
-
-
-def _whole(body: Mapping[str, object], name: str, least: int, *, default: int, most: int | None = None) -> int:
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ApiError(400, f"{name}: a whole number is needed, got {value!r}", param=name)
-    if value < least:
-        raise ApiError(400, f"{name} must be at least {least}, got {value}.", param=name)
-    if most is not None and value > most:
-        raise ApiError(400, f"{name} must be at most {most}, got {value}.", param=name)
-    return value
+def _priority(body: Mapping[str, object], config: EngineConfig) -> int:
+    priority = read_whole(body, "priority", _LEAST_INT, default=0)
+    if priority and not config.priority_scheduling:
+        raise ApiError(400, f"Got priority {priority} but Priority scheduling is not enabled.", param="priority")
+    return priority

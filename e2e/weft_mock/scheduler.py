@@ -2,7 +2,8 @@
 
 Continuous batching as vLLM has it: first come, first served admission that waits when the KV pool
 is full; a decode step serves every running sequence; when the pool runs dry the youngest sequence
-gives its blocks back and starts over. Without ``chunk`` a prefill runs alone and decoding pauses
+gives its blocks back and starts over. Under priority scheduling the order is by priority, lower first, then by arrival,
+and the worst of the running sequences gives way. Without ``chunk`` a prefill runs alone and decoding pauses
 (prefill first); with it, up to ``chunk`` prompt tokens ride along with each decode step.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from weft_mock.blocks import BlockPool
+from weft_mock.blocks import Block, BlockPool
 from weft_mock.kv_params import RemoteBlocks
 from weft_mock.ledger import Ledger
 from weft_mock.model import START, fold
@@ -49,6 +50,7 @@ class SchedulerLimits:
     max_sequences: int
     chunk: int | None = None
     recompute_threshold: int = 0
+    by_priority: bool = False
 
 
 class Scheduler:
@@ -73,12 +75,17 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.fetching: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.leaked: list[Block] = []
         self._looked = float("-inf")
         self._describe = describe
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
-        self.waiting.append(sequence)
+        if not self.limits.by_priority:
+            self.waiting.append(sequence)
+            return
+        later = [index for index, other in enumerate(self.waiting) if _rank(other) > _rank(sequence)]
+        self.waiting.insert(later[0] if later else len(self.waiting), sequence)
 
     def admit(self, now: float) -> Admission:
         """Give blocks to waiting sequences in order while they fit."""
@@ -122,17 +129,27 @@ class Scheduler:
             return False
         return sequence.importing or known - sequence.computed > self.limits.recompute_threshold
 
-    def fetched(self, sequence: Sequence, tokens: int, at: float) -> None:
-        """Take a sequence whose first ``tokens`` tokens have their KV here, verified against its own prompt."""
+    def fetched(self, sequence: Sequence, tokens: int, at: float) -> list[Emission]:
+        """Take a sequence whose first ``tokens`` tokens have their KV here, verified against its own prompt.
+
+        With first tokens made elsewhere nothing of the prompt is computed here, and they are returned to be sent.
+        """
         self.fetching.remove(sequence)
         sequence.ready = at
         record = sequence.record
-        have = min(tokens, sequence.prompt_length - 1)
+        have = min(tokens, sequence.prompt_length - (0 if sequence.given else 1))
         if have > sequence.computed:
             record.read = have - sequence.computed
             self._seal(sequence, sequence.computed, have)
             sequence.computed = have
         self.running.append(sequence)
+        emitted: list[Emission] = []
+        for token in sequence.given:
+            sequence.tokens.append(token)
+            emitted.append(self._made(sequence, token, at))
+            if emitted[-1].finish is not None:
+                break
+        return emitted
 
     def drop(self, sequence: Sequence) -> None:
         """Forget a sequence that failed or was cancelled and free its blocks; a second call does nothing."""
@@ -184,14 +201,17 @@ class Scheduler:
             if sequence.missing != 1 or not sequence.blocks:
                 continue
             if len(sequence.blocks) * size < len(sequence.tokens):
-                while not self.pool.free and self.running[-1] is not sequence:
-                    self._preempt(self.running[-1])
+                while not self.pool.free and (worst := self._worst()) is not sequence:
+                    self._preempt(worst)
                 if not self.pool.free:
                     self._preempt(sequence)
                     continue
                 sequence.blocks += self.pool.allocate(1)
             decodes.append(sequence)
         return decodes
+
+    def _worst(self) -> Sequence:
+        return max(self.running, key=_rank) if self.limits.by_priority else self.running[-1]
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -241,7 +261,10 @@ class Scheduler:
             self.pool.seal(block, key=sequence.key(index), state=sequence.states[index])
 
     def _emit(self, sequence: Sequence, now: float) -> Emission:
-        token = sequence.next_token(self.pool.block_size)
+        return self._made(sequence, sequence.next_token(self.pool.block_size), now)
+
+    def _made(self, sequence: Sequence, token: int, now: float) -> Emission:
+        """Count a token that was just added, and end the sequence if it was the last."""
         record, limits = sequence.record, sequence.limits
         record.generated += 1
         reason: Finish | None = None
@@ -252,14 +275,17 @@ class Scheduler:
         elif record.generated >= limits.max_tokens:
             reason = "length"
         if reason is not None:
-            self._end(sequence, now)
+            self._end(sequence, now, keep=sequence.keep_stopped or reason != "stop")
         return Emission(sequence, token, reason)
 
-    def _end(self, sequence: Sequence, now: float) -> None:
+    def _end(self, sequence: Sequence, now: float, *, keep: bool) -> None:
         sequence.live = False
         self.running.remove(sequence)
-        if sequence.keep is None:
+        if sequence.keep is None or not keep:
             self.pool.release(sequence.blocks)
+            return
+        if sequence.keep == "leak":
+            self.leaked += sequence.blocks
             return
         held = self.pool.blocks_for(sequence.computed)
         self.pool.release(sequence.blocks[held:])
@@ -268,3 +294,8 @@ class Scheduler:
         self.pins.add(sequence.request_id, holder=sequence.keep, blocks=kept, ids=ids, now=now)
         sequence.handle = self._describe(sequence.request_id, sequence)
         self.ledger.handles["given"] += 1
+
+
+def _rank(sequence: Sequence) -> tuple[int, float]:
+    """Return the place of a sequence under priority scheduling: the smaller, the earlier."""
+    return sequence.priority, sequence.arrived

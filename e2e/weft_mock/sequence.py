@@ -35,7 +35,9 @@ class Sequence:
 
     ``computed`` tokens have their KV in ``blocks``; a sequence that decodes has exactly one token without.
     ``ready`` is from when on it could run: it came, its KV was read, or it got the blocks it had to wait for.
-    ``keep`` says whose pin its blocks become when it ends well: a prefill's (lease) or a decode's (time to live).
+    ``keep`` says whose pin its blocks become when it ends well: a prefill's (lease) or a decode's (time to live);
+    "leak" that nobody frees them, as stock vLLM does after some wrong parameters. ``keep_stopped`` False: an answer
+    that ends by itself keeps nothing. ``given`` are first tokens another engine made: they are sent as they are.
     """
 
     request_id: str
@@ -47,7 +49,11 @@ class Sequence:
     arrived: float
     salt: int = 0
     variant: int = 0
-    keep: Literal["prefill", "decode"] | None = None
+    sampled: bool = False
+    priority: int = 0
+    keep: Literal["prefill", "decode", "leak"] | None = None
+    keep_stopped: bool = True
+    given: tuple[int, ...] = ()
     source: RemoteBlocks | None = None
     importing: bool = False
     blocks: list[Block] = field(default_factory=list)
@@ -73,6 +79,8 @@ class Sequence:
         arrived: float,
         salt: int = 0,
         variant: int = 0,
+        sampled: bool = False,
+        priority: int = 0,
     ) -> "Sequence":
         """Return a sequence that has computed nothing yet."""
         return cls(
@@ -85,6 +93,8 @@ class Sequence:
             arrived=arrived,
             salt=salt,
             variant=variant,
+            sampled=sampled,
+            priority=priority,
         )
 
     @property
@@ -108,7 +118,9 @@ class Sequence:
             held = START if full == 0 else self.blocks[full - 1].state
             if held is None:
                 raise RuntimeError(f"block {full - 1} of request {self.request_id} was never filled")
-            self.words = generator(self.tokens, held=full * block_size, held_state=held, variant=self.variant)
+            self.words = generator(
+                self.tokens, held=full * block_size, held_state=held, variant=self.variant, sampled=self.sampled
+            )
         limits = self.limits
         token = self.words.next(may_end=not limits.ignore_eos and self.generated >= limits.min_tokens)
         self.tokens.append(token)

@@ -26,7 +26,10 @@ class EngineServer:
         self._api = web.AppRunner(
             api_app(engine), handler_cancellation=True, access_log=None, shutdown_timeout=1.0, keepalive_timeout=75.0
         )
-        self._side = web.AppRunner(side_channel_app(engine), access_log=None, shutdown_timeout=1.0)
+        # A reader leaves a meeting by closing its connection: that must reach the handler.
+        self._side = web.AppRunner(
+            side_channel_app(engine), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+        )
 
     async def start(self) -> tuple[int, int]:
         """Open both ports, start the engine, and return the ports."""
@@ -39,7 +42,8 @@ class EngineServer:
             await runner.setup()
             await web.TCPSite(runner, host, port, backlog=1024).start()
         self.engine.side_channel_port = self._side.addresses[0][1]
-        return self._api.addresses[0][1], self.engine.side_channel_port
+        self.engine.api_port = self._api.addresses[0][1]
+        return self.engine.api_port, self.engine.side_channel_port
 
     async def stop(self) -> None:
         """Fail what still runs and close everything."""
@@ -65,6 +69,7 @@ async def serve(config: EngineConfig, *, drain_seconds: float, faults: Faults) -
         "engine_started",
         extra={
             "engine_id": config.engine_id,
+            "protocol": config.protocol,
             "role": config.role,
             "degree": config.degree,
             "port": port,

@@ -11,18 +11,21 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
+from typing import cast
 
 import aiohttp
 import orjson
 
 from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_from_json
-from weft_mock.kv_params import RemoteBlocks
+from weft_mock.kv_params import RemoteBlocks, handle_json, read_remote
+from weft_mock.meetings import Offer
 
 log = logging.getLogger(__name__)
 
 # A holder answers from memory: one that takes longer than this is gone.
-_TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=2.0)
+_TIMEOUT_SECONDS = 5.0
+_TIMEOUT = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS, connect=2.0)
 
 # Most reads end before the first heartbeat, and need none.
 _GRACE_SECONDS = 0.1
@@ -165,22 +168,55 @@ class SideChannel:
                 log.info("kv_heartbeat_failed", extra={"remote_engine": remote.engine_id, "reason": error.reason})
             await asyncio.sleep(every)
 
+    async def join(self, where: tuple[str, int], key: str, *, own_port: int, patience: float) -> Offer:
+        """Go to a meeting and wait for what the holder offers; leaving early ends the holder's leg.
+
+        Raises:
+            ReadFailedError: the holder refused, its leg ended, or nobody is there.
+        """
+        ask = {"key": key, "reader": self._engine_id, "reader_port": own_port, "patience": patience}
+        limit = aiohttp.ClientTimeout(total=patience + _TIMEOUT_SECONDS, connect=2.0)
+        status, body = await self._send(where, "POST", "/kv/join", ask, limit)
+        if status != 200:
+            raise ReadFailedError(str(body.get("reason", "unreachable")), str(body.get("message", f"status {status}")))
+        tokens = body.get("first_tokens")
+        if not isinstance(tokens, list):
+            raise ReadFailedError("unreachable", f"{where[0]}:{where[1]} is no mock engine")
+        return Offer(read_remote(cast(Mapping[object, object], body)), tuple(tokens))
+
     async def _call(
         self, remote: RemoteBlocks, method: str, path: str, ask: Mapping[str, object] | None
     ) -> tuple[int, dict[str, object]]:
+        return await self._send((remote.host, remote.port), method, path, ask, _TIMEOUT)
+
+    async def _send(
+        self,
+        where: tuple[str, int],
+        method: str,
+        path: str,
+        ask: Mapping[str, object] | None,
+        limit: aiohttp.ClientTimeout,
+    ) -> tuple[int, dict[str, object]]:
         if self._session is None:
             raise ReadFailedError("unreachable", "this engine's side channel is not started")
+        host, port = where
         try:
             async with self._session.request(
                 method,
-                f"http://{_bracketed(remote.host)}:{remote.port}{path}",
+                f"http://{_bracketed(host)}:{port}{path}",
                 data=orjson.dumps(ask) if ask is not None else None,
                 allow_redirects=False,
+                timeout=limit,
             ) as reply:
                 body = orjson.loads(await reply.read())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise ReadFailedError("unreachable", f"{remote.host}:{remote.port} does not answer: {error!r}") from error
+            raise ReadFailedError("unreachable", f"{host}:{port} does not answer: {error!r}") from error
         return reply.status, body if isinstance(body, dict) else {}
+
+
+def offer_json(offer: Offer) -> dict[str, object]:
+    """Return what the holder answers to the reader who came."""
+    return {**handle_json(offer.remote, holder="prefill"), "first_tokens": list(offer.first_tokens)}
 
 
 def _bracketed(host: str) -> str:

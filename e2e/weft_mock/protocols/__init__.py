@@ -1,0 +1,1 @@
+"""What each engine's protocol asks of the two legs of a round, and how its replies look."""
