@@ -129,7 +129,7 @@ def _merged(metric: Metric, dumps: Sequence[Dump]) -> dict[tuple[str, ...], Valu
                     known = children[values] = Buckets(metric.bounds)
                 if isinstance(known, Buckets) and len(known.counts) == len(counts):
                     known.counts = [a + b for a, b in zip(known.counts, counts, strict=True)]
-                    known.total += total
+                    known.total += total or 0.0  # JSON has no NaN
                     for index, exemplar in exemplars.items():
                         known.exemplars.setdefault(int(index), exemplar)
     return children

@@ -157,8 +157,8 @@ class Metrics:
         self.workers = Gauge(
             "weft_router_workers", "Workers this process knows, by role and state", ["role", "state"], merge="max"
         )
-        self.access_lines_dropped = Counter(
-            "weft_router_access_lines_dropped", "Access lines lost because standard error was blocked"
+        self.lines_dropped = Counter(
+            "weft_router_log_lines_dropped", "Log lines lost because nobody read them, or the disk was full"
         )
         self.spans = Counter("weft_router_spans", "Trace spans exported, or dropped", ["outcome"])
         self.tasks = Gauge("weft_router_tasks", "Tasks of the event loop")
