@@ -59,17 +59,51 @@ def transfer_seconds(alpha: float, per_token: float, tokens: float) -> float:
     return alpha + per_token * tokens if tokens > 0 else 0.0
 
 
+def chunk_between(
+    pieces: Sequence[float], batch: float, context: float, chunk_history: float, limit: float, most: int
+) -> tuple[int, int]:
+    """Return between which two the largest chunk lies whose mixed step is within ``limit``, by inverting each piece.
+
+    A piece is a parabola in the chunk; the share of experts that a mixed step reads is all of them for the lower end
+    and none for the upper one, so a dense model has one figure. Rounding may put either end off by a token.
+    """
+    low = float(most)
+    high = float(most)
+    if not limit < math.inf:
+        return most, most
+    for at in range(0, len(pieces), STEP_FIELDS):
+        steep = pieces[at + 5] + pieces[at + 6] * chunk_history + pieces[at + 7]
+        bend = 2.0 * pieces[at + 6]
+        room = limit - (pieces[at] + pieces[at + 1] * batch + pieces[at + 2] * context + pieces[at + 7] * chunk_history)
+        if room < 0:
+            return 0, 0
+        slope = steep + math.sqrt(steep * steep + bend * room)
+        if slope > 0:
+            high = min(high, 2.0 * room / slope)
+        if pieces[at + 3] > 0:
+            room = max(0.0, room - pieces[at + 3])
+            slope = steep + math.sqrt(steep * steep + bend * room)
+            low = min(low, 2.0 * room / slope) if slope > 0 else 0.0
+    return int(min(low, high)), int(high)
+
+
 def largest_chunk(
     pieces: Sequence[float], batch: float, context: float, chunk_history: float, limit: float, most: int
 ) -> int:
     """Return the most prefill tokens, up to ``most``, whose mixed step stays within ``limit`` seconds; 0 when none do.
 
-    Bisection: a step never gets faster by a longer chunk.
+    Bisection between two ends that the inverted pieces give, or between all that is allowed where these are off: a step
+    never gets faster by a longer chunk.
     """
-    if step_seconds(pieces, batch, context, 1.0, chunk_history) > limit:
-        return 0
-    low = 1
-    high = most
+    low, high = chunk_between(pieces, batch, context, chunk_history, limit, most)
+    if low < 1 or step_seconds(pieces, batch, context, float(low), chunk_history) > limit:
+        if step_seconds(pieces, batch, context, 1.0, chunk_history) > limit:
+            return 0
+        high = max(1, low if low > high else high)
+        low = 1
+    high = max(high, low)
+    if high < most and step_seconds(pieces, batch, context, float(high + 1), chunk_history) <= limit:
+        high = most
     while low < high:
         middle = (low + high + 1) // 2
         if step_seconds(pieces, batch, context, float(middle), chunk_history) <= limit:
@@ -80,19 +114,33 @@ def largest_chunk(
 
 
 def chunked_seconds(
-    pieces: Sequence[float], batch: float, context: float, history: float, tokens: float, limit: float, most: int
+    pieces: Sequence[float],
+    batch: float,
+    context: float,
+    history: float,
+    tokens: float,
+    limit: float,
+    most: int,
+    least: int = 1,
+    overhead: float = 0.0,
 ) -> float:
     """Return the seconds of prefilling ``tokens`` after ``history`` cached ones in chunks beside a decoding batch.
 
-    The chunks are the longest, up to ``most``, that keep every step within ``limit`` seconds; infinite when none does.
-    The batch is taken as it is now, and all chunks at the mean of what their sequence will hold.
+    The chunks are the longest, up to ``most``, that keep every step within ``limit`` seconds, but no shorter than
+    ``least``; infinite when not even one token keeps it. Each chunk but the last costs ``overhead`` seconds more. The
+    batch is taken as it is now, and all chunks at the mean of what their sequence will hold.
     """
     if tokens <= 0:
         return 0.0
     held = history + tokens / 2
+    if tokens <= most and tokens == math.floor(tokens):  # the common case: all of it rides along with one step
+        seconds = step_seconds(pieces, batch, context, tokens, held)
+        if seconds <= limit:
+            return seconds
     chunk = largest_chunk(pieces, batch, context, held, limit, most)
     if chunk == 0:
         return math.inf
+    chunk = max(chunk, least)
     whole = tokens // chunk
     seconds = 0.0
     if whole > 0:
@@ -100,4 +148,5 @@ def chunked_seconds(
     rest = tokens - whole * chunk
     if rest > 0:
         seconds += step_seconds(pieces, batch, context, rest, held)
-    return seconds
+        return seconds + overhead * whole
+    return seconds + overhead * (whole - 1)

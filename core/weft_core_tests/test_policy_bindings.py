@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from weft_core.policies.codes import KV_AWARE, KV_HEADROOM, LEAST_REQUESTS, PREFIX_AWARE, ROUND_ROBIN
 from weft_core.policies.decide_binding import bind
+from weft_core.policies.kv_headroom import headroom
 
 CODES = st.sampled_from([KV_HEADROOM, PREFIX_AWARE, KV_AWARE, LEAST_REQUESTS, ROUND_ROBIN])
 
@@ -30,6 +31,7 @@ def test_headroom_worked_by_hand() -> None:
     assert choose(KV_HEADROOM, 100, [500, 500], sessions=[1, 1]) == 0
     assert choose(KV_HEADROOM, 501, [500, 400]) == -1
     assert choose(KV_HEADROOM, 1, []) == -1
+    assert choose(KV_HEADROOM, 100, [500, 600], capacity=[1000, 4000]) == 0  # 40 % stay free against 12.5 %
 
 
 def test_prefix_aware_worked_by_hand() -> None:
@@ -69,13 +71,23 @@ def test_a_bound_worker_has_room_and_the_rules_best_figure(
         return
     assert chosen in roomy
     if code == KV_HEADROOM:
-        assert free[chosen] == max(free[i] for i in roomy)
+        assert headroom(need, free[chosen], capacity[chosen]) == max(
+            headroom(need, free[i], capacity[i]) for i in roomy
+        )
     elif code == PREFIX_AWARE:
         assert hits[chosen] == max(hits[i] for i in roomy)
     elif code == LEAST_REQUESTS:
         assert load[chosen] == min(load[i] for i in roomy)
     elif code == ROUND_ROBIN:
         assert chosen == min(roomy, key=lambda i: (i - cursor) % len(free))
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 10**6))
+def test_among_like_workers_headroom_is_the_order_of_free_tokens(rows: list[tuple[int, int]], need: int) -> None:
+    free, sessions = [float(f) for f, _ in rows], [float(s) for _, s in rows]
+    roomy = [i for i in range(len(rows)) if free[i] >= need]
+    expected = min(roomy, key=lambda i: (-free[i], sessions[i], i)) if roomy else -1
+    assert choose(KV_HEADROOM, need, free, capacity=[1e7] * len(rows), sessions=sessions) == expected
 
 
 @given(st.integers(1, 7), st.integers(1, 40))

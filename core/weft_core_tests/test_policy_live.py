@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from weft_core.analytic import derive_profile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_core.policies.catalogue import POLICIES
-from weft_core.policies.live import Binding, Routing, prefill_seconds, queue_seconds
+from weft_core.policies.catalogue import MODES, POLICIES
+from weft_core.policies.live import Routing, prefill_seconds, queue_seconds
+from weft_core.policies.live_binding import Binding
 from weft_core.policies.parameter import PolicyError
+from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import (
     BindingView,
     Circumstances,
@@ -69,8 +71,8 @@ def test_a_first_round_reads_no_history() -> None:
 
 
 def test_windows_without_samples_have_slack() -> None:
-    assert decide(rule(), [prefill("a"), prefill("b", ttft=None)], decode()) == Decision("b", "ttft-slack")
-    assert decide(rule(), [prefill("a")], decode(itl=None)) == Decision(None, "itl-slack")
+    assert decide(rule(), [prefill("a"), prefill("b", ttft=None)], decode()).short == ("b", "ttft-slack")
+    assert decide(rule(), [prefill("a")], decode(itl=None)).short == (None, "itl-slack")
 
 
 def test_the_mode_of_weft_and_the_running_sessions_count() -> None:
@@ -79,7 +81,7 @@ def test_the_mode_of_weft_and_the_running_sessions_count() -> None:
     assert decide(rule("weft"), workers, decode(gaps=3)).reason == "remote-cheaper"
     assert decide(rule("weft", interference=0), workers, decode(gaps=3)).reason == "local-whole"
     assert decide(rule("weft", mode="remote-jsq"), workers, decode()).reason == "shortest-finish"
-    assert decide(rule("weft", mode="imd"), workers, decode()).reason == "remote-cheaper"  # chunks are not on offer
+    assert decide(rule("weft", mode="imd"), workers, decode()).reason == "local-whole"  # without slices it is ia
 
 
 def test_what_else_is_known_of_a_task_reaches_the_rules() -> None:
@@ -87,7 +89,7 @@ def test_what_else_is_known_of_a_task_reaches_the_rules() -> None:
     routing = rule("fixed-x", x=1.0)
     assert decide(routing, workers, decode()).reason == "first-round"
     later = routing.decide(TASK, decode=decode(), prefill=workers, order=[], known=Circumstances(later=True))
-    assert later == Decision(None, "share")
+    assert later.short == (None, "share")
     hot = Circumstances(cached={"b": 700})
     costly = rule("latency-cost").decide(PrefillTask(0, 9), decode=decode(gaps=9), prefill=workers, order=[], known=hot)
     assert costly.remote == "b"
@@ -101,7 +103,7 @@ def test_a_degree_the_profile_does_not_know_never_stops_a_decision(policy: str) 
     found = decide(rule(policy), workers, decode())
     assert found.remote in (None, "a", "b")
     if policy in ("weft", "ampd", "remote-jsq", "ppd", "fixed-x"):
-        assert found == Decision("b", "profile-incomplete", found.costs)
+        assert found.short == ("b", "profile-incomplete")
     assert math.isnan(prefill_seconds(TASK, degree=8, profile=PROFILE))
     assert math.isnan(queue_seconds(QUEUE, degree=8, profile=PROFILE))
 
@@ -178,3 +180,62 @@ def test_a_worker_of_another_pool_is_predicted_by_its_own_profile() -> None:
     assert compute <= found.costs["fast"] <= compute + moved + 1e-9
     again = mixed.decide(TASK, decode=decode(), prefill=views, order=(0, 1))
     assert again.costs == found.costs
+
+
+def test_a_decision_tells_its_alternatives_and_what_it_expects() -> None:
+    workers = [prefill("a", queue=(PrefillTask(0, 500),)), prefill("b", queue=QUEUE)]
+    here = decode(queue=(PrefillTask(0, 3000),), gaps=2)
+    found = rule("weft", mode="ia").decide(TASK, decode=here, prefill=workers, known=Circumstances(waited_s=0.25))
+    told = {option.option: option for option in found.alternatives()}
+    assert list(told) == ["local", "a", "b"]
+    assert told["local"].ttft_s == pytest.approx(0.25 + 3.0 + 1.0)
+    assert told["a"].ttft_s == pytest.approx(0.25 + 0.5 + 1.0 + 0.2)
+    assert told["b"].ttft_s == pytest.approx(0.25 + 2.0 + 1.0 + 0.2)
+    assert (found.remote, found.ttft_s) == ("a", told["a"].ttft_s)
+    assert told["local"].itl_cost > 0.5
+    assert told["a"].itl_cost == 0.0
+    assert told["a"].cost < told["local"].cost
+    assert found.evidence is not None
+    assert found.evidence.best_ttft() == found.ttft_s
+    assert found.evidence.hedge("a", (0.0, 0.1)) is None  # nobody else would make it
+    assert rule().decide(TASK, decode=decode(), prefill=workers).alternatives()[1].option == "a"
+    assert Decision(None, "degraded").alternatives() == ()
+    assert Decision(None, "degraded").costs == {}
+
+
+views_ = st.builds(
+    PrefillWorkerView, st.sampled_from(["a", "b", "c"]), st.sampled_from([1, 2, 8]), st.floats(0, 4), st.integers(0, 9),
+    st.one_of(st.none(), st.floats(0, 4)), st.floats(0, 1), st.floats(0, 9), st.sampled_from(["", "fast"]),
+    st.booleans(), st.integers(0, 30), st.integers(0, 9000), st.floats(0, 3000), st.floats(0, 1e6),
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from(sorted(POLICIES)), st.sampled_from(sorted(MODES)),
+    st.lists(st.lists(views_, max_size=4), max_size=5), st.booleans(),
+)  # fmt: skip
+def test_what_is_kept_between_decisions_changes_none(
+    policy: str, mode: str, rounds: list[list[PrefillWorkerView]], sliceable: bool
+) -> None:
+    fast = replace(PROFILE, gpu="fast")
+
+    def fresh() -> Routing:
+        return Routing(
+            policy, mode=mode, overrides={}, profile=PROFILE, slo=SLO, pools={"fast": fast}, slicing=Slicing()
+        )
+
+    kept = fresh()
+    known = Circumstances(later=True, cached={"a": 3}, sliceable=sliceable)
+    before: tuple[PrefillWorkerView, ...] = ()
+    for views in rounds:
+        # every other view is the object of the last time, as long as nothing changed
+        mixed = tuple(before[i] if i < len(before) and i % 2 else view for i, view in enumerate(views))
+        order = range(len(mixed))
+        mine, theirs = (
+            one.decide(TASK, decode=decode(gaps=2), prefill=mixed, order=order, now=9.0, known=known)
+            for one in (kept, fresh())
+        )
+        assert (mine.short, mine.chunked) == (theirs.short, theirs.chunked)
+        assert mine.ttft_s == theirs.ttft_s or math.isnan(mine.ttft_s)
+        assert mine.costs == theirs.costs
+        before = mixed

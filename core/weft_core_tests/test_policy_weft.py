@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_core.policies.finish import overlapped_finish
 from weft_core.policies.weft import PARAMS, chance_over, stall_cost
 from weft_core_tests.vectors import (
     INFINITE,
@@ -114,6 +115,9 @@ def test_the_choice_costs_least_among_the_options_of_its_mode(
         assert not there
     else:
         assert options[found.choice] <= min(options.values()) + 1e-9
+    finishes = [overlapped_finish(worker, 0) for worker in there]
+    if found.choice >= 0:
+        assert found.choice == finishes.index(min(finishes))
     if mode == "remote-jsq":
         assert found.choice >= 0 or not there
         assert -1 not in options

@@ -35,6 +35,7 @@ from weft_core.policies import (
 FUNCTIONS: tuple[Callable[..., object], ...] = (
     finish.printed_finish,
     finish.overlapped_finish,
+    finish.first_overlapped,
     finish.shortest_queue,
     finish.first_to_finish,
     finish.offload,
@@ -58,6 +59,7 @@ FUNCTIONS: tuple[Callable[..., object], ...] = (
     latency_cost.local_cost,
     latency_cost.route_latency_cost,
     decide.decide,
+    kv_headroom.headroom,
     kv_headroom.bind_kv_headroom,
     prefix_aware.bind_prefix_aware,
     kv_aware.bind_kv_aware,

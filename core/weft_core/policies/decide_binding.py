@@ -26,11 +26,11 @@ def bind(
     running or waiting. ``cursor`` is the place where ``round-robin`` goes on; the caller sets it to chosen + 1.
     """
     if code == PREFIX_AWARE:
-        return bind_prefix_aware(need, kv_free, sessions, prefix_hit)
+        return bind_prefix_aware(need, kv_free, kv_capacity, sessions, prefix_hit)
     if code == KV_AWARE:
         return bind_kv_aware(need, kv_free, kv_capacity, prefix_hit)
     if code == LEAST_REQUESTS:
         return bind_least_requests(need, kv_free, sessions, load)
     if code == ROUND_ROBIN:
         return bind_round_robin(need, kv_free, cursor)
-    return bind_kv_headroom(need, kv_free, sessions)
+    return bind_kv_headroom(need, kv_free, kv_capacity, sessions)

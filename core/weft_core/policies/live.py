@@ -2,45 +2,66 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from weft_core.cost import CostProfile, CostProfileError, TransferCost
-from weft_core.policies.catalogue import BINDINGS, POLICIES, REASONS, BindingName, ModeName, parameters
-from weft_core.policies.codes import ROUND_ROBIN
+from weft_core.cost import CostProfile
+from weft_core.policies.catalogue import MODES, POLICIES, REASONS, BindingName, ModeName, parameters
+from weft_core.policies.codes import AMPD, LATENCY_COST, WEFT
 from weft_core.policies.decide import decide
-from weft_core.policies.decide_binding import bind
+from weft_core.policies.early_rejection import predicted_ttft
 from weft_core.policies.features import LOCAL
-from weft_core.policies.parameter import PolicyError
+from weft_core.policies.features import REMOTE_SIZE as SIZE
+from weft_core.policies.finish import overlapped_finish
+from weft_core.policies.fleet import Engine, Fleet, prefill_pieces
+from weft_core.policies.hedge import NO_HEDGE, hedge
+from weft_core.policies.slices import Slicing, next_slice
 from weft_core.policies.snapshot import (
-    BindingView,
+    Alternative,
     Circumstances,
     Decision,
     DecodeWorkerView,
     PrefillTask,
     PrefillWorkerView,
 )
+from weft_core.policies.weft import IA, IMD, MODE, WHOLE_OR_CHUNKED, stall_cost
+from weft_core.policies.weft import PARAMS as WEFT_PARAMS
 from weft_core.slo import Slo
-from weft_core.transfers import transfer_between
+from weft_core.timing import prefill_seconds as seconds_of
+from weft_core.timing import step_seconds
 
 ALONE = Circumstances()
 
-LIVE_MODES: tuple[ModeName, ...] = ("ia", "remote-jsq")
-"""Modes of ``weft`` that the router can run: it hands whole prompts to stock engines, so chunks are not on offer."""
-LIVE_MODE: ModeName = "ia"
-LIVE_BINDINGS: tuple[BindingName, ...] = ("kv-headroom", "least-requests", "round-robin")
-"""Bindings that the router can feed: it does not know yet what the prefix caches of decode workers hold."""
+LIVE_MODES: tuple[ModeName, ...] = ("imd", "whole-or-chunked", "ia", "remote-jsq")
+"""Modes of ``weft`` that the router runs; where a prompt cannot be sliced, ``imd`` decides as ``ia`` does."""
+LIVE_MODE: ModeName = "imd"
+LIVE_BINDINGS: tuple[BindingName, ...] = ("kv-headroom", "prefix-aware", "kv-aware", "least-requests", "round-robin")
+"""Bindings that the router feeds."""
+
+MOST_FLEETS = 256
+"""Decode workers that one process asks for at most before it begins to forget; each takes some kilobytes."""
+
+Vectors = tuple[tuple[float, ...], tuple[float, ...], list[float]]
 
 
 def prefill_seconds(task: PrefillTask, *, degree: int, profile: CostProfile) -> float:
     """Return T_pre of a task, NaN when the profile does not know the degree."""
-    try:
-        return profile.t_pre(history=task.history, increment=task.increment, degree=degree)
-    except CostProfileError:
-        return math.nan
+    pieces = prefill_pieces(profile, degree)
+    return math.nan if pieces is None else seconds_of(pieces, task.history, task.increment)
 
 
 def queue_seconds(queue: Iterable[PrefillTask], *, degree: int, profile: CostProfile) -> float:
     """Return the queuing term of AMPD's Eq. (1) and (2): sum of T_pre over a prefill queue; NaN without the degree."""
     return sum((prefill_seconds(task, degree=degree, profile=profile) for task in queue), 0.0)
+
+
+class _Home:
+    """One decode worker: what its engine takes, and the workers that may prefill for it."""
+
+    __slots__ = ("engine", "fleet")
+
+    def __init__(self, engine: Engine, fleet: Fleet) -> None:
+        self.engine = engine
+        self.fleet = fleet
 
 
 class Routing:
@@ -55,18 +76,38 @@ class Routing:
         profile: CostProfile,
         slo: Slo,
         pools: Mapping[str, CostProfile] | None = None,
+        slicing: Slicing | None = None,
     ) -> None:
         """Look the rule up; ``profile`` is the decode worker's, ``pools`` has those of pools that differ from it.
+
+        ``slicing`` None says that this engine's local prefills are never sliced.
 
         Raises:
             PolicyError: there is no such policy, mode or parameter, or a value is out of range.
         """
         self._params = parameters(policy, mode, overrides)
-        self._code = POLICIES[policy].code
+        self._code = code = POLICIES[policy].code
         self._profile = profile
         self._pools = pools or {}
-        self._links: dict[tuple[int, int, str], tuple[TransferCost, TransferCost]] = {}
         self._slo = slo
+        self._homes: dict[tuple[str, int, str], _Home] = {}
+        mode_code = MODES[mode] if code == WEFT else IA
+        sliced = code == WEFT and mode_code in (IMD, WHOLE_OR_CHUNKED)
+        self._slicing = slicing if sliced else None
+        self._unsliced = self._params
+        if code == WEFT and mode_code == IMD:
+            self._unsliced = (*self._params[:MODE], float(IA), *self._params[MODE + 1 :])
+        # What no rule reads is not worked out: a decision is on every request's path.
+        whole_local = code == WEFT and mode_code in (WHOLE_OR_CHUNKED, IA)
+        self._reads_whole = whole_local or code == AMPD
+        self._reads_step = whole_local or code == LATENCY_COST
+        self._weighs_whole = code == WEFT and mode_code == IMD  # where it cannot slice
+        self._reads_cached = code == LATENCY_COST
+
+    @property
+    def slo(self) -> Slo:
+        """Return the SLO that it decides by."""
+        return self._slo
 
     def decide(
         self,
@@ -74,141 +115,155 @@ class Routing:
         *,
         decode: DecodeWorkerView,
         prefill: Sequence[PrefillWorkerView],
-        order: Sequence[int],
+        order: Sequence[int] = (),
         uniform: float = 0.0,
         now: float = 0.0,
         known: Circumstances = ALONE,
     ) -> Decision:
         """Decide where a prefill runs.
 
-        ``order`` is a random permutation of the prefill workers' places and ``uniform`` a random number in [0, 1), both
-        drawn by the caller; ``now`` is the clock of the views' ``used_at``. Where the profile lacks a figure that the
-        rule needs, the shortest queue by number of tasks is taken (reason ``profile-incomplete``).
+        ``order`` is a random permutation of the prefill workers' places (none: as they come) and ``uniform`` a random
+        number in [0, 1), both drawn by the caller; ``now`` is the clock of the views' ``used_at``. Where the profile
+        lacks a figure that the rule needs, the shortest queue by number of tasks is taken (reason
+        ``profile-incomplete``). The same views, as a tuple, are cheapest to decide over.
         """
-        workers = len(prefill)
-        costs = [0.0] * (workers + 1)
-        choice, reason = decide(
-            self._code,
-            self._task(task, known, uniform),
-            self._local(task, decode),
-            self._remote(task, decode.degree, prefill, now, known.cached),
-            workers,
-            order,
-            self._params,
-            decode.gap_sums,
-            decode.gap_counts,
-            costs,
-        )
-        estimated = {prefill[i - 1].worker if i else "local": cost for i, cost in enumerate(costs) if cost == cost}
-        remote = None if choice == LOCAL else prefill[choice].worker
-        return Decision(remote=remote, reason=REASONS[reason], costs=estimated)
+        views = prefill if type(prefill) is tuple else tuple(prefill)
+        asked = Asked(self, task, decode, views, order or range(len(views)), uniform, now, known)
+        sliced = self._slicing is not None and known.sliceable
+        vectors = self._vectors(asked, sliced=sliced, all_of_it=False)
+        choice, reason = self._ask(vectors, asked, sliced, [math.nan] * (len(views) + 1))
+        waited = known.waited_s
+        if choice != LOCAL:
+            finish = overlapped_finish(vectors[2], choice * SIZE)
+            return Decision(views[choice].worker, REASONS[reason], False, waited + finish, asked)
+        name = REASONS[reason]
+        chunked = sliced and name != "local-whole"
+        local = vectors[1]
+        if chunked:
+            finish = local[2] + local[3]
+        else:
+            whole = local[1]
+            if whole != whole:
+                whole = self._home(decode).engine.whole(task.history, task.increment)
+            finish = local[0] + whole
+        return Decision(None, name, chunked, waited + finish, asked)
 
-    def _task(self, task: PrefillTask, known: Circumstances, uniform: float) -> tuple[float, ...]:
-        return (
-            task.history, task.increment, known.waited_s, self._slo.ttft_s, self._slo.itl_s,
-            1.0 if known.later else 0.0, known.answer, known.rate, uniform, known.priority,
+    def next_slice(self, *, at: int, remaining: int, decode: DecodeWorkerView) -> int | None:
+        """Return how many tokens after the first ``at`` the next slice has; None: the rest goes with the request."""
+        slicing, engine = self._slicing, self._home(decode).engine
+        if slicing is None or not engine.steps:
+            return None
+        itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._slo.itl_s
+        batch = float(decode.batch)
+        tokens = next_slice(
+            engine.steps, batch, float(decode.context), at, remaining, slicing.limit(itl, batch), slicing.most,
+            engine.least, slicing.block,
+        )  # fmt: skip
+        return None if tokens >= remaining else tokens
+
+    def _ask(self, vectors: Vectors, asked: "Asked", sliced: bool, costs: list[float]) -> tuple[int, int]:
+        task, local, remote = vectors
+        decode = asked.decode
+        return decide(
+            self._code, task, local, remote, len(asked.prefill), asked.order,
+            self._params if sliced else self._unsliced, decode.gap_sums, decode.gap_counts, costs,
         )  # fmt: skip
 
-    def _local(self, task: PrefillTask, decode: DecodeWorkerView) -> tuple[float, ...]:
-        """Return the decode worker's figures; a stock engine runs its prefills whole, so chunks never end."""
-        try:
-            step = self._profile.t_dec(batch=decode.batch, context=decode.context, degree=decode.degree)
-        except CostProfileError:
-            step = math.nan
-        whole = prefill_seconds(task, degree=decode.degree, profile=self._profile)
-        itl = math.nan if decode.windowed_itl is None else decode.windowed_itl
-        return (
-            decode.queue_s, whole, math.inf, math.inf, itl, decode.batch, decode.context, step,
+    def _vectors(self, asked: "Asked", *, sliced: bool, all_of_it: bool) -> Vectors:
+        """Return task, local and remote figures; ``all_of_it`` also those that the rule does not read."""
+        _, task, decode, views, _, uniform, now, known = asked
+        home = self._home(decode)
+        engine, history, increment = home.engine, task.history, task.increment
+        of_task = (
+            history, increment, known.waited_s, self._slo.ttft_s, self._slo.itl_s, 1.0 if known.later else 0.0,
+            known.answer, known.rate, uniform, known.priority,
+        )  # fmt: skip
+        batch, context = decode.batch, decode.context
+        step = whole = math.nan
+        queue = chunked = math.inf
+        weighs = all_of_it or (self._weighs_whole and not sliced)
+        if self._reads_step or weighs:
+            step = step_seconds(engine.steps, batch, context) if engine.steps else math.nan
+        if self._reads_whole or weighs:
+            whole = engine.whole(history, increment)
+        if sliced:
+            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._slo.itl_s
+            queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl)
+            chunked = engine.chunked(batch, context, history, increment, itl)
+        windowed = decode.windowed_itl
+        here = (
+            decode.queue_s, whole, queue, chunked, math.nan if windowed is None else windowed, batch, context, step,
             decode.kv_capacity - decode.kv_used, decode.queued,
         )  # fmt: skip
+        cached = known.cached if self._reads_cached else None
+        return of_task, here, home.fleet.write(task, views, sliced=sliced, cached=cached, now=now)
 
-    def _remote(
-        self,
-        task: PrefillTask,
-        local_degree: int,
-        prefill: Sequence[PrefillWorkerView],
-        now: float,
-        cached: Mapping[str, int],
-    ) -> list[float]:
-        of_kind: dict[tuple[int, str], tuple[float, float, float, float]] = {}
-        remote: list[float] = []
-        for view in prefill:
-            kind = view.degree, view.pool
-            known = of_kind.get(kind)
-            if known is None:
-                known = of_kind[kind] = self._kind(task, local_degree, view)
-            own, read, back, rate = known
-            windowed = view.windowed_ttft
-            remote += (
-                view.queue_s, own, read, back, math.nan if windowed is None else windowed, view.queued,
-                cached.get(view.worker, 0) if cached else 0, view.kv_use, now - view.used_at, rate,
+    def _home(self, decode: DecodeWorkerView) -> _Home:
+        key = decode.worker, decode.degree, decode.pool
+        home = self._homes.get(key)
+        if home is None:
+            if len(self._homes) >= MOST_FLEETS:
+                self._homes.clear()
+            profile = self._pools.get(decode.pool, self._profile)
+            fleet = Fleet(
+                profile, decode.degree, pools=self._pools, fallback=self._profile, slicing=self._slicing,
+                itl_slo=self._slo.itl_s,
             )  # fmt: skip
-        return remote
-
-    def _kind(self, task: PrefillTask, local: int, view: PrefillWorkerView) -> tuple[float, float, float, float]:
-        """Return T_pre of the task on a worker, T_kv of its history there and of its increment back, and the rate."""
-        profile = self._pools.get(view.pool, self._profile)
-        own = prefill_seconds(task, degree=view.degree, profile=profile)
-        try:
-            if profile is self._profile:
-                read = profile.t_kv(task.history, source=local, destination=view.degree)
-                back = profile.t_kv(task.increment, source=view.degree, destination=local)
-            else:
-                there, home = self._between(local, view, profile)
-                read, back = there.seconds(task.history), home.seconds(task.increment)
-        except CostProfileError:
-            return own, math.nan, math.nan, math.nan
-        moved = self._profile.kv_bytes_per_token * task.increment
-        return own, read, back, moved / back if back > 0 else math.inf
-
-    def _between(self, local: int, view: PrefillWorkerView, profile: CostProfile) -> tuple[TransferCost, TransferCost]:
-        """Return T_kv from the decode worker to a worker of another pool, and from there; worked out once."""
-        key = local, view.degree, view.pool
-        if key not in self._links:
-            own, degree = self._profile, view.degree
-            self._links[key] = (
-                transfer_between(own, profile, source_degree=local, destination_degree=degree, link="inter-node"),
-                transfer_between(profile, own, source_degree=degree, destination_degree=local, link="inter-node"),
-            )
-        return self._links[key]
+            home = self._homes[key] = _Home(Engine(profile, decode.degree, self._slicing), fleet)
+        return home
 
 
-class Binding:
-    """The binding rule of a service; remembers whose turn it is."""
+class Asked(NamedTuple):
+    """What a decision was made from, so that it can be explained when somebody asks."""
 
-    def __init__(self, name: str) -> None:
-        """Look the rule up.
+    routing: Routing
+    task: PrefillTask
+    decode: DecodeWorkerView
+    prefill: tuple[PrefillWorkerView, ...]
+    order: Sequence[int]
+    uniform: float
+    now: float
+    known: Circumstances
 
-        Raises:
-            PolicyError: there is no such binding.
-        """
-        rule = BINDINGS.get(name)
-        if rule is None:
-            raise PolicyError(f"binding: {name!r} is not one of {', '.join(BINDINGS)}")
-        self._code = rule.code
-        self._last = ""
+    def costs(self) -> Mapping[str, float]:
+        """Return what the rule estimated for each option."""
+        _, costs = self._again()
+        names = ("local", *(view.worker for view in self.prefill))
+        return {name: cost for name, cost in zip(names, costs, strict=True) if cost == cost}
 
-    def choose(
-        self, workers: Sequence[BindingView], *, need: int, prefix_hit: Mapping[str, int] | None = None
-    ) -> str | None:
-        """Return the decode worker of a session that needs ``need`` tokens, None when none has room.
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return every option with its predicted TTFT, its price for others' ITL, and the rule's own cost."""
+        (_, local, remote), costs = self._again()
+        routing, waited = self.routing, self.known.waited_s
+        params = routing._params if routing._code == WEFT else WEFT_PARAMS
+        rise = stall_cost(
+            local[1], local[7], routing.slo.itl_s, params, self.decode.gap_sums, self.decode.gap_counts
+        )  # fmt: skip
+        found = [Alternative("local", waited + local[0] + local[1], rise, costs[0])]
+        if local[3] < math.inf:
+            found.append(Alternative("local-chunked", waited + local[2] + local[3], 0.0, costs[0]))
+        for i, view in enumerate(self.prefill):
+            found.append(Alternative(view.worker, waited + overlapped_finish(remote, i * SIZE), 0.0, costs[1 + i]))
+        return tuple(found)
 
-        Ties go to the first name; ``round-robin`` goes by name, on from the last chosen one, whoever joins or leaves.
-        """
-        ordered = sorted(workers, key=lambda view: view.worker)
-        hits = prefix_hit or {}
-        cursor = sum(view.worker <= self._last for view in ordered) if self._code == ROUND_ROBIN else 0
-        chosen = bind(
-            self._code,
-            need,
-            [view.kv_capacity - view.kv_used for view in ordered],
-            [view.kv_capacity for view in ordered],
-            [view.sessions for view in ordered],
-            [hits.get(view.worker, 0) for view in ordered],
-            [view.load for view in ordered],
-            cursor,
-        )
-        if chosen < 0:
+    def hedge(self, choice: str | None, params: Sequence[float]) -> str | None:
+        """Return the option to race against the choice ("local" or a worker), None for none."""
+        (task, local, remote), _ = self._again()
+        place = next((i for i, view in enumerate(self.prefill) if view.worker == choice), LOCAL)
+        second = hedge(place, task, local, remote, len(self.prefill), params)
+        if second == NO_HEDGE:
             return None
-        self._last = ordered[chosen].worker
-        return self._last
+        return "local" if second == LOCAL else self.prefill[second].worker
+
+    def best_ttft(self) -> float:
+        """Return the least TTFT that any option promises."""
+        (task, local, remote), _ = self._again()
+        return predicted_ttft(task, local, remote, len(self.prefill))
+
+    def _again(self) -> tuple[Vectors, list[float]]:
+        routing = self.routing
+        sliced = routing._slicing is not None and self.known.sliceable
+        vectors = routing._vectors(self, sliced=sliced, all_of_it=True)
+        costs = [math.nan] * (len(self.prefill) + 1)
+        routing._ask(vectors, self, sliced, costs)
+        return vectors, costs

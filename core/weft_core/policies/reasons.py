@@ -22,6 +22,7 @@ QUEUE_FULL = 18
 SCORE = 19
 LOW_SCORE = 20
 DEGRADED = 21
+PREDICTIONS_WRONG = 22
 
 REASONS: tuple[str, ...] = (
     "no-prefill-worker",
@@ -46,6 +47,7 @@ REASONS: tuple[str, ...] = (
     "score",
     "low-score",
     "degraded",
+    "predictions-wrong",
 )
 """Names in the order of their numbers."""
 
@@ -72,4 +74,5 @@ MEANINGS: tuple[str, ...] = (
     "the weighted score is high enough for a prefill worker",
     "the weighted score is too low for a prefill worker",
     "a low-priority task keeps off busy prefill workers",
+    "predicted times proved wrong lately, so the prefill worker with the shortest queue was taken",
 )

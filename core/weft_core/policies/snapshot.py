@@ -1,11 +1,16 @@
-"""What a router knows when it decides: tasks and workers as frozen values, and the decision it gets back.
+"""What a router knows when it decides: tasks and workers as values that never change, and the decision it gets back.
 
-Lengths are tokens, times are seconds, NaN says "not known". A snapshot holds no references to live state.
+Lengths are tokens, times are seconds, NaN says "not known". A snapshot holds no references to live state. What is made
+for every request is a named tuple, which is made in a fifth of a frozen dataclass's time.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +21,13 @@ class PrefillTask:
     increment: int
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(NamedTuple):
     """What else is known of a task.
 
     ``waited_s`` since the round came, ``later`` that it is not the session's first, ``answer`` the expected tokens of
     its answer, ``rate`` the rounds per second of the whole service, ``cached`` the tokens of this prompt that prefill
-    workers may hold, by their names.
+    workers may hold, by their names; ``sliceable`` whether a local prefill can be run in slices: its exact token ids
+    are known and the engine's adapter can send them.
     """
 
     waited_s: float = 0.0
@@ -30,16 +35,20 @@ class Circumstances:
     answer: float = math.nan
     rate: float = math.nan
     priority: int = 0
-    cached: Mapping[str, int] = field(default_factory=dict)
+    cached: Mapping[str, int] = NOTHING
+    sliceable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillWorkerView:
-    """A prefill worker as the router sees it.
+    """A worker that may prefill, as the router sees it.
 
     ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
     mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
     this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool.
+
+    A worker of a symmetric layout ``decodes``, too: ``batch`` sequences of ``context`` tokens now; ``queue_tokens`` are
+    those still to prefill there and ``queue_work`` the same, each times what its sequence holds on average meanwhile.
     """
 
     worker: str
@@ -50,15 +59,22 @@ class PrefillWorkerView:
     kv_use: float = math.nan
     used_at: float = -math.inf
     pool: str = ""
+    decodes: bool = False
+    batch: int = 0
+    context: int = 0
+    queue_tokens: float = 0.0
+    queue_work: float = 0.0
+    itl_slo: float = math.nan
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeWorkerView:
+class DecodeWorkerView(NamedTuple):
     """The bound decode worker as the router sees it; ``queue_s`` and ``queued`` are its own local prefills.
 
     ``windowed_itl`` is the mean ITL of the statistics window, None without a sample; ``context`` the tokens of the
     sequences decoding now. ``gap_sums`` and ``gap_counts`` hold, for each of their sessions, the seconds (or, for a P95
-    or largest-gap SLO, the number over the SLO) and the number of its gaps between tokens so far.
+    or largest-gap SLO, the number over the SLO) and the number of its gaps between tokens so far. ``queue_tokens`` and
+    ``queue_work`` say of the local prefills what they say of a prefill worker's; ``itl_slo`` is the strictest ITL SLO
+    among those decoding, NaN for the service's; ``pool`` its GPU pool, empty for the one that routes.
     """
 
     worker: str
@@ -72,6 +88,10 @@ class DecodeWorkerView:
     context: int
     gap_sums: Sequence[float] = ()
     gap_counts: Sequence[float] = ()
+    queue_tokens: float = 0.0
+    queue_work: float = 0.0
+    itl_slo: float = math.nan
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +105,62 @@ class BindingView:
     load: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Alternative(NamedTuple):
+    """One option of a decision: ``local`` (whole), ``local-chunked``, or a worker's name.
+
+    ``ttft_s`` is the TTFT predicted for it, from the round's arrival; ``itl_cost`` by how much it raises the expected
+    number of sessions that miss their ITL; ``cost`` the rule's own figure, NaN where it made none.
+    """
+
+    option: str
+    ttft_s: float
+    itl_cost: float
+    cost: float
+
+
+class Evidence(Protocol):
+    """What a decision was made from; it explains itself when asked."""
+
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return every option that there was."""
+
+    def costs(self) -> Mapping[str, float]:
+        """Return the rule's own figure of each option it estimated."""
+
+    def hedge(self, choice: str | None, params: Sequence[float]) -> str | None:
+        """Return the option to race against the choice, None for none."""
+
+    def best_ttft(self) -> float:
+        """Return the least TTFT that any option promises, infinite when nothing is known."""
+
+
+class Decision(NamedTuple):
     """Where a prefill runs: on worker ``remote``, or locally on the bound decode worker when it is None.
 
-    ``costs`` holds what the rule estimated for each option, by option name ("local" or the worker's name); it is empty
-    when the rule decided without estimates. Its unit is the rule's own: seconds for AMPD and the shortest queue,
-    expected missed SLOs for ``weft``, a score for ``latency-cost``.
+    ``chunked`` asks for slices (``Routing.next_slice``); ``ttft_s`` is the TTFT predicted for what was chosen, from the
+    round's arrival.
     """
 
     remote: str | None
     reason: str
-    costs: Mapping[str, float] = field(default_factory=dict)
+    chunked: bool = False
+    ttft_s: float = math.nan
+    evidence: Evidence | None = None
+
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return every option with its predicted TTFT and cost; worked out now, not when it was decided."""
+        return self.evidence.alternatives() if self.evidence is not None else ()
+
+    @property
+    def costs(self) -> Mapping[str, float]:
+        """Return what the rule estimated for each option, by name ("local" or the worker's).
+
+        Empty when the rule decided without estimates. Its unit is the rule's own: seconds for AMPD and the shortest
+        queue, expected missed SLOs for ``weft``, a score for ``latency-cost``.
+        """
+        return self.evidence.costs() if self.evidence is not None else {}
+
+    @property
+    def short(self) -> tuple[str | None, str]:
+        """Return the choice and its reason."""
+        return self.remote, self.reason

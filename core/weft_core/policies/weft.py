@@ -24,12 +24,11 @@ from weft_core.policies.features import (
     LOCAL_PREFILL_S,
     LOCAL_QUEUE_S,
     LOCAL_STEP_S,
-    REMOTE_SIZE,
     TASK_ITL_SLO,
     TASK_TTFT_SLO,
     TASK_WAITED,
 )
-from weft_core.policies.finish import overlapped_finish, shortest_queue
+from weft_core.policies.finish import first_overlapped, shortest_queue
 from weft_core.policies.parameter import Parameter, defaults
 from weft_core.policies.reasons import (
     LOCAL_CHUNKED,
@@ -133,24 +132,15 @@ def route_weft(
     width = params[WIDTH]
     price = params[FINISH_PRICE] / ttft
 
-    best = LOCAL
     reason = NO_PREFILL_WORKER
     least = math.inf
-    finish_first = math.inf
-    missing = False
-    for i in range(workers):
-        finish = overlapped_finish(remote, i * REMOTE_SIZE)
-        if finish != finish:
-            missing = True
-            continue
-        # The finish's price breaks ties where the chance is 0 or 1 to the last bit, and both rise with the finish.
-        cost = chance_over((waited + finish) / ttft, centre, width) + price * finish
-        costs[1 + i] = cost
-        if finish < finish_first:
-            best = i
-            finish_first = finish
-            least = cost
-            reason = SHORTEST_FINISH if mode == REMOTE_JSQ else REMOTE_CHEAPER
+    # The cost rises with the finish, so only the first to finish can be the cheapest; the finish's price breaks ties
+    # where the chance is 0 or 1 to the last bit.
+    best, finish, missing = first_overlapped(remote, workers)
+    if best != LOCAL:
+        least = chance_over((waited + finish) / ttft, centre, width) + price * finish
+        costs[1 + best] = least
+        reason = SHORTEST_FINISH if mode == REMOTE_JSQ else REMOTE_CHEAPER
     if best == LOCAL and missing:
         best = shortest_queue(remote, workers)
         reason = PROFILE_INCOMPLETE

@@ -154,7 +154,10 @@ def _kv_headroom(address: int) -> int:
     book = book_from(address)
     totals = book.totals[0]
     return bind_kv_headroom(
-        totals.need, vector(book.floats, FREE, totals.asked), vector(book.floats, SESSIONS, totals.asked)
+        totals.need,
+        vector(book.floats, FREE, totals.asked),
+        vector(book.floats, CAPACITY, totals.asked),
+        vector(book.floats, SESSIONS, totals.asked),
     )
 
 

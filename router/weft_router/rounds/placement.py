@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
-from weft_core.policies.live import Binding
+from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
 from weft_router.state.store import WorkerRecord
 

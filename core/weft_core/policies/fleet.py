@@ -1,0 +1,242 @@
+"""Keep the figures of the workers that may prefill as the flat vector that rules read, and change only what changed.
+
+A router decides for every request, and between two decisions one or two of its workers change. So each worker's row is
+written when its view changes, and a decision writes the four columns that depend on the task, once per kind of worker:
+degree, pool and link to the decode worker that asks.
+"""
+
+import math
+from collections.abc import Mapping
+
+from weft_core.cost import CostProfile, CostProfileError, TransferCost
+from weft_core.policies.features import (
+    REMOTE_BACK_S,
+    REMOTE_CACHED,
+    REMOTE_IDLE_S,
+    REMOTE_KV_USE,
+    REMOTE_PREFILL_S,
+    REMOTE_QUEUE_S,
+    REMOTE_QUEUED,
+    REMOTE_RATE,
+    REMOTE_READ_S,
+    REMOTE_SIZE,
+    REMOTE_WINDOWED_TTFT,
+)
+from weft_core.policies.slices import Slicing
+from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
+from weft_core.timing import chunked_seconds, prefill_seconds
+from weft_core.transfers import transfer_between
+
+UNKNOWN = TransferCost(math.nan, math.nan)
+
+
+def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | None:
+    """Return the figures of T_pre, None when the profile does not know the degree."""
+    costs = profile.degrees.get(degree)
+    return None if costs is None else costs.prefill_figures
+
+
+class Engine:
+    """What one kind of worker takes for prefills, whole and in slices; NaN where its profile does not know it."""
+
+    __slots__ = ("least", "pieces", "slicing", "steps")
+
+    def __init__(self, profile: CostProfile, degree: int, slicing: Slicing | None) -> None:
+        costs = profile.degrees.get(degree)
+        self.pieces = None if costs is None else costs.prefill_figures
+        self.steps: tuple[float, ...] = () if costs is None else costs.step_figures
+        self.slicing = slicing
+        self.least = slicing.least_tokens(self.steps) if slicing is not None and self.steps else 1
+
+    def whole(self, history: float, increment: float) -> float:
+        """Return T_pre."""
+        return math.nan if self.pieces is None else prefill_seconds(self.pieces, history, increment)
+
+    def chunked(self, batch: float, context: float, history: float, tokens: float, itl_slo: float) -> float:
+        """Return the seconds of computing tokens in slices beside a batch; infinite where there are no slices."""
+        slicing = self.slicing
+        if slicing is None:
+            return math.inf
+        if not self.steps:
+            return math.nan
+        return chunked_seconds(
+            self.steps, batch, context, history, tokens, slicing.limit(itl_slo, batch), slicing.most, self.least,
+            slicing.overhead_s,
+        )  # fmt: skip
+
+    def chunked_queue(self, batch: float, context: float, tokens: float, work: float, itl_slo: float) -> float:
+        """Return the seconds until a queue of ``tokens`` is done in slices: as one prefill of their sum."""
+        if tokens <= 0:
+            return 0.0 if self.slicing is not None else math.inf
+        return self.chunked(batch, context, max(0.0, work / tokens - tokens / 2), tokens, itl_slo)
+
+
+class Kind:
+    """Workers of one degree and pool, as seen from one decode worker."""
+
+    __slots__ = ("back", "engine", "per_token", "read")
+
+    def __init__(self, engine: Engine, read: TransferCost, back: TransferCost, per_token: int) -> None:
+        self.engine = engine
+        self.read = read
+        self.back = back
+        self.per_token = per_token
+
+
+class Fleet:
+    """The workers that may prefill for one decode worker, as ``REMOTE_SIZE`` figures each, one after the other."""
+
+    def __init__(
+        self,
+        home: CostProfile,
+        degree: int,
+        *,
+        pools: Mapping[str, CostProfile],
+        fallback: CostProfile,
+        slicing: Slicing | None,
+        itl_slo: float,
+    ) -> None:
+        """Predict for a decode worker of a degree and profile; workers of no known pool cost as ``fallback`` says."""
+        self._home = home
+        self._degree = degree
+        self._pools = pools
+        self._fallback = fallback
+        self._slicing = slicing
+        self._itl = itl_slo
+        self._views: tuple[PrefillWorkerView, ...] = ()
+        self._by_kind: dict[tuple[str, int], Kind] = {}
+        self._keys: list[tuple[str, int]] = []
+        self._kinds: list[Kind] = []
+        self._of: list[int] = []
+        self._helpers: list[int] = []
+        self.rows: list[float] = []
+
+    def write(
+        self,
+        task: PrefillTask,
+        views: tuple[PrefillWorkerView, ...],
+        *,
+        sliced: bool,
+        cached: Mapping[str, int] | None,
+        now: float,
+    ) -> list[float]:
+        """Return the vector for a task; ``cached`` None leaves out what only ``latency-cost`` reads."""
+        if views is not self._views:
+            self._take(views)
+        rows, history, increment = self.rows, task.history, task.increment
+        workers = len(views)
+        figures = [self._task_figures(kind, history, increment) for kind in self._kinds]
+        if len(figures) == 1:
+            own, read, back, rate = figures[0]
+            if workers == 1:
+                rows[REMOTE_PREFILL_S] = own
+                rows[REMOTE_READ_S] = read
+                rows[REMOTE_BACK_S] = back
+                rows[REMOTE_RATE] = rate
+            else:
+                rows[REMOTE_PREFILL_S::REMOTE_SIZE] = [own] * workers
+                rows[REMOTE_READ_S::REMOTE_SIZE] = [read] * workers
+                rows[REMOTE_BACK_S::REMOTE_SIZE] = [back] * workers
+                rows[REMOTE_RATE::REMOTE_SIZE] = [rate] * workers
+        elif figures:
+            owns, reads, backs, rates = zip(*figures, strict=True)
+            of = self._of
+            rows[REMOTE_PREFILL_S::REMOTE_SIZE] = [owns[k] for k in of]
+            rows[REMOTE_READ_S::REMOTE_SIZE] = [reads[k] for k in of]
+            rows[REMOTE_BACK_S::REMOTE_SIZE] = [backs[k] for k in of]
+            rows[REMOTE_RATE::REMOTE_SIZE] = [rates[k] for k in of]
+        if self._helpers:
+            self._write_helpers(task, sliced=sliced)
+        if cached is not None:
+            for at, view in zip(range(0, workers * REMOTE_SIZE, REMOTE_SIZE), views, strict=True):
+                rows[at + REMOTE_CACHED] = cached.get(view.worker, 0)
+                rows[at + REMOTE_IDLE_S] = now - view.used_at
+        return rows
+
+    def _task_figures(self, kind: Kind, history: int, increment: int) -> tuple[float, float, float, float]:
+        """Return T_pre of the task there, T_kv of its history there and of its increment back, and the link's rate."""
+        pieces = kind.engine.pieces
+        own = math.nan if pieces is None else prefill_seconds(pieces, history, increment)
+        read, back = kind.read, kind.back
+        seconds = back.alpha + back.per_token * increment if increment > 0 else 0.0
+        there = read.alpha + read.per_token * history if history > 0 else 0.0
+        if seconds != seconds or there != there:
+            return own, math.nan, math.nan, math.nan
+        return own, there, seconds, kind.per_token * increment / seconds if seconds > 0 else math.inf
+
+    def _take(self, views: tuple[PrefillWorkerView, ...]) -> None:
+        """Write the rows of those views that are not those of the last time."""
+        before = self._views
+        if len(before) != len(views):
+            self.rows = [0.0] * (REMOTE_SIZE * len(views))
+            self._keys = [("", -1)] * len(views)
+            before = ()
+        self._views = views
+        rows = self.rows
+        regroup = False
+        for i, view in enumerate(views):
+            if before and before[i] is view:
+                continue
+            at = i * REMOTE_SIZE
+            windowed = view.windowed_ttft
+            rows[at + REMOTE_QUEUE_S] = view.queue_s
+            rows[at + REMOTE_WINDOWED_TTFT] = math.nan if windowed is None else windowed
+            rows[at + REMOTE_QUEUED] = view.queued
+            rows[at + REMOTE_KV_USE] = view.kv_use
+            key = view.pool, view.degree
+            if self._keys[i] != key:
+                self._keys[i] = key
+                regroup = True
+            if view.decodes or i in self._helpers:
+                regroup = True
+        if regroup or not views:
+            self._group()
+
+    def _group(self) -> None:
+        """Find out again which workers are of one kind, and which of them decode, too."""
+        places: dict[tuple[str, int], int] = {}
+        self._of = [places.setdefault(key, len(places)) for key in self._keys]
+        self._kinds = [self._kind(pool, degree) for pool, degree in places]
+        self._helpers = [i for i, view in enumerate(self._views) if view.decodes]
+
+    def _write_helpers(self, task: PrefillTask, *, sliced: bool) -> None:
+        """Write what workers that decode, too, would take: in slices beside their batch where slices are run."""
+        for i in self._helpers:
+            view = self._views[i]
+            at = i * REMOTE_SIZE
+            if not sliced:
+                self.rows[at + REMOTE_QUEUE_S] = view.queue_s
+                continue
+            engine = self._kinds[self._of[i]].engine
+            itl = view.itl_slo if view.itl_slo == view.itl_slo else self._itl
+            batch, context = float(view.batch), float(view.context)
+            self.rows[at + REMOTE_QUEUE_S] = engine.chunked_queue(
+                batch, context, view.queue_tokens, view.queue_work, itl
+            )
+            self.rows[at + REMOTE_PREFILL_S] = engine.chunked(batch, context, task.history, task.increment, itl)
+
+    def _kind(self, pool: str, degree: int) -> Kind:
+        kind = self._by_kind.get((pool, degree))
+        if kind is None:
+            kind = self._by_kind[pool, degree] = self._new_kind(pool, degree)
+        return kind
+
+    def _new_kind(self, pool: str, degree: int) -> Kind:
+        home, profile = self._home, self._pools.get(pool, self._fallback)
+        read = back = UNKNOWN
+        try:
+            if profile is home:
+                home.t_kv(0, source=self._degree, destination=degree)
+                home.t_kv(0, source=degree, destination=self._degree)
+                read = home.transfers[self._degree, degree, "inter-node"]
+                back = home.transfers[degree, self._degree, "inter-node"]
+            else:
+                read = transfer_between(
+                    home, profile, source_degree=self._degree, destination_degree=degree, link="inter-node"
+                )
+                back = transfer_between(
+                    profile, home, source_degree=degree, destination_degree=self._degree, link="inter-node"
+                )
+        except CostProfileError:
+            read = back = UNKNOWN
+        return Kind(Engine(profile, degree, self._slicing), read, back, home.kv_bytes_per_token)

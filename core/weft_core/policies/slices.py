@@ -1,0 +1,77 @@
+"""Size the slices in which a decode worker runs a prefill beside its batch, so that each step holds the ITL SLO.
+
+A stock engine chunks by one fixed figure; a router can choose it anew each time by sending a longer and longer part of
+the prompt, each joined to the one before by the engine's prefix cache. That cache keeps whole blocks, so slices end at
+their borders. A slice costs a round trip and a token that nobody reads, ``overhead_s``: a slice that computes for less
+time than that would spend most of it on the way, so none is shorter.
+
+Hand-worked example (test_policy_slices.py): steps of 10 ms + 0.1 ms a token, ITL SLO 50 ms, share 0.9: 350 tokens fit;
+from token 100 on the block border at 448 is the last within reach: 348 tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft_core.policies.parameter import PolicyError
+from weft_core.timing import largest_chunk, step_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """How local prefills are sliced.
+
+    ``share`` of the ITL SLO that a step with a slice may take; ``idle_share`` the same while nothing decodes, when only
+    a session that joins meanwhile would wait; ``most`` and ``least`` tokens of a slice; ``block`` tokens of a block of
+    the engine's prefix cache; ``overhead_s`` what a slice costs beside its step.
+    """
+
+    share: float = 0.9
+    most: int = 4096
+    least: int = 32
+    block: int = 16
+    overhead_s: float = 0.0
+    idle_share: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Refuse what would never end."""
+        if not (self.share > 0 and self.idle_share > 0 and self.overhead_s >= 0):
+            raise PolicyError("slicing: share and idle_share must be above 0, overhead_s at least 0")
+        if not 1 <= self.least <= self.most or self.block < 1:
+            raise PolicyError("slicing: give 1 <= least <= most tokens and a block of at least 1")
+
+    def limit(self, itl_slo: float, batch: float) -> float:
+        """Return how many seconds a step with a slice may take."""
+        return (self.share if batch > 0 else self.idle_share) * itl_slo
+
+    def least_tokens(self, pieces: Sequence[float]) -> int:
+        """Return the shortest slice: the floor, or what an idle engine computes within the overhead."""
+        longest = step_seconds(pieces, 0.0, 0.0) + self.overhead_s
+        paid = largest_chunk(pieces, 0.0, 0.0, 0.0, longest, self.most) if self.overhead_s > 0 else 0
+        return max(self.least, paid)
+
+
+def next_slice(
+    pieces: Sequence[float],
+    batch: float,
+    context: float,
+    at: int,
+    remaining: int,
+    limit: float,
+    most: int,
+    least: int,
+    block: int,
+) -> int:
+    """Return how many tokens after the first ``at`` go into the next slice, all ``remaining`` when they fit.
+
+    The most whose mixed step stays within ``limit`` seconds, ending at a block's border; never fewer than ``least``, so
+    that a prefill ends also beside a batch that is too slow already.
+    """
+    bound = min(most, remaining)
+    tokens = max(largest_chunk(pieces, batch, context, float(at), limit, bound), min(least, bound))
+    if tokens >= remaining:
+        return remaining
+    end = (at + tokens) // block * block
+    if end <= at:
+        end += block
+    return min(end - at, remaining)
