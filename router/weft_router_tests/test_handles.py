@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from weft_router.api.inference import check
-from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.handles import MARGIN_S, KvHandle, accept, prefix_digest
-from weft_router.engines.vllm import decode_body, local_body, prefill_body, transfer_params
+from weft_router.engines.vllm import transfer_params
 
 GIVEN: dict[str, Any] = {
     "do_remote_prefill": False,
@@ -58,39 +56,3 @@ def test_without_ids_only_plain_text_is_safe_and_fewer_ids_than_tokens_are_not()
 @pytest.mark.parametrize("params", [None, {}, [], {"do_remote_prefill": False}, {"do_remote_prefill": True}])
 def test_half_an_object_never_reaches_a_decode_engine(params: object) -> None:
     assert transfer_params(params) is None
-
-
-def test_the_three_bodies_of_the_protocol() -> None:
-    body: dict[str, object] = {
-        "model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "stream_options": {"other": 1},
-        "max_completion_tokens": 50, "min_tokens": 5, "n": 1, "logprobs": True, "top_logprobs": 2, "seed": 3,
-    }  # fmt: skip
-    inference = check(
-        "/v1/chat/completions",
-        body,
-        model=ModelConfig.model_validate({"name": "m", "maxModelLen": 100}),
-        limits=LimitsConfig.model_validate({}),
-    )
-    before = dict(body)
-    prefill = prefill_body(inference, None, want_ids=False)
-    assert prefill == {
-        "model": "m", "messages": body["messages"], "stream": False, "max_tokens": 1, "max_completion_tokens": 1,
-        "n": 1, "seed": 3, "kv_transfer_params": {
-            "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
-            "remote_host": None, "remote_port": None,
-        },
-    }  # fmt: skip
-    handle = take(GIVEN)
-    assert handle is not None
-    reading = prefill_body(inference, handle, want_ids=True)
-    assert reading["kv_transfer_params"] == GIVEN
-    assert reading["return_token_ids"] is True
-    params = {**GIVEN, "do_remote_prefill": True, "do_remote_decode": False}
-    decode = decode_body(inference, params, want_ids=True)
-    assert decode["kv_transfer_params"] is params
-    assert decode["stream_options"] == {"other": 1, "include_usage": True}
-    assert (decode["min_tokens"], decode["max_completion_tokens"]) == (5, 50)
-    assert "kv_transfer_params" not in local_body(inference, export=False, want_ids=False)
-    export: Any = local_body(inference, export=True, want_ids=True)["kv_transfer_params"]
-    assert (export["do_remote_decode"], export["do_remote_prefill"]) == (True, False)
-    assert body == before

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api.reply import StreamTap, read_whole
+from weft_router.api.reply import read_whole
+from weft_router.api.tap import StreamTap
 from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
 
 HANDLE = {"do_remote_decode": True, "remote_block_ids": [[1, 2]]}

@@ -130,7 +130,7 @@ def test_heads_are_bounded() -> None:
 
 def test_named_sessions_take_the_header_first_and_stay_with_their_tenant() -> None:
     body: dict[str, object] = {"session_id": "b", "conversation_id": "c"}
-    named = explicit("t", {"X-Session-Id": "h"}, body)
+    named = explicit("t", {"x-session-id": "h"}, body)
     assert named is not None
     assert named.shown == "h"
     for field in ("session_id", "conversation_id", "previous_response_id", "prompt_cache_key"):

@@ -6,6 +6,7 @@ or odd encodings cannot smuggle a value past the checks.
 
 import unicodedata
 from collections.abc import Iterable
+from itertools import chain
 from typing import cast
 
 import orjson
@@ -45,8 +46,29 @@ _FORBIDDEN = frozenset(
         "mm_processor_kwargs",
     }
 )
+CHAINED = "previous_response_id"
 _FORBIDDEN_PREFIXES = ("bootstrap_", "disagg_", "x_weft_", "remote_")
 _CONTAINERS = frozenset({"extra_body", "extra_args", "vllm_xargs", "sampling_params", "custom_params"})
+
+
+_SAFE = frozenset(
+    {
+        "model", "messages", "prompt", "input", "instructions", "stream", "stream_options", "temperature", "top_p",
+        "top_k", "min_p", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens",
+        "stop", "stop_token_ids", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
+        "length_penalty", "logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "suffix", "user",
+        "metadata", "store", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning",
+        "reasoning_effort", "text", "include", "truncation", "priority", "return_token_ids", "add_generation_prompt",
+        "continue_final_message", "chat_template", "chat_template_kwargs", "documents", "ignore_eos",
+        "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "service_tier",
+        "background",
+    }
+)  # fmt: skip
+"""Fields that clients often send and that are neither router-owned nor containers: nothing to look for inside."""
+
+_NESTED = (dict, list)
+_COUNTED = 8192
+"""Up to this many bytes counting the brackets is faster than walking the object: fewer brackets cannot be deeper."""
 
 
 def parse(raw: bytes) -> Json:
@@ -55,35 +77,46 @@ def parse(raw: bytes) -> Json:
     Raises:
         InvalidRequestError: the body is empty, not JSON, not an object, or nested too deeply.
     """
-    if not raw.strip():
-        raise InvalidRequestError("the request body is empty; send a JSON object")
     try:
         value: object = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
+        if not raw.strip():
+            raise InvalidRequestError("the request body is empty; send a JSON object") from error
         raise InvalidRequestError(
             f"the request body is not valid JSON: {error.msg} at character {error.pos}"
         ) from error
     if not isinstance(value, dict):
         raise InvalidRequestError("the request body must be a JSON object")
-    if _deeper_than(value, MAX_DEPTH):
+    shallow = len(raw) <= _COUNTED and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH
+    if not shallow and _deeper_than(value, MAX_DEPTH):
         raise InvalidRequestError(f"the request body is nested more than {MAX_DEPTH} levels deep")
     return cast(Json, value)
 
 
-def sanitise(body: Json) -> list[str]:
+def sanitise(body: Json, kind: str = "chat") -> list[str]:
     """Delete every router-owned field from a client body in place; return what was deleted.
 
     Works on the top level and inside the containers that engines unpack (``extra_body``, ``vllm_xargs``, ...),
     ignoring case, dashes and Unicode look-alikes. Messages and tool schemas are content and stay as they are.
+    Of kind ``responses`` the exact field ``previous_response_id`` stays, for the response's history is the engine's;
+    whoever lets it stay must have checked that it belongs to the tenant.
     """
-    return _strip(body, everywhere=False)
+    if _SAFE.issuperset(body):
+        return []
+    kept = body.pop(CHAINED, None) if kind == "responses" else None
+    dropped = _strip(body, everywhere=False)
+    if kept is not None:
+        body[CHAINED] = kept
+    return dropped
 
 
 def _strip(level: Json, *, everywhere: bool) -> list[str]:
-    dropped = [key for key in level if _router_owned(key)]
+    dropped = [key for key in level if key not in _SAFE and _router_owned(key)]
     for key in dropped:
         del level[key]
     for key, value in level.items():
+        if not isinstance(value, _NESTED):
+            continue
         if everywhere or _plain(key) in _CONTAINERS:
             for inner in _objects(value):
                 dropped += _strip(inner, everywhere=True)
@@ -109,16 +142,13 @@ def _plain(key: str) -> str:
     return unicodedata.normalize("NFKC", key).strip().casefold().replace("-", "_")
 
 
-def _deeper_than(value: object, limit: int) -> bool:
-    level: list[object] = [value]
-    for _ in range(limit):
-        below: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(child for child in item.values() if isinstance(child, dict | list))
-            elif isinstance(item, list):
-                below.extend(child for child in item if isinstance(child, dict | list))
-        if not below:
+def _deeper_than(value: Json, limit: int) -> bool:
+    level: list[object] = [child for child in value.values() if isinstance(child, _NESTED)]
+    for _ in range(limit - 1):
+        if not level:
             return False
-        level = below
-    return True
+        below = chain.from_iterable(
+            [item.values() if isinstance(item, dict) else cast(list[object], item) for item in level]
+        )
+        level = [child for child in below if isinstance(child, _NESTED)]
+    return bool(level)

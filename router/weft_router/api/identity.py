@@ -7,14 +7,18 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from weft_router.api.body import Json
 from weft_router.api.inference import Inference
-from weft_router.api.transcript import Transcript, heads
+from weft_router.api.transcript import Transcript, head
 from weft_router.errors import InvalidRequestError
 
 BODY_FIELDS = ("session_id", "conversation_id", "previous_response_id", "prompt_cache_key")
+_NAMING = frozenset({*BODY_FIELDS, "conversation"})
 MAX_ID = 256
+MAX_PARENTS = 32
+"""Only a client that goes back more than so many rounds at once starts a new session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,41 +34,56 @@ class Identity:
 def explicit(tenant: str, headers: Mapping[str, str], body: Json) -> Identity | None:
     """Return the session a client names itself: the header first, then the body fields; None when it names none.
 
+    Header names are in lower case.
+
     Raises:
         InvalidRequestError: the id is not a text of 1..256 printable characters.
     """
-    candidates: list[tuple[str, object]] = [("X-Session-Id", headers.get("X-Session-Id"))]
+    value: object = headers.get("x-session-id")
+    if value is not None and value != "":
+        return _named(tenant, "X-Session-Id", value)
+    if body.keys().isdisjoint(_NAMING):
+        return None
     for field in BODY_FIELDS:
         value = body.get(field)
         if field == "conversation_id" and value is None and isinstance(body.get("conversation"), str):
             value = body["conversation"]
-        candidates.append((field, value))
-    for source, value in candidates:
-        if value is None or value == "":
-            continue
-        if not isinstance(value, str) or len(value) > MAX_ID or not value.isprintable():
-            raise InvalidRequestError(f"{source}: must be a text of 1 to {MAX_ID} printable characters", param=source)
-        return Identity(key=session_key(tenant, "id", value), shown=value)
+        if value is not None and value != "":
+            return _named(tenant, field, value)
     return None
+
+
+def _named(tenant: str, source: str, value: object) -> Identity:
+    if not isinstance(value, str) or len(value) > MAX_ID or not value.isprintable():
+        raise InvalidRequestError(f"{source}: must be a text of 1 to {MAX_ID} printable characters", param=source)
+    return Identity(session_key(tenant, "id", value), value)
 
 
 def derived(tenant: str, inference: Inference, transcript: Transcript, *, fresh: str) -> Identity:
     """Return the identity of a nameless conversation; ``fresh`` names it if it continues none that is known.
 
     ``parents`` are the hashes of every shorter prefix after which an assistant message follows, longest
-    first: an earlier request that ended there is the round before this one.
+    first and at most MAX_PARENTS: an earlier request that ended there is the round before this one.
     """
     key = session_key(tenant, "fresh", fresh)
+    shown = f"weft-{key[:16]}"
     if inference.kind != "chat":
-        return Identity(key=key, shown=f"weft-{key[:16]}")
-    chain = heads(transcript)
-    follows = [i for i, message in enumerate(inference.messages) if i > 0 and message.get("role") == "assistant"]
-    return Identity(
-        key=key,
-        shown=f"weft-{key[:16]}",
-        parents=tuple(session_key(tenant, "head", chain[i]) for i in reversed(follows)),
-        head=session_key(tenant, "head", chain[-1]),
-    )
+        return Identity(key, shown)
+    messages = inference.messages
+    place = _place(tenant)
+    parents: list[str] = []
+    for i in range(len(messages) - 1, 0, -1):
+        if messages[i].get("role") == "assistant":
+            parents.append(place + head(transcript, i))
+            if len(parents) == MAX_PARENTS:
+                break
+    return Identity(key, shown, tuple(parents), place + head(transcript, len(messages)))
+
+
+@lru_cache(maxsize=4096)
+def _place(tenant: str) -> str:
+    """Return what keeps a tenant's prefix hashes apart from all others'."""
+    return session_key(tenant, "head", "")
 
 
 def session_key(tenant: str, source: str, value: str) -> str:

@@ -1,8 +1,4 @@
-"""Read what an engine answered, streamed or whole: text, tool calls, usage, token ids and the KV handle.
-
-The tap forwards event bytes as they are, but for three declared rewrites: the KV handle (a comment of the engine
-plug-in, or a field of a chunk), token ids nobody asked for, and a usage chunk nobody asked for are taken out.
-"""
+"""Read what an engine answered: text, tool calls, usage, token ids and the KV handle."""
 
 import re
 from array import array
@@ -15,13 +11,12 @@ import orjson
 from weft_router.api.body import Json
 from weft_router.api.inference import Kind
 from weft_router.engines.handles import Ids
-from weft_router.wire.sse import EventSplitter, payload
 
-HANDLE_COMMENT = b": kv_transfer_params "
 _IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
 """A bare quote cannot occur inside a JSON text, so this matches members only, never content."""
 _IDS_FIRST = re.compile(rb'"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])\s*,\s*')
 _ID_KEYS = ("prompt_token_ids", "token_ids")
+_HEAD = ("id", "created", "model", "system_fingerprint")
 
 
 @dataclass(slots=True)
@@ -40,6 +35,14 @@ class Reply:
     prompt_ids: Ids | None = None
     output_ids: Ids | None = None
     error: bool = False
+    head: Json | None = None
+    """Id, time, model and fingerprint as the first event of a stream gave them."""
+    shown: int = 0
+    """How many of the output ids have their whole text with the client: a character may need several tokens."""
+    diverged: bool = False
+    """The decode engine found another first token than the one that was shown."""
+    output: list[Json] | None = None
+    """The items of a response."""
 
     @property
     def ids(self) -> Ids | None:
@@ -54,8 +57,10 @@ class Reply:
         return not self.reasoning and not self.tool_calls
 
     def content(self) -> Json | str:
-        """Return the reply as a client will send it back: a chat message, or text."""
+        """Return the reply as a client will send it back: a chat message, text, or a response's id and items."""
         text = "".join(self.text)
+        if self.kind == "responses":
+            return {"id": (self.head or {}).get("id"), "output": self.output or []}
         if self.kind == "text":
             return text
         message: Json = {"role": "assistant", "content": text}
@@ -63,29 +68,87 @@ class Reply:
             message["tool_calls"] = [self.tool_calls[i] for i in sorted(self.tool_calls)]
         return message
 
+    def dump(self) -> Json:
+        """Return what another process needs to go on with this stream."""
+        return {
+            "kind": self.kind,
+            "text": "".join(self.text),
+            "head": self.head,
+            "prompt_ids": self.prompt_ids.tolist() if self.prompt_ids is not None else None,
+            "output_ids": self.output_ids.tolist() if self.output_ids is not None else None,
+            "shown": self.shown,
+            "structured": not self.plain,
+            "finish_reason": self.finish_reason,
+        }
+
+    @classmethod
+    def load(cls, dumped: Json) -> "Reply":
+        """Return the reply of another process.
+
+        Raises:
+            ValueError: this is no dumped reply.
+        """
+        kind, text, head, shown = (dumped.get(key) for key in ("kind", "text", "head", "shown"))
+        finish = dumped.get("finish_reason")
+        good = isinstance(text, str) and isinstance(head, dict | None) and isinstance(finish, str | None)
+        if kind not in ("chat", "text") or not good or not isinstance(shown, int):
+            raise ValueError("this is no dumped reply")
+        reply = cls(kind, text=[cast(str, text)], reasoning=bool(dumped.get("structured")))
+        reply.head, reply.finish_reason = cast(Json | None, head), cast(str | None, finish)
+        reply.prompt_ids, reply.output_ids = (
+            ids_of(ids) if (ids := dumped.get(key)) is not None else None for key in ("prompt_ids", "output_ids")
+        )
+        reply.shown = max(0, min(shown, len(reply.output_ids or ())))
+        return reply
+
     def take_usage(self, usage: object) -> None:
         """Take the engine's exact token counts."""
         if not isinstance(usage, dict):
             return
-        self.prompt_tokens = _count(usage.get("prompt_tokens"))
-        self.completion_tokens = _count(usage.get("completion_tokens"))
-        details = usage.get("prompt_tokens_details")
+        if self.kind == "responses":
+            self.prompt_tokens = _count(usage.get("input_tokens"))
+            self.completion_tokens = _count(usage.get("output_tokens"))
+            details = usage.get("input_tokens_details")
+        else:
+            self.prompt_tokens = _count(usage.get("prompt_tokens"))
+            self.completion_tokens = _count(usage.get("completion_tokens"))
+            details = usage.get("prompt_tokens_details")
         if isinstance(details, dict) and details.get("cached_tokens") is not None:
             self.cached_tokens = _count(details["cached_tokens"])
 
     def take_part(self, part: Json) -> None:
         """Take the text and tool calls of a stream's delta or of a whole message."""
-        text = part.get("content") if self.kind == "chat" else part.get("text")
+        if self.kind == "text":
+            text = part.get("text")
+            if isinstance(text, str) and text:
+                self.text.append(text)
+            return
+        text = part.get("content")
         if isinstance(text, str) and text:
             self.text.append(text)
-        if self.kind == "text":
-            return
         if part.get("reasoning") or part.get("reasoning_content"):
             self.reasoning = True
         calls = part.get("tool_calls")
-        for position, call in enumerate(calls if isinstance(calls, list) else ()):
-            if isinstance(call, dict):
-                self._take_call(position, cast(Json, call))
+        if isinstance(calls, list):
+            for position, call in enumerate(calls):
+                if isinstance(call, dict):
+                    self._take_call(position, cast(Json, call))
+
+    def take_output(self, output: object) -> None:
+        """Take the items of a finished response."""
+        self.output = (
+            [cast(Json, item) for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+        )
+        for item in self.output:
+            if item.get("type") == "message":
+                content = item.get("content")
+                for part in content if isinstance(content, list) else ():
+                    if isinstance(part, dict) and isinstance(part.get("text"), str):
+                        self.text.append(part["text"])
+            elif item.get("type") == "reasoning":
+                self.reasoning = True
+            else:
+                self.tool_calls[len(self.tool_calls)] = item
 
     def _take_call(self, position: int, call: Json) -> None:
         index = call.get("index")
@@ -102,114 +165,29 @@ class Reply:
                 held["arguments"] = str(held.get("arguments", "")) + function["arguments"]
 
 
-class StreamTap:
-    """Watch a stream of events pass: forward its bytes and collect what the router needs."""
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token as the prefill engine found it; ``text`` is None where it was passed on without reading it."""
 
-    def __init__(self, kind: Kind, *, keep_usage: bool, keep_ids: bool) -> None:
-        self.reply = Reply(kind)
-        self.done = False
-        self.tokens = 0
-        self._keep_usage = keep_usage
-        self._keep_ids = keep_ids
-        self._splitter = EventSplitter()
-        self._held: list[bytes] = []
+    text: str | None
+    head: Json
+    tokens: Ids
 
-    def feed(self, data: bytes) -> bytes:
-        """Add bytes from the engine; return what goes on to the client now.
-
-        Whole events only; an opening event without any token waits for the next one, so that nothing
-        has been sent as long as the engine has not shown its first token.
-        """
-        out = self._held
-        self._held = []
-        for event in self._splitter.feed(data):
-            kept = self._take(event)
-            if kept:
-                out.append(kept)
-        if out and not self.tokens and not self.done and not self.reply.error and self.reply.finish_reason is None:
-            self._held = out
-            return b""
-        return b"".join(out)
-
-    @property
-    def complete(self) -> bool:
-        """Tell whether the stream ended as it should: with its last event, and nothing cut off."""
-        return self.done and not self._splitter.rest.strip()
-
-    def _take(self, event: bytes) -> bytes:
-        if event.startswith(HANDLE_COMMENT):
-            self.reply.handle = _handle(event[len(HANDLE_COMMENT) :])
-            return b""
-        data = payload(event)
-        if data is None:
-            return event
-        if data == b"[DONE]":
-            self.done = True
-            return event
-        try:
-            chunk: object = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return event
-        if not isinstance(chunk, dict):
-            return event
-        return self._take_chunk(event, cast(Json, chunk))
-
-    def _take_chunk(self, event: bytes, chunk: Json) -> bytes:
-        reply = self.reply
-        if chunk.get("kv_transfer_params") is not None:  # newer engines put the handle into the last chunk
-            params = chunk.pop("kv_transfer_params")
-            if isinstance(params, dict):
-                reply.handle = cast(Json, params)
-            event = _event(chunk)
-        if "error" in chunk:
-            reply.error = True
-            return event
-        choices = chunk.get("choices")
-        usage = chunk.get("usage")
-        if usage is not None:
-            reply.take_usage(usage)
-            if not choices and not self._keep_usage:
-                return b""
-        has_ids = False
-        ids = chunk.get("prompt_token_ids")
-        if "prompt_token_ids" in chunk:
-            has_ids = True
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                continue
-            has_ids = has_ids or "token_ids" in choice or "prompt_token_ids" in choice
-            ids = ids or choice.get("prompt_token_ids")
-            self._take_choice(cast(Json, choice))
-        if ids:
-            reply.prompt_ids = _ids(ids)
-        return _without_ids(event, chunk) if has_ids and not self._keep_ids else event
-
-    def _take_choice(self, choice: Json) -> None:
-        reply = self.reply
-        part: object = choice.get("delta") if reply.kind == "chat" else choice
-        before = len(reply.text), len(reply.tool_calls)
-        if isinstance(part, dict):
-            reply.take_part(cast(Json, part))
-        token_ids = choice.get("token_ids")
-        if isinstance(token_ids, list):
-            self.tokens += len(token_ids)
-            found = _ids(token_ids)
-            if found is not None:
-                reply.output_ids = found if reply.output_ids is None else reply.output_ids + found
-        elif isinstance(part, dict) and (
-            (len(reply.text), len(reply.tool_calls)) != before
-            or part.get("tool_calls")
-            or part.get("reasoning")
-            or part.get("reasoning_content")
-        ):
-            self.tokens += 1
-        reason = choice.get("finish_reason")
-        if isinstance(reason, str):
-            reply.finish_reason = reason
+    def events(self, kind: Kind) -> bytes:
+        """Return the events that show it: for chats the role first, as engines do."""
+        chat = kind == "chat"
+        head = {key: self.head[key] for key in _HEAD if key in self.head}
+        head["object"] = "chat.completion.chunk" if chat else "text_completion"
+        rest = {"logprobs": None, "finish_reason": None}
+        if not chat:
+            return to_event({**head, "choices": [{"index": 0, "text": self.text, **rest}]})
+        opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, **rest}
+        token = {"index": 0, "delta": {"content": self.text}, **rest}
+        return to_event({**head, "choices": [opening]}) + to_event({**head, "choices": [token]})
 
 
-def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool) -> tuple[Reply, bytes]:
-    """Read a reply that came in one piece; return it and the bytes for the client.
+def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
+    """Read a reply that came in one piece; return it as it came and what it says.
 
     Raises:
         ValueError: the engine's reply is not a JSON object.
@@ -220,47 +198,77 @@ def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool) -> tuple[Reply, bytes]
     answer = cast(Json, body)
     reply = Reply(kind)
     reply.take_usage(answer.get("usage"))
-    rewritten = "kv_transfer_params" in answer
-    params = answer.pop("kv_transfer_params", None)
+    params = answer.get("kv_transfer_params")
     if isinstance(params, dict):
         reply.handle = cast(Json, params)
+    if kind == "responses":
+        reply.head = head_of(answer)
+        reply.take_output(answer.get("output"))
+        status = answer.get("status")
+        reply.finish_reason = "stop" if status == "completed" else "length" if status == "incomplete" else None
+        return answer, reply
     ids: object = answer.get("prompt_token_ids")
     choices = answer.get("choices")
-    for position, choice in enumerate(choices if isinstance(choices, list) else ()):
-        if not isinstance(choice, dict):
-            continue
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        choice = choices[0]
+        part: object = choice.get("message") if kind == "chat" else choice
+        if isinstance(part, dict):
+            reply.take_part(cast(Json, part))
+        reason = choice.get("finish_reason")
+        reply.finish_reason = reason if isinstance(reason, str) else None
+        found = choice.get("token_ids")
+        if isinstance(found, list):
+            reply.output_ids = ids_of(found)
+            reply.shown = len(reply.output_ids or ())
         ids = ids or choice.get("prompt_token_ids")
-        if position == 0:
-            part: object = choice.get("message") if kind == "chat" else choice
-            if isinstance(part, dict):
-                reply.take_part(cast(Json, part))
-            reason = choice.get("finish_reason")
-            reply.finish_reason = reason if isinstance(reason, str) else None
-            if isinstance(choice.get("token_ids"), list):
-                reply.output_ids = _ids(choice["token_ids"])
     if ids:
-        reply.prompt_ids = _ids(ids)
-    if not keep_ids and _drop_ids(answer):
+        reply.prompt_ids = ids_of(ids)
+    return answer, reply
+
+
+def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool, public_id: str | None = None) -> tuple[Reply, bytes]:
+    """Read a reply that came in one piece; return it and the bytes for the client.
+
+    Only what the router asked for itself is taken out: the KV handle, and token ids nobody wanted.
+
+    Raises:
+        ValueError: the engine's reply is not a JSON object.
+    """
+    answer, reply = read_answer(kind, raw)
+    rewritten = "kv_transfer_params" in answer
+    answer.pop("kv_transfer_params", None)
+    if not keep_ids and b'token_ids"' in raw and drop_ids(answer):
+        rewritten = True
+    if public_id is not None and "id" in answer:
+        answer["id"] = public_id
         rewritten = True
     return reply, orjson.dumps(answer) if rewritten else raw
 
 
-def _without_ids(event: bytes, chunk: Json) -> bytes:
+def head_of(answer: Json) -> Json:
+    """Return what all events of one stream have in common."""
+    return {key: answer[key] for key in _HEAD if key in answer}
+
+
+def without_ids(event: bytes, chunk: Json) -> bytes:
+    """Return an event without its token ids, other bytes unchanged where that can be."""
     cut = _IDS.sub(b"", event)
     if b'token_ids"' not in cut:
         return cut
     cut = _IDS_FIRST.sub(b"", cut)
     if b'token_ids"' not in cut:
         return cut
-    _drop_ids(chunk)
-    return _event(chunk)
+    drop_ids(chunk)
+    return to_event(chunk)
 
 
-def _event(chunk: Json) -> bytes:
+def to_event(chunk: Json) -> bytes:
+    """Return a chunk as an event."""
     return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
 
-def _drop_ids(answer: Json) -> bool:
+def drop_ids(answer: Json) -> bool:
+    """Delete the token ids of a whole reply or of a chunk; tell whether there were any."""
     found = False
     levels: list[Json] = [answer]
     choices = answer.get("choices")
@@ -274,15 +282,8 @@ def _drop_ids(answer: Json) -> bool:
     return found
 
 
-def _handle(raw: bytes) -> Json | None:
-    try:
-        value: object = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    return cast(Json, value) if isinstance(value, dict) else None
-
-
-def _ids(values: object) -> Ids | None:
+def ids_of(values: object) -> Ids | None:
+    """Return token ids in compact form; None when they are none."""
     try:
         return array("I", cast(Sequence[int], values))
     except (TypeError, OverflowError):

@@ -2,62 +2,112 @@
 
 KV of an earlier round may be read only when the new prompt starts with the very sequence the engine
 holds; a client that edits, compacts or strips its history must not get an answer from stale KV.
+
+One hash runs over all messages of a chat, and its state after each is a link. So a link stands for everything up to
+there, and two chats with the same link at the same place have been the same until then.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import orjson
 
-from weft_router.api.body import Json
+from weft_router.api.body import CHAINED, Json
 from weft_router.api.inference import Inference, Kind
 
-_DIGEST = 16
-_PREAMBLE = ("tools", "chat_template", "chat_template_kwargs", "documents", "add_generation_prompt", "response_format")
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+LINK = 32
+"""Bytes of a link: SHA-256, which is the fastest here for short and long texts."""
+_PREAMBLE = (
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+    "add_generation_prompt",
+    "response_format",
+    "instructions",
+    "reasoning",
+    "text",
+)
 """Fields besides the messages that templates render into the prompt."""
+_OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
+"""What an engine says about an item of a response besides its content; clients may send it back or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Digests of what an engine saw: one link a message for chats, one link over ``length`` units for text or ids."""
+    """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids."""
 
     kind: Kind
-    links: tuple[bytes, ...]
+    links: bytes
     sizes: tuple[int, ...]
     length: int = 0
     ids: bool = False
+    response: str = ""
+    """The id of the response that ended a round of the Responses API."""
+    state: "_Hash | None" = None
+    """The hash after the last message, where a reply can be added."""
 
 
 def of_request(inference: Inference) -> Transcript:
     """Return the transcript of a request's own prompt."""
+    if inference.kind == "text":
+        return _flat(inference.prompt)
+    state = hashlib.sha256()
+    body = inference.body
+    if not body.keys().isdisjoint(_PREAMBLE):
+        preamble = {key: body[key] for key in _PREAMBLE if body.get(key) is not None}
+        if preamble:
+            state.update(orjson.dumps(preamble, option=orjson.OPT_SORT_KEYS))
+    links, sizes = [state.digest()], [0]
     if inference.kind == "chat":
-        preamble = {key: inference.body[key] for key in _PREAMBLE if inference.body.get(key) is not None}
-        links = (_digest(preamble), *(_digest(_normal(message)) for message in inference.messages))
-        return Transcript("chat", links, (0, *(_size(message) for message in inference.messages)))
-    return _flat(inference.prompt)
+        for message in inference.messages:
+            sizes.append(_add(state, message))
+            links.append(state.digest())
+    else:
+        given = body["input"]
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        for item in items:  # type: ignore[attr-defined]
+            sizes.append(_add(state, _item(item)))
+            links.append(state.digest())
+    return Transcript(inference.kind, b"".join(links), tuple(sizes), state=state)
 
 
 def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Sequence[int]) -> Transcript:
-    """Return the transcript after the engine's reply: a chat message, or the text or token ids that were generated."""
+    """Return the transcript after the engine's reply: a chat message, a response, or the text or ids generated."""
     if isinstance(reply, dict):
-        return Transcript(
-            "chat", (*seen.links, _digest(_normal(reply))), (*seen.sizes, _size(reply)), length=0, ids=False
-        )
+        state = seen.state.copy() if seen.state is not None else hashlib.sha256(seen.links[-LINK:])
+        items, response = [reply], ""
+        if seen.kind == "responses":
+            output, name = reply.get("output"), reply.get("id")
+            items = [_item(item) for item in output] if isinstance(output, list) else []
+            response = name if isinstance(name, str) else ""
+        links, sizes = [seen.links], list(seen.sizes)
+        for item in items:
+            sizes.append(_add(state, item))
+            links.append(state.digest())
+        return Transcript(seen.kind, b"".join(links), tuple(sizes), response=response)
     prompt = inference.prompt
     if isinstance(prompt, str) and isinstance(reply, str):
         return _flat(prompt + reply)
     if not isinstance(prompt, str) and not isinstance(reply, str):
         return _flat([*prompt, *reply])
-    return Transcript("text", (), ())
+    return Transcript("text", b"", ())
 
 
 def extends(inference: Inference, new: Transcript, seen: Transcript) -> bool:
     """Tell whether the new prompt starts with everything the engine saw and goes on after it."""
     if new.kind != seen.kind or not seen.links:
         return False
-    if seen.kind == "chat":
-        return len(new.links) > len(seen.links) and new.links[: len(seen.links)] == seen.links
+    if seen.kind != "text":
+        if inference.chained:
+            return seen.response != "" and inference.body.get(CHAINED) == seen.response
+        end = len(seen.links)
+        return len(new.links) > end and new.links[end - LINK : end] == seen.links[-LINK:]
     prompt = inference.prompt
     if seen.ids == isinstance(prompt, str) or len(prompt) <= seen.length:
         return False
@@ -66,11 +116,12 @@ def extends(inference: Inference, new: Transcript, seen: Transcript) -> bool:
 
 def shared_share(new: Transcript, seen: Transcript) -> float:
     """Return which share (by size) of what was seen the new chat still starts with: what a prefix cache can serve."""
-    if new.kind != "chat" or seen.kind != "chat":
+    if new.kind != seen.kind or seen.kind == "text":
         return 0.0
     shared = 0
-    for mine, theirs, size in zip(new.links, seen.links, seen.sizes, strict=False):
-        if mine != theirs:
+    for i, size in enumerate(seen.sizes):
+        place = slice(i * LINK, (i + 1) * LINK)
+        if i >= len(new.sizes) or new.links[place] != seen.links[place]:
             break
         shared += size
     total = sum(seen.sizes)
@@ -78,19 +129,40 @@ def shared_share(new: Transcript, seen: Transcript) -> float:
 
 
 def heads(transcript: Transcript) -> list[str]:
-    """Return the chained prefix hash after each message, so that a later request can be found by any prefix of it."""
-    chained = b""
-    found = []
-    for link in transcript.links:
-        chained = hashlib.blake2b(chained + link, digest_size=_DIGEST).digest()
-        found.append(chained.hex())
-    return found
+    """Return the prefix hash after each message, so that a later request can be found by any prefix of it."""
+    return [head(transcript, i) for i in range(len(transcript.links) // LINK)]
+
+
+def head(transcript: Transcript, messages: int) -> str:
+    """Return the prefix hash after so many messages."""
+    return transcript.links[messages * LINK : (messages + 1) * LINK].hex()
 
 
 def _flat(prompt: str | Sequence[int]) -> Transcript:
     raw = prompt.encode("utf-8", "surrogatepass") if isinstance(prompt, str) else orjson.dumps(list(prompt))
-    link = hashlib.blake2b(raw, digest_size=_DIGEST).digest()
-    return Transcript("text", (link,), (len(prompt),), length=len(prompt), ids=not isinstance(prompt, str))
+    link = hashlib.sha256(raw).digest()
+    return Transcript("text", link, (len(prompt),), length=len(prompt), ids=not isinstance(prompt, str))
+
+
+def _add(state: "_Hash", message: Json) -> int:
+    """Put a message into the hash, in a form that no other sequence of messages has; return its size.
+
+    Most messages are a role and a text; those are not written as JSON. A role ends at a NUL, which it must not
+    hold, and the text's length says where it ends.
+    """
+    content = message.get("content")
+    if len(message) != 2 or type(content) is not str:
+        message = _normal(message)
+        content = message["content"]
+    if len(message) == 2 and type(content) is str:
+        role = message.get("role")
+        if type(role) is str and "\0" not in role:
+            size = len(content)
+            state.update(f"m{role}\0{size}:{content}".encode("utf-8", "surrogatepass"))
+            return 1 + size
+    raw = orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
+    state.update(b"j%d:%b" % (len(raw), raw))
+    return _size(message)
 
 
 def _normal(message: Json) -> Json:
@@ -106,12 +178,21 @@ def _normal(message: Json) -> Json:
     return kept
 
 
+def _item(item: Json) -> Json:
+    """Return an item of a response in the form that is the same for what an engine gave and a client sends back."""
+    kept: Json = {key: value for key, value in item.items() if key not in _OWN_ITEM_FIELDS}
+    if kept.get("type") == "message":
+        del kept["type"]
+    content = kept.get("content")
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+        if all(isinstance(text, str) for text in texts):
+            kept["content"] = "".join(texts)  # type: ignore[arg-type]
+    return kept
+
+
 def _size(message: Json) -> int:
     content = message.get("content")
     size = len(content) if isinstance(content, str) else len(orjson.dumps(content)) if content else 0
     calls = message.get("tool_calls")
     return 1 + size + (len(orjson.dumps(calls)) if calls else 0)
-
-
-def _digest(value: object) -> bytes:
-    return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=_DIGEST).digest()

@@ -1,14 +1,28 @@
-"""Write the bodies of vLLM's prefill/decode protocol (0.32, NixlConnector, pull, bidirectional).
+"""Speak vLLM's prefill/decode protocol (0.32, NixlConnector, pull, bidirectional).
 
 Prefill leg: the client's request, one token, not streamed, asking for the KV to stay. Decode leg: the client's
 request with the object the prefill engine gave back, unchanged. Local leg: may ask the engine to keep the KV.
 """
 
+from array import array
 from typing import cast
 
+import orjson
+
 from weft_router.api.body import Json
-from weft_router.api.inference import Inference
-from weft_router.engines.handles import KvHandle
+from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer
+from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
+from weft_router.engines.handles import Ids
+from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
+from weft_router.engines.resume import greedy, obstacle
+from weft_router.errors import LegFailedError
+
+HANDLE_HEADERS = {"X-Weft-KV-Handle": "1"}
+PLUGIN_HEADER = "X-Weft-Engine-Plugin"
+"""Sent with a stream by engines whose plug-in adds the handle to it."""
+
+NO_SUCH_MODEL = "weft-release"
+"""A name no service may run: an engine that refuses it lets go of the KV which the request points at."""
 
 _NO_REMOTE: Json = {
     "do_remote_decode": True,
@@ -18,62 +32,191 @@ _NO_REMOTE: Json = {
     "remote_host": None,
     "remote_port": None,
 }
-_NOT_ON_PREFILL = ("stream_options", "min_tokens", "best_of", "logprobs", "top_logprobs", "max_completion_tokens")
-HANDLE_HEADERS = {"X-Weft-KV-Handle": "1"}
-PLUGIN_HEADER = "X-Weft-Engine-Plugin"
-"""Sent with a stream by engines whose plug-in adds the handle to it."""
+_NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
+_RENDERED = (
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+    "add_generation_prompt",
+    "mm_processor_kwargs",
+)
 
 
-def prefill_body(inference: Inference, handle: KvHandle | None, *, want_ids: bool) -> Json:
-    """Return the prefill engine's request; with a handle it reads the history instead of computing it."""
-    body = {key: value for key, value in inference.body.items() if key not in _NOT_ON_PREFILL}
-    body["stream"] = False
-    body["max_tokens"] = 1
-    if "max_completion_tokens" in inference.body:
-        body["max_completion_tokens"] = 1
-    if "n" in body:
-        body["n"] = 1
-    if want_ids:
-        body["return_token_ids"] = True
-    body["kv_transfer_params"] = dict(handle.params) if handle is not None else dict(_NO_REMOTE)
-    return body
+class Vllm(OpenAi):
+    """The adapter of vLLM, and of the mock engine that speaks as it does."""
 
+    salted = True
 
-def decode_body(inference: Inference, params: Json, *, want_ids: bool) -> Json:
-    """Return the decode engine's request that fetches the prefilled KV."""
-    body = _answer_body(inference, want_ids=want_ids)
-    body["kv_transfer_params"] = params
-    return body
+    def __init__(self, traits: Traits) -> None:
+        super().__init__(traits)
+        self.can = Abilities(
+            order="prefill-then-decode",
+            local=True,
+            bidirectional=traits.bidirectional,
+            slices=True,
+            ids=True,
+            resume=traits.resume != "off",
+            first_token=traits.show_first,
+            responses=traits.responses,
+            tokenize=True,
+        )
 
+    def prefill(self, ask: Ask, /) -> Call:
+        """Return the request for one token whose KV stays; with a handle it reads the history from there."""
+        inference = ask.inference
+        given = inference.body
+        fields: Json = {"stream": False}
+        if inference.kind == "responses":
+            fields["max_output_tokens"] = 1
+            fields["store"] = False
+        else:
+            fields["max_tokens"] = 1
+            if "max_completion_tokens" in given:
+                fields["max_completion_tokens"] = 1
+            if "n" in given:
+                fields["n"] = 1
+            if ask.want_ids:
+                fields["return_token_ids"] = True
+        fields["kv_transfer_params"] = ask.handle.params if ask.handle is not None else _NO_REMOTE
+        if ask.salt is not None:
+            fields["cache_salt"] = ask.salt
+        return self.call(ask, fields)
 
-def local_body(inference: Inference, *, export: bool, want_ids: bool) -> Json:
-    """Return the decode engine's request for a round it prefills itself.
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+        """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
+        try:
+            answer, reply = read_answer(ask.inference.kind, raw)
+        except ValueError as error:
+            raise LegFailedError("engine-error", "the reply is not JSON") from error
+        params = transfer_params(reply.handle)
+        if params is None:
+            raise LegFailedError("no-kv", "the engine gave no transfer parameters")
+        first = self._first(ask, answer, reply) if self.can.first_token else None
+        return Handed(params, reply, first)
 
-    With ``export`` it keeps the KV for the next round. The flag pair matters: an object with neither flag set
-    would pin blocks for good.
-    """
-    body = _answer_body(inference, want_ids=want_ids)
-    if export:
-        body["kv_transfer_params"] = dict(_NO_REMOTE)
-    return body
+    def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
+        """Return the client's request with what the prefill engine gave back."""
+        if handed is None or handed.params is None:
+            raise NotPossibleError("no-kv")
+        fields = self.answer_fields(ask)
+        fields["kv_transfer_params"] = handed.params
+        return self.call(ask, fields)
 
+    def local(self, ask: Ask, /) -> Call:
+        """Return the client's request; with ``ask.export`` the engine keeps the KV for the next round.
 
-def _answer_body(inference: Inference, *, want_ids: bool) -> Json:
-    body = dict(inference.body)
-    if inference.stream:
-        options = body.get("stream_options")
-        given = cast(Json, options) if isinstance(options, dict) else {}
-        body["stream_options"] = {**given, "include_usage": True}
-    if want_ids:
-        body["return_token_ids"] = True
-    return body
+        The flag pair matters: an object with neither flag set would pin blocks for good.
+        """
+        fields = self.answer_fields(ask)
+        if ask.export:
+            fields["kv_transfer_params"] = _NO_REMOTE
+        return self.call(ask, fields)
+
+    def slice(self, ask: Ask, ids: Ids, tokens: int, /) -> Call:
+        """Return an id prompt of the first tokens, for one token that nobody reads."""
+        body: Json = {
+            "model": ask.inference.body["model"],
+            "prompt": ids[:tokens].tolist(),
+            "max_tokens": 1,
+            "stream": False,
+        }
+        if ask.salt is not None:
+            body["cache_salt"] = ask.salt
+        return Call("/v1/completions", orjson.dumps(body), {REQUEST_ID: f"{ask.request_id}-slice-{tokens}"})
+
+    def resume(self, ask: Ask, reply: Reply, /) -> Call:
+        """Return the request that goes on after the ids whose text the client has."""
+        inference = ask.inference
+        reason = obstacle(inference, reply)
+        if reason is not None or reply.prompt_ids is None or reply.output_ids is None:
+            raise NotPossibleError(reason or "no-ids")
+        fields = self.answer_fields(ask)
+        fields["return_token_ids"] = True
+        for name in OUTPUT_FIELDS[inference.kind]:
+            most = fields.get(name)
+            if isinstance(most, int):
+                fields[name] = most - reply.shown
+        least = fields.get("min_tokens")
+        if isinstance(least, int):
+            fields["min_tokens"] = max(0, least - reply.shown)
+        ids = [*reply.prompt_ids, *reply.output_ids[: reply.shown]]
+        headers = {REQUEST_ID: f"{ask.request_id}-resumed"}
+        if inference.kind == "chat":
+            fields["kv_transfer_params"] = {"prompt_token_ids": ids}
+            return self.call(ask, fields, headers)
+        body = {**inference.body, **fields, "prompt": ids}
+        return Call(inference.path, orjson.dumps(body), headers)
+
+    def release(self, params: Json, /) -> Call | None:
+        """Return a request that is refused before it reads anything, which lets go of the blocks it points at."""
+        pointer = {**params, "do_remote_prefill": True, "do_remote_decode": False}
+        if transfer_params(pointer) is None:
+            return None
+        body = {"model": NO_SUCH_MODEL, "prompt": [1], "max_tokens": 1, "kv_transfer_params": pointer}
+        return Call("/v1/completions", orjson.dumps(body), {})
+
+    def tokenize(self, ask: Ask, /) -> Call | None:
+        """Return the request for the prompt's exact ids, rendered as the engine will render it."""
+        inference = ask.inference
+        body: Json = {"model": inference.body["model"]}
+        if inference.kind == "responses":
+            return None
+        if inference.kind == "text":
+            if not isinstance(inference.prompt, str):
+                return None
+            body["prompt"] = inference.prompt
+        else:
+            body["messages"] = inference.messages
+            body |= {name: inference.body[name] for name in _RENDERED if name in inference.body}
+        return Call("/tokenize", orjson.dumps(body), self.headers(ask))
+
+    def read_ids(self, raw: bytes, /) -> Ids | None:
+        """Return the ids of ``/tokenize``'s answer; None when it has none."""
+        try:
+            answer: object = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return None
+        tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        return ids_of(tokens) if isinstance(tokens, list) else None
+
+    def headers(self, ask: Ask) -> dict[str, str]:
+        """Return the same id for both legs, and the wish for a handle in streams."""
+        return {REQUEST_ID: ask.request_id, **HANDLE_HEADERS}
+
+    def answer_fields(self, ask: Ask) -> Json:
+        """Add what only vLLM knows: token ids on request, and a response's id."""
+        fields = super().answer_fields(ask)
+        if ask.inference.kind == "responses":
+            if ask.response_id is not None:
+                fields["request_id"] = ask.response_id
+        elif ask.want_ids:
+            fields["return_token_ids"] = True
+        return fields
+
+    def _first(self, ask: Ask, answer: Json, reply: Reply) -> FirstToken | None:
+        """Return the prefill's token where the decode engine will surely find the same one."""
+        inference = ask.inference
+        body = inference.body
+        sure = (
+            inference.stream
+            and inference.kind != "responses"
+            and inference.n == 1
+            and greedy(body)
+            and not any(body.get(name) for name in ("logprobs", "top_logprobs", "tools", "echo"))
+        )
+        text = "".join(reply.text)
+        if not sure or not text or not reply.plain or reply.finish_reason != "length" or inference.max_tokens == 1:
+            return None
+        return FirstToken(text, head=answer, tokens=array("I", reply.output_ids or ()))
 
 
 def transfer_params(params: object) -> Json | None:
     """Return the object for the decode leg when a prefill reply holds a whole one, None otherwise."""
     if not isinstance(params, dict) or params.get("do_remote_prefill") is not True:
         return None
-    needed = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
-    if any(params.get(key) in (None, "", []) for key in needed):
-        return None
+    for key in _NEEDED:
+        value = params.get(key)
+        if value is None or value == "" or value == []:
+            return None
     return cast(Json, params)

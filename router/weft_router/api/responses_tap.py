@@ -1,0 +1,105 @@
+"""Watch the events of a streamed response pass: bytes go on as they are, the last event tells what the router needs."""
+
+from typing import cast
+
+import orjson
+
+from weft_router.api.body import Json
+from weft_router.api.reply import Reply, head_of, to_event
+from weft_router.wire.sse import EventSplitter, payload
+
+_DELTA = b".delta"
+_OPENING = (b"response.created", b"response.in_progress", b"response.output_item.added", b"response.content_part.added")
+_LAST = {"response.completed": "stop", "response.incomplete": "length", "response.failed": None}
+HANDLE_COMMENT = b": kv_transfer_params "
+
+
+class ResponsesTap:
+    """One streamed response on its way."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.done = False
+        self._reply = Reply("responses")
+        self._splitter = EventSplitter()
+        self._held: list[bytes] = []
+
+    @property
+    def error(self) -> bool:
+        """Tell whether the engine sent an error event."""
+        return self._reply.error
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether the stream ended as it should, with nothing cut off."""
+        return self.done and not self._splitter.rest.strip()
+
+    @property
+    def reply(self) -> Reply:
+        """Return what is known of the reply so far."""
+        return self._reply
+
+    def feed(self, data: bytes) -> bytes:
+        """Add bytes from the engine; return what goes on to the client now: nothing before the first token."""
+        out = self._held
+        self._held = []
+        for event in self._splitter.feed(data):
+            kept = self._take(event)
+            if kept:
+                out.append(kept)
+        if out and not self.tokens and not self.done and not self._reply.error:
+            self._held = out
+            return b""
+        return b"".join(out)
+
+    def _take(self, event: bytes) -> bytes:
+        if event.startswith(HANDLE_COMMENT):
+            handle = _object(event[len(HANDLE_COMMENT) :])
+            self._reply.handle = handle
+            return b""
+        kind = event[7 : event.find(b"\n")].strip() if event.startswith(b"event: ") else b""
+        if kind.endswith(_DELTA):
+            self.tokens += 1
+            return event
+        if kind in _OPENING[1:]:
+            return event
+        data = payload(event)
+        if data is None or data == b"[DONE]":
+            self.done = self.done or data is not None
+            return event
+        chunk = _object(data)
+        return event if chunk is None else self._take_chunk(event, chunk)
+
+    def _take_chunk(self, event: bytes, chunk: Json) -> bytes:
+        kind = chunk.get("type")
+        if isinstance(kind, str) and kind.endswith(".delta"):
+            self.tokens += 1
+        if kind == "error" or (kind is None and "error" in chunk):
+            self._reply.error = True
+            return event
+        response = chunk.get("response")
+        if not isinstance(response, dict):
+            return event
+        found = cast(Json, response)
+        if self._reply.head is None:
+            self._reply.head = head_of(found)
+        if kind not in _LAST:
+            return event
+        self.done = True
+        self._reply.error = self._reply.error or kind == "response.failed"
+        self._reply.finish_reason = _LAST[str(kind)]
+        self._reply.take_usage(found.get("usage"))
+        self._reply.take_output(found.get("output"))
+        params = found.pop("kv_transfer_params", None)
+        if not isinstance(params, dict):
+            return event
+        self._reply.handle = cast(Json, params)
+        return b"event: " + str(kind).encode() + b"\n" + to_event(chunk)
+
+
+def _object(raw: bytes) -> Json | None:
+    try:
+        value: object = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return cast(Json, value) if isinstance(value, dict) else None

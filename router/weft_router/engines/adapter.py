@@ -1,0 +1,218 @@
+"""What the router asks of an engine's adapter: the bodies and headers of every leg, and how the answers are read.
+
+An adapter is pure: it makes requests as bytes and reads replies as bytes; it opens no socket and keeps no state. One
+module per engine implements it, ``catalogue`` chooses. Whatever an adapter writes about transfers, bootstrap servers or
+ids comes from the registry and from other engines, never from a client.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from weft_router.api.body import Json
+from weft_router.api.inference import Inference
+from weft_router.api.reply import FirstToken, Reply
+from weft_router.engines.handles import Ids, KvHandle
+
+REQUEST_ID = "X-Request-Id"
+
+Order = Literal["prefill-then-decode", "together", "decode-only"]
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What an engine can do; the router plans nothing else with it."""
+
+    order: Order
+    local: bool
+    """The decode engine can prefill by itself."""
+    bidirectional: bool = False
+    """A decode reply can carry a handle by which a prefill engine reads the history."""
+    slices: bool = False
+    """A local prefill can be cut into id prompts that the prefix cache joins."""
+    ids: bool = False
+    """Replies carry token ids when asked."""
+    resume: bool = False
+    """A broken stream can go on elsewhere from token ids."""
+    first_token: bool = False
+    """The prefill's token can be shown before the decode leg's first."""
+    responses: bool = False
+    """The engine has the Responses API."""
+    tokenize: bool = False
+    """The engine gives a prompt's exact token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a service says about its engines."""
+
+    bidirectional: bool = True
+    bootstrap_port: int = 8998
+    schedule_style: Literal["context_first", "generation_first"] = "context_first"
+    show_first: bool = False
+    """Show the prefill's token at once where the decode engine will surely find the same one."""
+    resume: Literal["exact", "sampled", "off"] = "sampled"
+    """Which broken streams go on: only greedy ones, sampled ones too (marked), or none."""
+    responses: bool = True
+    slice_block: int = 16
+    """Tokens of a KV block: slices are multiples of it, so that the prefix cache joins them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An engine as the registry knows it; ``info`` is what a context server says of its transfer endpoint."""
+
+    host: str
+    port: int
+    bootstrap_port: int = 0
+    dp_size: int = 1
+    info: Json | None = None
+
+    @property
+    def address(self) -> str:
+        """Return host and port as engines write them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """One round's request to its engines. ``room`` is a number that both legs share, 0 to make one from the id."""
+
+    inference: Inference
+    request_id: str
+    salt: str | None = None
+    want_ids: bool = False
+    export: bool = False
+    handle: KvHandle | None = None
+    prefill: Peer | None = None
+    decode: Peer | None = None
+    room: int = 0
+    cap: int | None = None
+    """Most tokens of the answer, whatever the client asked for."""
+    response_id: str | None = None
+    """The id that a response gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to an engine, ready to be sent."""
+
+    path: str
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Handed:
+    """What a prefill leg gave: parameters for the decode leg, or the whole answer when there is nothing to decode."""
+
+    params: Json | None
+    reply: Reply
+    first: FirstToken | None = None
+    finished: bytes | None = None
+    """The client's answer, whole or as events; no decode leg is needed then."""
+
+
+class NotPossibleError(Exception):
+    """Report that an engine has no such leg; ``reason`` is a short word for metrics and logs."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Tap(Protocol):
+    """A stream of events on its way from an engine to a client."""
+
+    tokens: int
+    """Tokens seen so far."""
+    done: bool
+    """Whether the last event came."""
+
+    @property
+    def error(self) -> bool:
+        """Tell whether the engine sent an error event."""
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether the stream ended as it should, with nothing cut off."""
+
+    @property
+    def reply(self) -> Reply:
+        """Return what is known of the reply so far."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Add bytes from the engine; return what goes on to the client now."""
+
+
+class Adapter(Protocol):
+    """How one kind of engine is spoken to."""
+
+    can: Abilities
+    traits: Traits
+
+    def prefill(self, ask: Ask, /) -> Call:
+        """Return the prefill leg; with ``ask.handle`` it reads the history instead of computing it."""
+
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+        """Read a prefill leg's reply.
+
+        Raises:
+            LegFailedError: it holds nothing a decode engine could go on from.
+        """
+
+    def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
+        """Return the decode leg; ``handed`` is None where both legs are sent together."""
+
+    def local(self, ask: Ask, /) -> Call:
+        """Return the leg of a round that the decode engine prefills itself.
+
+        Raises:
+            NotPossibleError: this engine cannot.
+        """
+
+    def slice(self, ask: Ask, ids: Ids, tokens: int, /) -> Call:
+        """Return the request that puts the prompt's first ``tokens`` ids into the decode engine's prefix cache.
+
+        Raises:
+            NotPossibleError: this engine cannot.
+        """
+
+    def resume(self, ask: Ask, reply: Reply, /) -> Call:
+        """Return the leg that goes on with a stream which broke after ``reply``.
+
+        Raises:
+            NotPossibleError: it would not be the same answer.
+        """
+
+    def release(self, params: Json, /) -> Call | None:
+        """Return the request that lets go of KV nobody will read; None when the engine has no way.
+
+        It goes to an engine of the other role than the one that holds the KV; its answer is a 404.
+        """
+
+    def tokenize(self, ask: Ask, /) -> Call | None:
+        """Return the request for the prompt's token ids; None when the engine has no such endpoint."""
+
+    def read_ids(self, raw: bytes, /) -> Ids | None:
+        """Return the token ids in the answer to that."""
+
+    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> Tap:
+        """Return the tap of a streamed decode leg; ``resumed`` is the reply that it goes on with."""
+
+    def prefill_tap(self, ask: Ask, /) -> Tap | None:
+        """Return the tap of a prefill leg that streams to the client; None where none does."""
+
+    def first_event(self, ask: Ask, first: FirstToken, /) -> bytes:
+        """Return the events that show the prefill's token to the client."""
+
+
+def room_of(ask: Ask) -> int:
+    """Return the number that both legs share, of 63 bits and never below 2**42: small ones are engines' own.
+
+    With several ranks on the prefill side, engines pick the rank by the number's remainder.
+    """
+    if ask.room:
+        return ask.room
+    digest = hashlib.blake2b(ask.request_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1 | 1 << 42

@@ -1,0 +1,131 @@
+"""Speak the protocol of AWS Neuron's vLLM fork: both legs at once, and the prefill's token goes to the client at once.
+
+Each leg's id names the other engine's address. The prefill engine streams its one token, which the client gets with
+the public id and without a finish reason; the decode engine shows that token again, once for each answer, and that
+is dropped. Whole replies come from the decode engine alone.
+"""
+
+from array import array
+from typing import cast
+
+import orjson
+
+from weft_router.api.body import Json
+from weft_router.api.inference import Kind
+from weft_router.api.reply import FirstToken, Reply, head_of, to_event
+from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Peer, Tap, Traits
+from weft_router.engines.openai import OpenAi
+from weft_router.wire.sse import EventSplitter, payload
+
+
+class Neuron(OpenAi):
+    """The adapter of the Neuron fork."""
+
+    def __init__(self, traits: Traits) -> None:
+        super().__init__(traits)
+        self.can = Abilities(order="together", local=False, first_token=True)
+
+    def prefill(self, ask: Ask, /) -> Call:
+        """Return the request for one token, streamed when the client wants a stream."""
+        fields = self.answer_fields(ask)
+        for name in ("stream_options", "min_tokens", "max_completion_tokens"):
+            fields.pop(name, None)
+        fields["max_tokens"] = 1
+        return self.call(ask, fields, self._named(ask, ask.decode))
+
+    def read_prefill(self, ask: Ask, _: bytes, /) -> Handed:
+        """Return nothing to hand over: the engines speak with each other."""
+        return Handed(None, Reply(ask.inference.kind))
+
+    def decode(self, ask: Ask, _: Handed | None, /) -> Call:
+        """Return the client's request."""
+        return self.call(ask, self.answer_fields(ask), self._named(ask, ask.prefill))
+
+    def local(self, _: Ask, /) -> Call:
+        """Refuse: a decode engine takes only what a prefill engine computed."""
+        raise NotPossibleError("no-local-prefill")
+
+    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> Tap:
+        """Return the tap of the decode leg, which drops the token that the prefill leg showed."""
+        shown = first or FirstToken(None, {}, array("I"))
+        return super().tap(ask, first=shown, resumed=resumed)
+
+    def prefill_tap(self, ask: Ask, /) -> Tap | None:
+        """Return the tap that turns the prefill's stream into the client's first events; None for whole replies."""
+        return FirstTap(ask.inference.kind, ask.request_id) if ask.inference.stream else None
+
+    def public_id(self, ask: Ask, /) -> str | None:
+        """Return the router's id: the engines' name addresses."""
+        return ask.request_id
+
+    def _named(self, ask: Ask, peer: Peer | None) -> dict[str, str]:
+        if peer is None:
+            raise NotPossibleError("no-prefill-worker")
+        return {REQUEST_ID: f"cmpl-{ask.request_id}_{peer.address}"}
+
+
+class FirstTap:
+    """The prefill leg's stream: its token goes on, its end does not."""
+
+    def __init__(self, kind: Kind, public_id: str) -> None:
+        self.tokens = 0
+        self.done = False
+        self._reply = Reply(kind)
+        self._public_id = public_id
+        self._splitter = EventSplitter()
+
+    @property
+    def error(self) -> bool:
+        """Tell whether the engine sent an error event."""
+        return self._reply.error
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether the stream ended as it should, with nothing cut off."""
+        return self.done and not self._splitter.rest.strip()
+
+    @property
+    def reply(self) -> Reply:
+        """Return what is known of the reply so far."""
+        return self._reply
+
+    def feed(self, data: bytes) -> bytes:
+        """Add bytes from the engine; return what goes on to the client now."""
+        return b"".join(self._take(event) for event in self._splitter.feed(data))
+
+    def _take(self, event: bytes) -> bytes:
+        data = payload(event)
+        if data is None:
+            return b""
+        if data == b"[DONE]":
+            self.done = True
+            return b""
+        try:
+            chunk: object = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return b""
+        if not isinstance(chunk, dict):
+            return b""
+        return self._show(cast(Json, chunk))
+
+    def _show(self, chunk: Json) -> bytes:
+        if "error" in chunk:
+            self._reply.error = True
+            return b""
+        choices = chunk.get("choices")
+        if not isinstance(choices, list) or not choices:
+            return b""
+        if self._reply.head is None:
+            self._reply.head = {**head_of(chunk), "id": self._public_id}
+        chunk["id"] = self._public_id
+        chunk.pop("usage", None)
+        for choice in choices:
+            if not isinstance(choice, dict):
+                continue
+            part: object = choice.get("delta") if self._reply.kind == "chat" else choice
+            before = len(self._reply.text)
+            if isinstance(part, dict):
+                self._reply.take_part(cast(Json, part))
+            self.tokens += len(self._reply.text) - before
+            choice["finish_reason"] = None
+        return to_event(chunk)

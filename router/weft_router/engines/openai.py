@@ -1,0 +1,124 @@
+"""Speak to a plain OpenAI server: no disaggregation, every round is prefilled where it is decoded."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from weft_router.api.body import Json
+from weft_router.api.inference import Inference
+from weft_router.api.reply import FirstToken, Reply
+from weft_router.api.responses_tap import ResponsesTap
+from weft_router.api.tap import StreamTap
+from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Tap, Traits
+from weft_router.engines.handles import Ids
+
+OUTPUT_FIELDS = {
+    "chat": ("max_completion_tokens", "max_tokens"),
+    "text": ("max_tokens",),
+    "responses": ("max_output_tokens",),
+}
+"""Where each API says how long an answer may be; the first is the one to write."""
+
+
+class OpenAi:
+    """The adapter of plain servers, and what the others have in common with it."""
+
+    can = Abilities(order="decode-only", local=True)
+    salted = False
+    """Whether the engine keeps cached prefixes apart by ``cache_salt``."""
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+
+    def prefill(self, _: Ask, /) -> Call:
+        """Refuse: there is no such leg."""
+        raise NotPossibleError("no-disaggregation")
+
+    def read_prefill(self, _: Ask, __: bytes, /) -> Handed:
+        """Refuse: there is no such leg."""
+        raise NotPossibleError("no-disaggregation")
+
+    def decode(self, ask: Ask, _: Handed | None, /) -> Call:
+        """Return the only leg there is."""
+        return self.local(ask)
+
+    def local(self, ask: Ask, /) -> Call:
+        """Return the client's request."""
+        return self.call(ask, self.answer_fields(ask))
+
+    def slice(self, _: Ask, __: Ids, ___: int, /) -> Call:
+        """Refuse: nothing says that slices would share a cache."""
+        raise NotPossibleError("no-slices")
+
+    def resume(self, _: Ask, __: Reply, /) -> Call:
+        """Refuse: without token ids nothing goes on exactly."""
+        raise NotPossibleError("no-ids")
+
+    def release(self, _: Json, /) -> Call | None:
+        """Return None: nothing is ever held."""
+        return None
+
+    def tokenize(self, _: Ask, /) -> Call | None:
+        """Return None: OpenAI has no such endpoint."""
+        return None
+
+    def read_ids(self, _: bytes, /) -> Ids | None:
+        """Return None: nobody asked."""
+        return None
+
+    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> Tap:
+        """Return the tap of a stream."""
+        inference = ask.inference
+        if inference.kind == "responses":
+            return ResponsesTap()
+        return StreamTap(
+            inference.kind,
+            keep_usage=inference.wants_usage,
+            keep_ids=inference.wants_ids,
+            first=first,
+            resumed=resumed,
+            public_id=self.public_id(ask),
+        )
+
+    def prefill_tap(self, _: Ask, /) -> Tap | None:
+        """Return None: no prefill leg streams."""
+        return None
+
+    def first_event(self, ask: Ask, first: FirstToken, /) -> bytes:
+        """Return the events of the prefill's token as the engine would write them."""
+        return first.events(ask.inference.kind)
+
+    def public_id(self, _: Ask, /) -> str | None:
+        """Return the id that replies get in place of the engine's; None to leave it."""
+        return None
+
+    def headers(self, ask: Ask) -> dict[str, str]:
+        """Return what every leg says about itself."""
+        return {REQUEST_ID: ask.request_id}
+
+    def call(self, ask: Ask, fields: Mapping[str, object], headers: dict[str, str] | None = None) -> Call:
+        """Return a leg on the client's path: the client's request with these fields."""
+        return Call(ask.inference.path, ask.inference.encoded(fields), headers or self.headers(ask))
+
+    def answer_fields(self, ask: Ask) -> Json:
+        """Return what a leg that answers the client asks for: what the client did, and what the router has to know."""
+        inference = ask.inference
+        fields = inference.own()
+        if inference.stream and inference.kind != "responses":
+            given = cast(Json, fields.get("stream_options") or {})
+            fields["stream_options"] = {**given, "include_usage": True}
+        if ask.cap is not None:
+            cap_output(inference, fields, ask.cap)
+        if ask.salt is not None and self.salted:
+            fields["cache_salt"] = ask.salt
+        return fields
+
+
+def cap_output(inference: Inference, fields: Json, most: int) -> None:
+    """Bound how long the answer may be, in the field that the client used."""
+    names = OUTPUT_FIELDS[inference.kind]
+    name = next((name for name in names if fields.get(name) is not None), names[0])
+    given = fields.get(name)
+    fields[name] = min(given, most) if isinstance(given, int) else most
+    least = fields.get("min_tokens")
+    if isinstance(least, int) and least > most:
+        fields["min_tokens"] = most

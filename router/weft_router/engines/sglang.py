@@ -1,0 +1,56 @@
+"""Speak SGLang's prefill/decode protocol: both legs at once, the same body, joined by a bootstrap room.
+
+The prefill engine waits until the decode engine has registered for the room at its bootstrap server, so neither leg
+means anything alone: when one fails, the other has to be ended at once. The decode engine's reply is the client's.
+"""
+
+from weft_router.api.reply import read_answer
+from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
+from weft_router.engines.openai import OpenAi
+from weft_router.errors import LegFailedError
+
+_ROOMS = 1 << 63
+
+
+class Sglang(OpenAi):
+    """The adapter of SGLang."""
+
+    salted = True
+
+    def __init__(self, traits: Traits) -> None:
+        super().__init__(traits)
+        self.can = Abilities(order="together", local=False)
+
+    def prefill(self, ask: Ask, /) -> Call:
+        """Return the client's request with the room."""
+        return self._leg(ask)
+
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+        """Read the counts of a reply that is not needed otherwise; a streamed one is drained unread."""
+        if ask.inference.stream:
+            raise LegFailedError("engine-error", "a streamed prefill reply has nothing to read")
+        try:
+            _, reply = read_answer(ask.inference.kind, raw)
+        except ValueError as error:
+            raise LegFailedError("engine-error", "the reply is not JSON") from error
+        return Handed(None, reply)
+
+    def decode(self, ask: Ask, _: Handed | None, /) -> Call:
+        """Return the same request for the decode engine."""
+        return self._leg(ask)
+
+    def local(self, _: Ask, /) -> Call:
+        """Refuse: a decode engine takes only what a prefill engine computed."""
+        raise NotPossibleError("no-local-prefill")
+
+    def _leg(self, ask: Ask) -> Call:
+        peer = ask.prefill
+        if peer is None:
+            raise NotPossibleError("no-prefill-worker")
+        fields = self.answer_fields(ask)
+        port, room, n = peer.bootstrap_port or self.traits.bootstrap_port, room_of(ask), ask.inference.n
+        # Several answers are several requests inside the engine, each with a room of its own.
+        fields["bootstrap_host"] = peer.host if n == 1 else [peer.host] * n
+        fields["bootstrap_port"] = port if n == 1 else [port] * n
+        fields["bootstrap_room"] = room if n == 1 else [(room + i) % _ROOMS for i in range(n)]
+        return self.call(ask, fields)

@@ -1,0 +1,103 @@
+"""Speak TensorRT-LLM's disaggregated protocol: a context server, then a generation server that goes on from its token.
+
+The first token is not computed again: the context server's reply carries it, and the prompt's ids, which the generation
+server gets instead of text. A context server that already finished the answer needs no generation server.
+"""
+
+from typing import cast
+
+import orjson
+
+from weft_router.api.body import Json
+from weft_router.api.reply import Reply, drop_ids, head_of, read_answer, to_event
+from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
+from weft_router.engines.openai import OpenAi
+from weft_router.errors import LegFailedError
+
+_STYLES = {"context_first": 0, "generation_first": 1}
+_GOES_ON = ("length", "not_finished")
+"""What a context server says of an answer that its one token does not end."""
+
+
+class TensorRtLlm(OpenAi):
+    """The adapter of ``trtllm-serve``."""
+
+    salted = True
+
+    def __init__(self, traits: Traits) -> None:
+        super().__init__(traits)
+        together = traits.schedule_style == "generation_first"
+        self.can = Abilities(order="together" if together else "prefill-then-decode", local=True)
+        self._style = _STYLES[traits.schedule_style]
+
+    def prefill(self, ask: Ask, /) -> Call:
+        """Return the request for the context phase."""
+        fields = self.answer_fields(ask)
+        fields.pop("stream_options", None)
+        fields["stream"] = False
+        fields["disaggregated_params"] = {
+            "request_type": "context_only",
+            "disagg_request_id": room_of(ask),
+            "schedule_style": self._style,
+        }
+        return self.call(ask, fields)
+
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+        """Read the context's parameters and ids, or the whole answer when it is already at its end."""
+        kind = ask.inference.kind
+        try:
+            answer, reply = read_answer(kind, raw)
+        except ValueError as error:
+            raise LegFailedError("engine-error", "the reply is not JSON") from error
+        choices = answer.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        params = choice.pop("disaggregated_params", None)
+        if reply.finish_reason is not None and reply.finish_reason not in _GOES_ON:
+            return Handed(None, reply, finished=_finished(ask, answer, reply))
+        if not isinstance(params, dict) or (kind != "responses" and reply.prompt_ids is None):
+            raise LegFailedError("no-kv", "the context server gave no parameters or no prompt ids")
+        found = cast(Json, params)
+        if answer.get("usage") is not None:
+            found["ctx_usage"] = answer["usage"]
+        return Handed(found, reply)
+
+    def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
+        """Return the request for the generation phase."""
+        fields = self.answer_fields(ask)
+        room = room_of(ask)
+        params: Json = {"request_type": "generation_only", "schedule_style": self._style, "disagg_request_id": room}
+        if handed is None:
+            if self.can.order != "together":
+                raise NotPossibleError("no-kv")
+            info = ask.prefill.info if ask.prefill is not None else None
+            fields["disaggregated_params"] = {**params, "ctx_request_id": room, **(info or {})}
+            return self.call(ask, fields)
+        if handed.params is None or handed.reply.prompt_ids is None:
+            raise NotPossibleError("no-kv")
+        fields["disaggregated_params"] = {**handed.params, **params}
+        ids = handed.reply.prompt_ids.tolist()
+        if ask.inference.kind == "text":
+            body = {**ask.inference.body, **fields, "prompt": ids}
+            return Call(ask.inference.path, orjson.dumps(body), self.headers(ask))
+        fields["prompt_token_ids"] = ids
+        return self.call(ask, fields)
+
+
+def _finished(ask: Ask, answer: Json, reply: Reply) -> bytes:
+    """Return the client's whole answer, or its events."""
+    if not ask.inference.wants_ids:
+        drop_ids(answer)
+    if not ask.inference.stream:
+        return orjson.dumps(answer)
+    chat = ask.inference.kind == "chat"
+    head: Json = {**head_of(answer), "object": "chat.completion.chunk" if chat else "text_completion"}
+    text = "".join(reply.text)
+    part: Json = {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
+    if reply.tool_calls:
+        calls = [{"index": i, **call} for i, call in sorted(reply.tool_calls.items())]
+        cast(Json, part["delta"])["tool_calls"] = calls
+    choice: Json = {"index": 0, **part, "logprobs": None, "finish_reason": reply.finish_reason}
+    events = to_event({**head, "choices": [choice]})
+    if ask.inference.wants_usage and answer.get("usage") is not None:
+        events += to_event({**head, "choices": [], "usage": answer["usage"]})
+    return events + b"data: [DONE]\n\n"
