@@ -28,6 +28,7 @@ from weft_router.roles.relay import (
     TENANT_HEADER,
 )
 from weft_router.roles.server import Routes
+from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
@@ -62,6 +63,7 @@ class DecodeSidecar:
             port=PrefillHop(config, pool=self._peers, token=settings.token),
             registry=self._registry,
             metrics=metrics,
+            meter=meter_of(config, metrics),
             salts=Salts(settings.token),
             request_log=self._request_log,
         )

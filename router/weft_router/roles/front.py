@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, time
 from typing import Protocol
-from uuid import uuid4
 
 from weft_router.api.answers import models, not_ready
 from weft_router.api.body import parse, sanitise
@@ -36,6 +35,7 @@ from weft_router.roles.server import Routes
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.placement import Placement
+from weft_router.signals.ids import Ids
 from weft_router.signals.metrics import Metrics
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
@@ -84,6 +84,7 @@ class Front:
         registry.on_new_epoch = self._bindings.republish
         self._placement = Placement(config.routing.binding)
         self._heads = Heads()
+        self._ids = Ids()
         self._background = Background()
         self._writes: set[asyncio.Task[None]] = set()
 
@@ -147,8 +148,9 @@ class Front:
         if isinstance(admitted, Refusal):
             raise admitted.error()
         try:
+            trace = self._ids.next()
             job = Job(
-                id="weft-" + uuid4().hex, session="", tenant=caller.tenant, inference=inference,
+                id="weft-" + trace, trace=trace, session="", tenant=caller.tenant, inference=inference,
                 started=exchange.started, facts=exchange.facts, class_=class_, local_only=admitted.local_only,
                 cap=admitted.output_cap,
             )  # fmt: skip
@@ -168,7 +170,7 @@ class Front:
     async def _recognise(self, job: Job) -> Identity:
         """Find the conversation a nameless request continues, here or, at first sight, in the store."""
         job.transcript = of_request(job.inference)
-        identity = derived(job.tenant, job.inference, job.transcript, fresh=uuid4().hex)
+        identity = derived(job.tenant, job.inference, job.transcript, fresh=job.trace)
         parents = identity.parents[:MAX_PARENTS]
         session = self._heads.find(parents)
         if session is None and parents and self._registry.store_up:

@@ -11,6 +11,8 @@ from weft_router.api.answers import LAST_WORDS_S, answer
 from weft_router.config import Settings
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.guard.hops import require_token
+from weft_router.signals.access import open_access_log
+from weft_router.signals.instruments import Value
 from weft_router.signals.metrics import Metrics
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.listener import Listener
@@ -71,6 +73,8 @@ class Server:
         self._metrics = metrics
         self._duty = duty
         self._gauge = metrics.inflight.labels(settings.role)
+        self._answered: dict[int, Value] = {}
+        self._access = open_access_log(settings.config.access_log, role=settings.role, metrics=metrics)
         self._inflight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -103,6 +107,14 @@ class Server:
     def draining(self) -> bool:
         """Tell whether this process is on its way out."""
         return self._drains.is_set()
+
+    def start(self) -> None:
+        """Begin to write access lines."""
+        self._access.start(asyncio.get_running_loop())
+
+    def close(self) -> None:
+        """Write what is left of them."""
+        self._access.close()
 
     def begin_drain(self) -> None:
         """Be unready from now on; requests in flight go on, up to the drain time."""
@@ -215,12 +227,18 @@ class Server:
     def _done(self, exchange: Exchange) -> None:
         status = exchange.status or 499
         known = exchange.path if exchange.path in self._routes else ""
-        self._metrics.requests.labels(str(status), self._role).inc()
-        seconds = round(monotonic() - exchange.started, 4)
-        log.info(
-            "request",
-            extra={**exchange.facts, "path": known, "status": status, "role": self._role, "seconds": seconds},
-        )
+        self._counts(status).value += 1
+        facts = exchange.facts
+        facts["path"] = known
+        facts["status"] = status
+        facts["seconds"] = round(monotonic() - exchange.started, 4)
+        self._access.write(facts)
+
+    def _counts(self, status: int) -> Value:
+        found = self._answered.get(status)
+        if found is None:
+            found = self._answered[status] = self._metrics.requests.labels(str(status), self._role)
+        return found
 
     async def _healthz(self, exchange: Exchange) -> None:
         exchange.reply(200, b"ok\n", content_type=PLAIN)
@@ -235,7 +253,8 @@ class Server:
     async def _metrics_page(self, exchange: Exchange) -> None:
         self._duty.observe()
         self._gauge.set(self._inflight)
-        exchange.reply(200, self._metrics.page(), content_type=PAGE)
+        page, content_type = self._metrics.render(exchange.headers.get("accept", ""))
+        exchange.reply(200, page, content_type=content_type)
 
     async def _drain(self, exchange: Exchange) -> None:
         self.begin_drain()

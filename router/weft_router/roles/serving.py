@@ -14,6 +14,7 @@ LAME_DUCK_S = 3.0
 
 async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
+    server.start()
     await duty.start()
     listener = server.listener
     try:
@@ -32,3 +33,4 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
             await server.last_words()
         await listener.close()
         await duty.stop()
+        server.close()

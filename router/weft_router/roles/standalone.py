@@ -13,6 +13,7 @@ from weft_router.guard.salt import Salts
 from weft_router.roles.front import Front
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
+from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
@@ -40,6 +41,7 @@ class Standalone:
         self._workers: dict[str, Worker] = {}
         self._decodings: dict[str, Decoding] = {}
         self._prefillings: dict[str, Prefilling] = {}
+        self._meter = meter_of(config, metrics)
         self._salts = Salts(settings.token)
         self._adapter: Adapter = adapter_of(config)
         for entry in settings.workers:
@@ -121,7 +123,7 @@ class Standalone:
             return
         self._decodings[settings.worker] = Decoding(
             worker, adapter=self._adapter, port=self, registry=self._registry, metrics=self._metrics,
-            salts=self._salts, request_log=self._request_log,
+            meter=self._meter, salts=self._salts, request_log=self._request_log,
         )  # fmt: skip
 
     async def _probe(self, url: str) -> Health:

@@ -20,6 +20,7 @@ from weft_router.errors import (
     UnavailableError,
 )
 from weft_router.guard.salt import Salts
+from weft_router.rounds.accounts import Accounts
 from weft_router.rounds.answering import Answering
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
@@ -32,6 +33,7 @@ from weft_router.rounds.worker import Worker
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.pace import Paces
 from weft_router.signals.request_log import RequestLog
+from weft_router.signals.rounds import RoundMeter
 from weft_router.signals.window import Window
 from weft_router.state.registry import Registry
 from weft_router.state.store import WorkerRecord
@@ -48,7 +50,7 @@ class Decoding:
 
     def __init__(
         self, worker: Worker, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
-        salts: Salts, request_log: RequestLog,
+        meter: RoundMeter, salts: Salts, request_log: RequestLog,
     ) -> None:  # fmt: skip
         settings = worker.settings
         config = settings.config
@@ -72,10 +74,10 @@ class Decoding:
         )
         self.remote = RemotePrefill(settings, adapter=adapter, port=port, registry=registry, metrics=metrics)
         self._request_log = request_log
+        self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
         self.answering = Answering(
-            settings, adapter=adapter, engine=worker.engine, queue=worker.queue, sessions=self.sessions,
-            itl=self._itl, metrics=metrics,
-        )  # fmt: skip
+            settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts
+        )
         worker.describe(self._describe)
 
     async def serve(self, job: Job, outlet: Outlet) -> None:
@@ -132,17 +134,15 @@ class Decoding:
             windowed_itl=self._itl.mean(monotonic()),
             batch=self.answering.batch,
             sessions=len(self.sessions),
-            chars_per_token=self.answering.ratio.ratio,
+            chars_per_token=self.accounts.ratio.ratio,
         )
 
     def _open(self, job: Job) -> Round:
         inference = job.inference
         transcript = job.transcript or of_request(inference)
-        outlook = self.sessions.begin(job.session, inference, transcript, self.answering.ratio)
+        outlook = self.sessions.begin(job.session, inference, transcript, self.accounts.ratio)
         if outlook.lost is not None:
             self._metrics.kv_handles.labels(outlook.lost).inc()
-        if outlook.gap_s is not None:
-            self._metrics.round_gap.observe(outlook.gap_s)
         # Without prefill workers nobody would read what the engine keeps.
         export = self._config.engine.bidirectional and inference.transferable and not self._policy.never_remote
         if job.keep_ids:
@@ -159,6 +159,8 @@ class Decoding:
             ask=ask,
             export=export,
             resumed=job.resumed,
+            class_=job.class_,
+            trace=job.trace,
             pace=self._paces.of(job.session),
         )
 
@@ -189,7 +191,7 @@ class Decoding:
 
     def _answer_tokens(self, rnd: Round) -> float:
         """Return how long the answer may be: the mean answer so far, at most what the client allows."""
-        mean, most = self.answering.answer_tokens, rnd.inference.max_tokens
+        mean, most = self.accounts.answer_tokens, rnd.inference.max_tokens
         return mean if most is None or mean <= most else float(most)
 
     def _view(self, now: float) -> DecodeWorkerView:

@@ -18,6 +18,8 @@ class Job:
     started: float
     facts: dict[str, object] = field(default_factory=dict)
     class_: str = "default"
+    trace: str = ""
+    """32 hexadecimal digits that tie the round's metrics, lines and spans together."""
     local_only: bool = False
     """Whether its prefill must not go to prefill workers: degraded under pressure."""
     cap: int | None = None

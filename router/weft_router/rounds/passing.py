@@ -2,60 +2,43 @@
 
 import asyncio
 from time import monotonic
-from typing import Protocol
 
-from weft_router.api.reply import Reply, read_whole
-from weft_router.config import RouterConfig, Settings
+from weft_router.api.reply import read_whole
 from weft_router.engines.adapter import Tap
 from weft_router.errors import LegFailedError, StreamBrokenError
+from weft_router.rounds.accounts import Accounts
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.signals.metrics import Metrics
 from weft_router.signals.pace import Pace
-from weft_router.wire.leg import Leg, Whole
-
-
-class Answers(Protocol):
-    """What an answer on its way reports to."""
-
-    settings: Settings
-    config: RouterConfig
-    metrics: Metrics
-    decoding: dict[int, Pace]
-
-    def gap(self, rnd: Round, seconds: float, tokens: int) -> None:
-        """Tokens came after a pause."""
-
-    def first_token(self, rnd: Round, now: float) -> None:
-        """The first token came."""
-
-    def finish(self, rnd: Round, prefilled: Prefilled | None, reply: Reply, *, tokens: int) -> None:
-        """The answer is whole."""
+from weft_router.signals.rounds import TokenClock
+from weft_router.wire.leg import Whole
 
 
 class Passing:
     """One answer on its way; takes what the engine sends from the connection's own callback."""
 
     __slots__ = (
-        "_body", "_last", "_outlet", "_owner", "_prefilled", "_recorded", "_rnd", "_slot", "_tap", "_timer",
-        "headers", "status",
+        "_accounts", "_body", "_clock", "_decoding", "_outlet", "_prefilled", "_recorded", "_rnd", "_slot", "_tap",
+        "_timer", "_worker", "headers", "status",
     )  # fmt: skip
 
     def __init__(
-        self, owner: Answers, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, leg: Leg,
-        tap: Tap | None,
+        self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, body: Whole,
+        tap: Tap | None, *, accounts: Accounts, decoding: dict[int, Pace], worker: str,
     ) -> None:  # fmt: skip
-        """Pass a stream on through ``tap``; without one the answer is expected in one piece."""
-        self._owner = owner
+        """Pass a stream on through ``tap``; without one the answer is expected in one piece, in ``body``."""
         self._outlet = outlet
         self._rnd = rnd
         self._prefilled = prefilled
         self._slot = slot
+        self._body: Whole | None = body
         self._tap = tap
-        self._body: Whole | None = Whole(leg, owner.config.limits.max_reply_bytes)
+        self._accounts = accounts
+        self._decoding = decoding
+        self._worker = worker
         self._timer: asyncio.TimerHandle | None = None
-        self._last = 0.0
+        self._clock: TokenClock | None = None
         self._recorded = False
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -79,19 +62,15 @@ class Passing:
         tap = self._tap
         if tap is None:
             return
-        now = monotonic()
         before = tap.tokens
         data = tap.feed(chunk)
         fresh = tap.tokens - before
         if fresh:
-            if before:
-                self._owner.gap(self._rnd, now - self._last, fresh)
-            else:
-                self._owner.first_token(self._rnd, now)
+            if self._clock is not None:
+                self._clock.event(monotonic(), fresh)
+            elif not before:
+                self._clock = self._accounts.first_token(self._rnd, monotonic(), fresh)
                 self._decode()
-                if fresh > 1:
-                    self._owner.gap(self._rnd, 0.0, fresh - 1)
-            self._last = now
         outlet = self._outlet
         if data:
             if not outlet.begun:
@@ -101,14 +80,13 @@ class Passing:
             outlet.write(data)
         if tap.done and not self._recorded and not tap.error:
             self._recorded = True
-            self._owner.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens)
+            self._accounts.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens, clock=self._clock)
             if tap.complete and outlet.begun:
                 outlet.end()
 
     def show(self, events: bytes) -> None:
         """Send the first token, which the prefill engine gave, before the decode engine has begun."""
-        self._last = monotonic()
-        self._owner.first_token(self._rnd, self._last)
+        self._clock = self._accounts.first_token(self._rnd, monotonic(), 1)
         self._outlet.begin(self._shown())
         self._outlet.write(events)
 
@@ -146,7 +124,9 @@ class Passing:
             self._timer.cancel()
         if self._slot is not None:
             self._slot.release()
-        self._owner.decoding.pop(id(self), None)
+        if self._clock is not None:
+            self._clock.settle()
+        self._decoding.pop(id(self), None)
 
     def _finish_whole(self, raw: bytes) -> None:
         inference = self._rnd.inference
@@ -154,16 +134,16 @@ class Passing:
             reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids)
         except ValueError as error:
             raise LegFailedError("engine-error", "the reply is not JSON") from error
-        self._owner.finish(self._rnd, self._prefilled, reply, tokens=0)
+        self._accounts.finish(self._rnd, self._prefilled, reply, tokens=0, clock=None)
         self._outlet.whole(200, data, self._shown())
 
     def _decode(self) -> None:
         if self._slot is not None:
             self._slot.release()
-        self._owner.decoding[id(self)] = self._rnd.pace
+        self._decoding[id(self)] = self._rnd.pace
 
     def _shown(self) -> dict[str, str]:
-        return shown(self._rnd, self._owner.settings.worker)
+        return shown(self._rnd, self._worker)
 
 
 def shown(rnd: Round, worker: str) -> dict[str, str]:

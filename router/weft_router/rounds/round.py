@@ -23,6 +23,8 @@ class Round:
     ask: Ask
     export: bool
     resumed: Reply | None = None
+    class_: str = "default"
+    trace: str = ""
     pace: Pace = field(default_factory=Pace)
     route: str = "local"
     reason: str = ""

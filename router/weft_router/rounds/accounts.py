@@ -1,0 +1,161 @@
+"""Remember what each round means for its session, and count it."""
+
+import math
+from array import array
+from time import monotonic
+
+import orjson
+
+from weft_core.slo import Slo
+from weft_router.api.reply import Reply
+from weft_router.api.tokens import CharsPerToken
+from weft_router.api.transcript import Transcript, with_reply
+from weft_router.config import RouterConfig, Settings
+from weft_router.engines.handles import KvHandle, accept
+from weft_router.rounds.round import Prefilled, Round
+from weft_router.rounds.sessions import Sessions
+from weft_router.signals.metrics import Metrics
+from weft_router.signals.rounds import RoundMeter, TokenClock
+from weft_router.signals.window import Window
+
+_FINISHED = ("stop", "length", "tool_calls", "function_call")
+
+
+def meter_of(config: RouterConfig, metrics: Metrics) -> RoundMeter:
+    """Return the meter that holds rounds against the SLO of their class."""
+    slos = {name: Slo(ttft_s=c.slo.ttft, itl_s=c.slo.itl) for name, c in config.session_classes().items()}
+    return RoundMeter(metrics, slos)
+
+
+class Accounts:
+    """The books of one decode worker."""
+
+    def __init__(
+        self, settings: Settings, *, sessions: Sessions, itl: Window, metrics: Metrics, meter: RoundMeter
+    ) -> None:
+        self._engine = settings.config.engine
+        self._bytes_per_token = settings.profile.kv_bytes_per_token
+        self._sessions = sessions
+        self._itl = itl
+        self._handles = metrics.kv_handles
+        self._meter = meter
+        self.ratio = CharsPerToken()
+        self.answer_tokens = math.nan
+        """A moving mean over the answers so far."""
+        self.streams_export: bool | None = None
+        """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
+
+    def first_token(self, rnd: Round, now: float, tokens: int) -> TokenClock | None:
+        """Record a round's TTFT and return the clock of its tokens; a stream that goes on had its first elsewhere."""
+        if rnd.resumed is not None:
+            return None
+        rnd.first_at = now
+        seconds = now - rnd.started
+        rnd.facts["ttft"] = round(seconds, 4)
+        series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
+        return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, pace=rnd.pace, window=self._itl)
+
+    def finish(
+        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, *, tokens: int, clock: TokenClock | None
+    ) -> None:
+        """Remember what the session now is, and count what the round took."""
+        outlook, inference = rnd.outlook, rnd.inference
+        task = outlook.task
+        prompt_tokens = reply.prompt_tokens or task.history + task.increment
+        completion = reply.completion_tokens or tokens
+        if inference.exact_tokens is None:
+            self.ratio.learn(inference.chars, reply.prompt_tokens)
+        transcript, chars = rnd.transcript, inference.chars
+        if inference.n == 1:
+            transcript, chars = _seen(rnd, reply)
+        known = outlook.prefilled
+        if prefilled is not None:
+            known = {**known, prefilled.worker: prompt_tokens}
+        self._sessions.finish(
+            rnd.session,
+            transcript=transcript,
+            tokens=prompt_tokens + max(0, completion - 1),  # the last token was never fed back, so it has no KV
+            chars=chars,
+            handle=self._handle(rnd, reply),
+            prefilled=known,
+        )
+        self._count(rnd, prefilled, reply, prompt_tokens, completion, clock)
+
+    def _handle(self, rnd: Round, reply: Reply) -> KvHandle | None:
+        if rnd.inference.stream and rnd.export and reply.finish_reason in _FINISHED:
+            self.streams_export = self.streams_export or reply.handle is not None
+        if reply.handle is None or not rnd.export:
+            return None
+        if reply.finish_reason not in _FINISHED:
+            self._handles.labels("malformed").inc()
+            return None
+        handle = accept(
+            reply.handle,
+            ids=reply.ids,
+            plain=reply.plain,
+            received=monotonic(),
+            lease_s=self._engine.lease_seconds,
+            ttl_s=self._engine.handle_ttl_seconds,
+        )
+        self._handles.labels("stored" if handle is not None else "malformed").inc()
+        return handle
+
+    def _count(
+        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, prompt_tokens: int, completion: int,
+        clock: TokenClock | None,
+    ) -> None:  # fmt: skip
+        outlook, facts = rnd.outlook, rnd.facts
+        history = min(outlook.task.history, prompt_tokens)
+        self._meter.of(rnd.phase, rnd.route, rnd.class_).finished(
+            index=outlook.index + 1, history=history, increment=prompt_tokens - history, decode=completion,
+            gap_s=outlook.gap_s, clock=clock,
+        )  # fmt: skip
+        known = self.answer_tokens == self.answer_tokens
+        self.answer_tokens = 0.95 * self.answer_tokens + 0.05 * completion if known else float(completion)
+        facts["prompt_tokens"] = prompt_tokens
+        facts["completion_tokens"] = completion
+        facts["history"] = history
+        cached = prefilled.cached_tokens if prefilled is not None else reply.cached_tokens
+        moved = 0
+        if prefilled is not None:
+            moved = prompt_tokens - (history if outlook.continues else 0)
+        if cached is None:
+            self._meter.moved(to_decode=moved * self._bytes_per_token)
+            return
+        facts["cached_tokens"] = cached
+        read = _read(rnd, prefilled, cached)
+        kept = min(cached, history)
+        was_read = min(read, kept)
+        self._meter.moved(
+            to_decode=moved * self._bytes_per_token, to_prefill=read * self._bytes_per_token,
+            read=was_read, cached=kept - was_read, recomputed=history - kept,
+        )  # fmt: skip
+        if history:
+            facts["history_read"] = was_read
+            facts["history_cached"] = kept - was_read
+            facts["history_recomputed"] = history - kept
+
+
+def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:
+    content: object = reply.content()
+    if not isinstance(rnd.inference.prompt, str) and rnd.inference.kind == "text":
+        content = list(reply.output_ids or array("I"))
+    if isinstance(content, dict | str | list):
+        transcript = with_reply(rnd.transcript, rnd.inference, content)
+    else:
+        transcript = rnd.transcript
+    size = sum(len(part) for part in reply.text)
+    size += sum(len(orjson.dumps(call)) for call in reply.tool_calls.values())
+    return transcript, rnd.inference.chars + size
+
+
+def _read(rnd: Round, prefilled: Prefilled | None, cached: int) -> int:
+    """Return how many tokens came over from the decode worker.
+
+    The prefill engine reports its own cache and what it read as one figure; what this session left
+    in its cache earlier is taken off.
+    """
+    if prefilled is None or not prefilled.read_tokens:
+        return 0
+    own = rnd.outlook.prefilled.get(prefilled.worker, 0)
+    return max(0, min(prefilled.read_tokens, cached) - own)
