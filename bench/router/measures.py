@@ -1,0 +1,178 @@
+"""Measure one running router: each function returns figures of one round."""
+
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bench.router import load
+from bench.router.compiled import BenchError
+from bench.router.contenders import Running
+from bench.router.engines import Engines
+from bench.router.load import Load, Outcome
+from bench.router.processes import Cores, get
+
+STREAMS, HELD = 2000, 5000
+FILES_PER_STREAM = 3
+"""What a router may hold for a stream: the client's connection and one to each engine."""
+LATENCY_RATE = 200.0
+PACED_STREAMS, GAP_S = 200, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How long a load is measured and warmed up, in seconds."""
+
+    seconds: float
+    warm_s: float
+
+    @property
+    def requests(self) -> Load:
+        return Load(seconds=self.seconds, warm_s=self.warm_s)
+
+
+def requests(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure growing sessions in a closed loop, with and without a header that names them."""
+    router.engines.reset()
+    named = _send(router, extent.requests)
+    both = _both_legs(router.engines)
+    unnamed = _send(router, replace(extent.requests, session=False, warm_s=extent.warm_s / 2))
+    return {
+        "requests_core": named.requests / named.cpu_s,
+        "requests": named.requests / named.seconds,
+        "request_us": _each(named),
+        "unnamed_us": _each(unnamed),
+        "both_legs": both,
+        "busy": named.busy,
+    }
+
+
+def short(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure requests of one short round: what is left when there is hardly a body to read and write."""
+    found = _send(router, replace(extent.requests, prompt=40, tokens=1, rounds=1))
+    return {"short_core": found.requests / found.cpu_s, "short_us": _each(found)}
+
+
+def long_prompts(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure requests of one round with a prompt of 65 KB."""
+    found = _send(router, replace(extent.requests, prompt=65_000, rounds=1, connections=32))
+    return {"long_core": found.requests / found.cpu_s, "long_us": _each(found)}
+
+
+def latency(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure what the router adds at a moderate rate to calling both engines directly, one after the other."""
+    moderate = replace(extent.requests, rate=LATENCY_RATE, connections=64, seconds=extent.seconds * 2)
+    # Between client and engine, too, the wire leads from core to core, as it leads between machines.
+    across = Cores(router.cores.router, router.cores.router)
+    straight = load.run(
+        replace(moderate, prefill_port=router.engines.prefill[0]), router.engines.decode[0], cores=across
+    )
+    routed = _send(router, moderate)
+    added = [(through - without) / 1e3 for through, without in zip(routed.latency_us, straight.latency_us, strict=True)]
+    return {
+        "added_p50_ms": added[0],
+        "added_p99_ms": added[2],
+        "direct_p50_us": straight.latency_us[0],
+        "direct_p99_us": straight.latency_us[2],
+    }
+
+
+def eager_streams(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure streams whose events come as fast as they are read."""
+    found = _send(router, replace(extent.requests, stream=True, tokens=1000, rounds=1))
+    return {"events_core": found.events / found.cpu_s}
+
+
+def paced_streams(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure streams of 50 events a second each."""
+    paced = replace(extent.requests, stream=True, tokens=2000, rounds=1, connections=PACED_STREAMS, hold=True)
+    found = _send(router, paced, gap_s=GAP_S)
+    return {"event_us": found.cpu_s / found.events * 1e6}
+
+
+def memory(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure a process's memory while it holds 2,000 streams; it has served only these."""
+    return {"rss_mb": _hold(router, STREAMS, extent).rss_mb}
+
+
+def many_streams(router: Running, extent: Extent) -> dict[str, float]:
+    """Hold 5,000 streams in one process and see all of them through."""
+    found = _hold(router, HELD, extent)
+    return {"held": found.peak, "held_rss_mb": found.rss_mb}
+
+
+def _hold(router: Running, streams: int, extent: Extent) -> Outcome:
+    """Hold so many streams of an event a second, all at once, and wait for their ends."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if allowed < streams * FILES_PER_STREAM + 500:
+        raise BenchError(
+            f"{streams} streams need {streams * FILES_PER_STREAM + 500} open files, {allowed} are allowed here"
+        )
+    seconds = min(extent.seconds, 2)
+    held = Load(connections=streams, rounds=1, tokens=40, warm_s=0, seconds=seconds, stream=True, hold=True)
+    return _send(router, held, gap_s=1.0)
+
+
+MEASURES: dict[str, Callable[[Running, Extent], dict[str, float]]] = {
+    "memory": memory,
+    "requests": requests,
+    "short": short,
+    "long": long_prompts,
+    "latency": latency,
+    "events": eager_streams,
+    "paced": paced_streams,
+    "streams": many_streams,
+}
+"""In this order: memory first, while the process has served nothing else."""
+
+
+def wide(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure a router in front of 64 workers: its own clock's mean decision, and the CPU of a request."""
+    before = _decisions(router.port)
+    found = _send(router, extent.requests)
+    after = _decisions(router.port)
+    decided = after[1] - before[1]
+    if not decided:
+        raise BenchError("the router's metrics count no decision")
+    return {"decision_us": (after[0] - before[0]) / decided * 1e6, "wide_us": _each(found)}
+
+
+def _decisions(port: int) -> tuple[float, float]:
+    """Return the seconds that decisions took so far, and their number."""
+    page = get(port, "/metrics")
+    if page is None:
+        raise BenchError("the router gives no metrics")
+    return sample(page, "weft_router_decision_seconds_sum"), sample(page, "weft_router_decision_seconds_count")
+
+
+def sample(page: str, name: str) -> float:
+    """Return the sum of a metric's samples over all its labels."""
+    lines = [line.rsplit(" ", 1) for line in page.splitlines() if line.startswith((name + " ", name + "{"))]
+    return sum(float(value.split()[0]) for _, value in lines)
+
+
+def cost(port: int, pids: list[int], extent: Extent, *, cores: Cores, key: str | None) -> float:
+    """Return the CPU of a request in microseconds, summed over processes."""
+    return _each(load.run(extent.requests, port, cores=cores, pids=pids, key=key))
+
+
+def _send(router: Running, what: Load, *, gap_s: float = 0.0) -> Outcome:
+    """Send a load; streams have an event every ``gap_s`` until the measurement is over, then the rest at once."""
+    router.process.alive()
+    hurry = partial(router.engines.pace, 0.0)
+    router.engines.pace(gap_s)
+    try:
+        return load.run(what, router.port, cores=router.cores, pids=router.pids, key=router.contender.key, at_end=hurry)
+    finally:
+        hurry()
+
+
+def _each(found: Outcome) -> float:
+    return found.cpu_s / max(found.requests, 1) * 1e6
+
+
+def _both_legs(engines: Engines) -> float:
+    """Return which share of the rounds had a prefill and a decode call, in percent."""
+    seen = engines.ledger()
+    both = seen["remote"] + seen["bootstrapped"]
+    return 100.0 * both / max(both + seen["local"], 1)
