@@ -6,11 +6,12 @@ Keys are hashes over tenant, source and id, so equal ids of two tenants never me
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
-from weft_router.api.body import Json
+from weft_router.api.body import CHAINED, Json
 from weft_router.api.inference import Inference
+from weft_router.api.responses import session_of
 from weft_router.api.transcript import Transcript, head
 from weft_router.errors import InvalidRequestError
 
@@ -21,8 +22,7 @@ MAX_PARENTS = 32
 """Only a client that goes back more than so many rounds at once starts a new session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """A session's key, the id shown to its client, and the prefix hashes by which a nameless one is found again."""
 
     key: str
@@ -31,14 +31,19 @@ class Identity:
     head: str = ""
 
 
-def explicit(tenant: str, headers: Mapping[str, str], body: Json) -> Identity | None:
+def explicit(tenant: str, headers: Mapping[str, str], body: Json, *, secret: bytes | None = None) -> Identity | None:
     """Return the session a client names itself: the header first, then the body fields; None when it names none.
 
-    Header names are in lower case.
+    Header names are in lower case. With a ``secret``, that of the Responses API, an earlier response comes before all:
+    its history is where it was made, and only the tenant that got it may go on from it.
 
     Raises:
         InvalidRequestError: the id is not a text of 1..256 printable characters.
+        NotFoundError: this service gave this tenant no such response.
     """
+    if secret is not None and isinstance(earlier := body.get(CHAINED), str):
+        session = session_of(secret, tenant, earlier)
+        return Identity(session, f"weft-{session[:16]}")
     value: object = headers.get("x-session-id")
     if value is not None and value != "":
         return _named(tenant, "X-Session-Id", value)

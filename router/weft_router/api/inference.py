@@ -61,6 +61,7 @@ class Inference:
     wants_ids: bool
     chars: int
     exact_tokens: int | None
+    _own: Json | None = None
     _common: bytes = b""
 
     @property
@@ -96,19 +97,27 @@ class Inference:
         )
 
     def own(self) -> Json:
-        """Return what the client asked for in the fields that legs change."""
-        body = self.body
-        return {name: body[name] for name in LEG_FIELDS.intersection(body)}
+        """Return what the client asked for in the fields that legs change, as an object of the caller's own."""
+        return dict(self._own if self._own is not None else self._split())
+
+    def common(self) -> bytes:
+        """Return the rest of the client's object as JSON without its closing brace; it always holds the model."""
+        if self._own is None:
+            self._split()
+        return self._common
 
     def encoded(self, fields: Mapping[str, object]) -> bytes:
         """Return a body as JSON: the client's, with ``fields`` in place of all those that legs change."""
-        common = self._common
-        if not common:
-            rest = {name: value for name, value in self.body.items() if name not in LEG_FIELDS}
-            self._common = common = orjson.dumps(rest)[:-1]
-        if not fields:
-            return common + b"}"
-        return common + b"," + orjson.dumps(fields)[1:] if len(common) > 1 else orjson.dumps(fields)
+        return self.common() + b"," + orjson.dumps(fields)[1:] if fields else self.common() + b"}"
+
+    def _split(self) -> Json:
+        own: Json = {}
+        rest: Json = {}
+        for name, value in self.body.items():
+            (own if name in LEG_FIELDS else rest)[name] = value
+        self._common = orjson.dumps(rest)[:-1]
+        self._own = own
+        return own
 
     def whole(self) -> bytes:
         """Return the client's own body as JSON."""

@@ -3,7 +3,7 @@
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import orjson
@@ -19,30 +19,31 @@ _ID_KEYS = ("prompt_token_ids", "token_ids")
 _HEAD = ("id", "created", "model", "system_fingerprint")
 
 
-@dataclass(slots=True)
 class Reply:
     """What is known of an engine's reply so far."""
 
-    kind: Kind
-    text: list[str] = field(default_factory=list)
-    tool_calls: dict[int, Json] = field(default_factory=dict)
-    reasoning: bool = False
+    reasoning = False
     finish_reason: str | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens = 0
+    completion_tokens = 0
     cached_tokens: int | None = None
     handle: Json | None = None
     prompt_ids: Ids | None = None
     output_ids: Ids | None = None
-    error: bool = False
+    error = False
     head: Json | None = None
     """Id, time, model and fingerprint as the first event of a stream gave them."""
-    shown: int = 0
+    shown = 0
     """How many of the output ids have their whole text with the client: a character may need several tokens."""
-    diverged: bool = False
+    diverged = False
     """The decode engine found another first token than the one that was shown."""
     output: list[Json] | None = None
     """The items of a response."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.text: list[str] = []
+        self.tool_calls: dict[int, Json] = {}
 
     @property
     def ids(self) -> Ids | None:
@@ -93,7 +94,9 @@ class Reply:
         good = isinstance(text, str) and isinstance(head, dict | None) and isinstance(finish, str | None)
         if kind not in ("chat", "text") or not good or not isinstance(shown, int):
             raise ValueError("this is no dumped reply")
-        reply = cls(kind, text=[cast(str, text)], reasoning=bool(dumped.get("structured")))
+        reply = cls(kind)
+        reply.text.append(cast(str, text))
+        reply.reasoning = bool(dumped.get("structured"))
         reply.head, reply.finish_reason = cast(Json | None, head), cast(str | None, finish)
         reply.prompt_ids, reply.output_ids = (
             ids_of(ids) if (ids := dumped.get(key)) is not None else None for key in ("prompt_ids", "output_ids")
@@ -186,8 +189,8 @@ class FirstToken:
         return to_event({**head, "choices": [opening]}) + to_event({**head, "choices": [token]})
 
 
-def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
-    """Read a reply that came in one piece; return it as it came and what it says.
+def read_counts(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
+    """Read what a reply in one piece says besides its text: counts, the KV handle, the prompt's ids.
 
     Raises:
         ValueError: the engine's reply is not a JSON object.
@@ -201,13 +204,29 @@ def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
     params = answer.get("kv_transfer_params")
     if isinstance(params, dict):
         reply.handle = cast(Json, params)
+    ids: object = answer.get("prompt_token_ids")
+    if not ids and kind == "text":
+        choices = answer.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        ids = first.get("prompt_token_ids") if isinstance(first, dict) else None
+    if ids:
+        reply.prompt_ids = ids_of(ids)
+    return answer, reply
+
+
+def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
+    """Read a reply that came in one piece; return it as it came and all that it says.
+
+    Raises:
+        ValueError: the engine's reply is not a JSON object.
+    """
+    answer, reply = read_counts(kind, raw)
     if kind == "responses":
         reply.head = head_of(answer)
         reply.take_output(answer.get("output"))
         status = answer.get("status")
         reply.finish_reason = "stop" if status == "completed" else "length" if status == "incomplete" else None
         return answer, reply
-    ids: object = answer.get("prompt_token_ids")
     choices = answer.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         choice = choices[0]
@@ -220,9 +239,6 @@ def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
         if isinstance(found, list):
             reply.output_ids = ids_of(found)
             reply.shown = len(reply.output_ids or ())
-        ids = ids or choice.get("prompt_token_ids")
-    if ids:
-        reply.prompt_ids = ids_of(ids)
     return answer, reply
 
 

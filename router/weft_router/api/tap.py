@@ -15,6 +15,7 @@ from weft_router.api.body import Json
 from weft_router.api.inference import Kind
 from weft_router.api.reply import FirstToken, Reply, head_of, ids_of, to_event, without_ids
 from weft_router.api.usual import Usual, is_ids, learn
+from weft_router.engines.handles import Ids
 from weft_router.wire.sse import EventSplitter, payload
 
 HANDLE_COMMENT = b": kv_transfer_params "
@@ -50,6 +51,7 @@ class StreamTap:
         if public_id is not None:
             self._put["id"] = public_id
         self._splitter = EventSplitter()
+        self._partial = False
         self._held: list[bytes] = []
         self._usual: Usual | None = None
         self._forms = MAX_FORMS
@@ -80,55 +82,68 @@ class StreamTap:
         has been sent as long as the engine has not shown its first token.
         """
         usual = self._usual
-        if usual is None or self._splitter.rest or b"\r" in data:
-            return self._feed(self._splitter.feed(data))
-        if data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2:
-            event = data[:-2]
-            kept = self._pass(usual, event)
-            if kept is event:
-                return data
-            return kept + b"\n\n" if kept is not None else self._feed([data])
+        if usual is None or self._partial or b"\r" in data:
+            events = self._splitter.feed(data)
+            self._partial = self._splitter.rest != b""
+            return self._feed(events)
+        if data.endswith(usual.tail, 0, -2) and data.startswith(usual.head):
+            text = data[usual.start : usual.end - 2]
+            ids = b""
+            if usual.ids:
+                text, _, ids = text.partition(usual.ids)
+            if self._pass(usual, text, ids):
+                return data if usual.same else usual.out(text, ids) + b"\n\n"
         return self._several(usual, data)
+
+    def _pass(self, usual: Usual, text: bytes, ids: bytes) -> bool:
+        """Take what lies between the constant parts of an event, if it is a text and ids and nothing else."""
+        if b'"' in text or text[-1:] == b"\\":
+            return False
+        if usual.ids:
+            if not ids.isdigit() and not is_ids(ids):
+                return False
+            self._ids.append(ids)
+            self.tokens += 1 + ids.count(b",")
+        elif text:
+            self.tokens += 1
+        else:
+            return False
+        self._texts.append(text)
+        return True
 
     def _several(self, usual: Usual, data: bytes) -> bytes:
         events = data.split(b"\n\n")
         rest = events.pop()
         out: list[bytes] = []
+        unchanged = True
+        head, tail, start, end, separator = usual.head, usual.tail, usual.start, usual.end, usual.ids
         for event in events:
-            kept = self._pass(usual, event)
-            if kept is not None:
-                out.append(kept)
-                continue
-            kept = self._take(event + b"\n\n")
+            if event.endswith(tail) and event.startswith(head):
+                text = event[start:end]
+                ids = b""
+                if separator:
+                    text, _, ids = text.partition(separator)
+                if self._pass(usual, text, ids):
+                    if usual.same:
+                        out.append(event)
+                    else:
+                        out.append(usual.out(text, ids))
+                        unchanged = False
+                    continue
+            kept = self._take(event + b"\n\n")[:-2]
             if kept:
-                out.append(kept[:-2] if kept.endswith(b"\n\n") else kept)
-            if self._usual is not None:
+                out.append(kept)
+            unchanged = unchanged and kept == event
+            if self._usual is not usual and self._usual is not None:
                 usual = self._usual
+                head, tail, start, end, separator = usual.head, usual.tail, usual.start, usual.end, usual.ids
         if rest:
             self._splitter.feed(rest)
+            self._partial = True
+        elif unchanged:
+            return data
         out.append(b"")
         return b"\n\n".join(out)
-
-    def _pass(self, usual: Usual, event: bytes) -> bytes | None:
-        """Take a usual event and return what goes on, the same object if nothing changes; None when it is none."""
-        head, tail = usual.head, usual.tail
-        if not event.startswith(head) or not event.endswith(tail):
-            return None
-        text = event[len(head) : -len(tail)]
-        ids = b""
-        if usual.ids:
-            text, found, ids = text.partition(usual.ids)
-            if not found or not is_ids(ids):
-                return None
-        if b'"' in text or text[-1:] == b"\\" or (not text and len(event) < len(head) + len(tail)):
-            return None
-        if usual.ids:
-            self._ids.append(ids)
-            self.tokens += 1 + ids.count(b",")
-        elif text:
-            self.tokens += 1
-        self._texts.append(text)
-        return event if usual.same else usual.out(text, ids)
 
     def _feed(self, events: list[bytes]) -> bytes:
         out = self._held
@@ -276,13 +291,15 @@ class StreamTap:
     def _settle(self) -> None:
         """Read the texts and ids of the usual events that passed."""
         reply, texts, ids = self._reply, self._texts, self._ids
-        self._texts, self._ids = [], []
         reply.text.append(_text(texts))
-        if not ids:
-            return
-        found = ids_of(orjson.loads(b"[" + b",".join(ids) + b"]"))
-        if found is None:
-            return
+        found = ids_of(orjson.loads(b"[" + b",".join(ids) + b"]")) if ids else None
+        if found is not None:
+            self._add_ids(found, texts, ids)
+        texts.clear()
+        ids.clear()
+
+    def _add_ids(self, found: Ids, texts: list[bytes], ids: list[bytes]) -> None:
+        reply = self._reply
         reply.output_ids = found if reply.output_ids is None else reply.output_ids + found
         unseen = 0
         for text, raw in zip(reversed(texts), reversed(ids), strict=True):

@@ -9,8 +9,7 @@ there, and two chats with the same link at the same place have been the same unt
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
@@ -34,12 +33,13 @@ _PREAMBLE = (
     "text",
 )
 """Fields besides the messages that templates render into the prompt."""
+_START = hashlib.sha256()
+_NO_PREAMBLE = _START.digest()
 _OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
 """What an engine says about an item of a response besides its content; clients may send it back or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(NamedTuple):
     """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids."""
 
     kind: Kind
@@ -57,13 +57,16 @@ def of_request(inference: Inference) -> Transcript:
     """Return the transcript of a request's own prompt."""
     if inference.kind == "text":
         return _flat(inference.prompt)
-    state = hashlib.sha256()
+    state = _START.copy()
     body = inference.body
     if not body.keys().isdisjoint(_PREAMBLE):
         preamble = {key: body[key] for key in _PREAMBLE if body.get(key) is not None}
         if preamble:
             state.update(orjson.dumps(preamble, option=orjson.OPT_SORT_KEYS))
-    links, sizes = [state.digest()], [0]
+        links = [state.digest()]
+    else:
+        links = [_NO_PREAMBLE]
+    sizes = [0]
     if inference.kind == "chat":
         for message in inference.messages:
             sizes.append(_add(state, message))

@@ -10,13 +10,14 @@ _IDS = b'"token_ids":['
 class Usual:
     """The constant parts of a stream's usual event, as it comes and as it goes on."""
 
-    __slots__ = ("head", "ids", "out_head", "out_ids", "out_tail", "same", "tail")
+    __slots__ = ("end", "head", "ids", "out_head", "out_ids", "out_tail", "same", "start", "tail")
 
     def __init__(self, came: tuple[bytes, bytes, bytes], goes: tuple[bytes, bytes, bytes]) -> None:
         self.head, self.ids, self.tail = came
         """Up to the text; between text and ids (empty when there are none); after that."""
         self.out_head, self.out_ids, self.out_tail = goes
         self.same = came == goes
+        self.start, self.end = len(self.head), -len(self.tail)
 
     def out(self, text: bytes, ids: bytes) -> bytes:
         """Return the event that goes on, without the blank line that ends it."""

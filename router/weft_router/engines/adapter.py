@@ -6,8 +6,8 @@ ids comes from the registry and from other engines, never from a client.
 """
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
 
 from weft_router.api.body import Json
 from weft_router.api.inference import Inference
@@ -93,13 +93,12 @@ class Ask:
     """The id that a response gets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to an engine, ready to be sent."""
 
     path: str
     body: bytes
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str]
 
 
 @dataclass(slots=True, eq=False)

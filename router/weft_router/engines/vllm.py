@@ -10,7 +10,7 @@ from typing import cast
 import orjson
 
 from weft_router.api.body import Json
-from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer
+from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
 from weft_router.engines.handles import Ids
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
@@ -32,6 +32,10 @@ _NO_REMOTE: Json = {
     "remote_host": None,
     "remote_port": None,
 }
+_USUAL_PREFILL = b"," + orjson.dumps({"stream": False, "max_tokens": 1, "kv_transfer_params": _NO_REMOTE})[1:]
+"""The end of most prefill bodies, written once."""
+_TWICE = frozenset({"max_completion_tokens", "n"})
+"""Fields that a prefill leg repeats only when the client gave them."""
 _NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
 _RENDERED = (
     "tools",
@@ -66,6 +70,14 @@ class Vllm(OpenAi):
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
         inference = ask.inference
         given = inference.body
+        if (
+            ask.handle is None
+            and not ask.want_ids
+            and inference.kind != "responses"
+            and given.keys().isdisjoint(_TWICE)
+        ):
+            salt = b"" if ask.salt is None else b',"cache_salt":' + orjson.dumps(ask.salt)
+            return Call(inference.path, inference.common() + salt + _USUAL_PREFILL, self.headers(ask))
         fields: Json = {"stream": False}
         if inference.kind == "responses":
             fields["max_output_tokens"] = 1
@@ -85,8 +97,9 @@ class Vllm(OpenAi):
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
+        kind = ask.inference.kind
         try:
-            answer, reply = read_answer(ask.inference.kind, raw)
+            answer, reply = read_answer(kind, raw) if self.can.first_token else read_counts(kind, raw)
         except ValueError as error:
             raise LegFailedError("engine-error", "the reply is not JSON") from error
         params = transfer_params(reply.handle)
