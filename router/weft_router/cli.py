@@ -19,6 +19,11 @@ ROLES = ("coordinator", "prefill", "decode", "standalone")
 )
 @click.option("--listen", default="0.0.0.0:8080", show_default=True, metavar="HOST:PORT")
 @click.option(
+    "--health-listen",
+    metavar="HOST:PORT",
+    help="A second port, without TLS, for health and metrics alone; where tls is set in the configuration.",
+)
+@click.option(
     "--engine-url", default="http://127.0.0.1:8000", show_default=True, help="The engine of this pod (sidecars)."
 )
 @click.option(
@@ -43,6 +48,7 @@ def router(
     role: Literal["coordinator", "prefill", "decode", "standalone"],
     config: Path,
     listen: str,
+    health_listen: str | None,
     engine_url: str,
     workers: Path | None,
     processes: int,
@@ -68,6 +74,7 @@ def router(
         drain_seconds=drain_seconds,
         workers=workers,
         processes=processes,
+        health_listen=health_listen,
     )
     try:
         settings = load(flags)

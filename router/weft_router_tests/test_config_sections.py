@@ -42,7 +42,7 @@ def test_a_file_without_the_new_sections_means_what_it_meant() -> None:
     config = read()
     assert (config.tls, config.auth.jwt, config.auth.api_keys_file) == (None, None, "")
     assert config.telemetry.otlp_endpoint == ""
-    assert (config.access_log.to, config.access_log.sample_ratio) == ("stdout", 1.0)
+    assert (config.access_log.to, config.access_log.sample_ratio) == ("stderr", 1.0)
     assert config.qos.known() == {"default"}
     assert config.limits.rates.requests_per_second is config.limits.rates.concurrent is None
     plain = config.session_classes()["default"]
@@ -119,7 +119,7 @@ JWT = {"issuer": "https://issuer.example.com", "audience": "weft", "jwksUrl": "h
         ({"tls": {"certFile": "/c", "keyFile": "/k", "minVersion": "1.1"}}, r"tls\.minVersion"),
         ({"telemetry": {"otlpEndpoint": "collector:4317"}}, r"telemetry\.otlpEndpoint: .*must be a URL"),
         ({"telemetry": {"sampleRatio": 2}}, r"telemetry\.sampleRatio"),
-        ({"accessLog": {"to": "stderr"}}, r"accessLog\.to"),
+        ({"accessLog": {"to": "printer"}}, r"accessLog\.to"),
         ({"engine": {"type": "magic"}}, r"engine\.type"),
         ({"engine": {"type": "sglang", "bootstrapPort": 0}}, r"engine\.bootstrapPort"),
         ({"engine": {"type": "vllm", "healthPath": "health"}}, r"engine\.healthPath"),

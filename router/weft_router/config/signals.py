@@ -16,9 +16,9 @@ class RequestLogConfig(Section):
 
 
 class AccessLogConfig(Section):
-    """One structured line per request: nowhere, the standard output, or a file that is rotated."""
+    """One structured line per request: nowhere, beside the other lines, the standard output, or a rotated file."""
 
-    to: str = Field(default="stdout", pattern=r"^(off|stdout|/.+)$")
+    to: str = Field(default="stderr", pattern=r"^(off|stderr|stdout|/.+)$")
     sample_ratio: float = Field(default=1.0, ge=0, le=1)
     """Share of the lines of successful requests that is written; failures always are."""
     max_bytes: int = Field(default=64 * 2**20, ge=2**16)

@@ -1,0 +1,47 @@
+"""Open the front door as the settings say: who is let in, behind which certificate; both are read again on change."""
+
+import ssl
+from collections.abc import Coroutine
+
+from weft_router.config import Settings
+from weft_router.guard.auth import ApiKeys, Authenticator
+from weft_router.guard.tls import ServerTls
+
+
+class Door:
+    """Keys, tokens and certificate of one process."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read what the settings name.
+
+        Raises:
+            ConfigError: keys or certificate cannot be used.
+        """
+        config = settings.config
+        path = settings.api_keys_file
+        self._keys = None if path is None else ApiKeys(path, classes=config.qos.known())
+        self._tls = None if config.tls is None else ServerTls(config.tls)
+        self._refresh = None
+        if config.auth.jwt is not None:
+            # Imported here, because cryptography takes memory that routers without tokens need not spend.
+            from weft_router.guard.fetch import fetch
+            from weft_router.guard.key_refresh import KeyRefresh
+
+            self._refresh = KeyRefresh(config.auth.jwt, fetch)
+        self.authenticator = Authenticator(self._keys, None if self._refresh is None else self._refresh.verifier)
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context that clients are served with, None for plain HTTP."""
+        return None if self._tls is None else self._tls.context
+
+    def work(self) -> list[Coroutine[None, None, None]]:
+        """Return what has to run beside the server until it ends."""
+        return [] if self._refresh is None else [self._refresh.run()]
+
+    def reload(self) -> None:
+        """Read keys and certificate again where their files changed; call it every few seconds."""
+        if self._keys is not None:
+            self._keys.reload()
+        if self._tls is not None:
+            self._tls.reload()
