@@ -18,7 +18,7 @@ from weft_mock.config import EngineConfig
 from weft_mock.faults import Faults
 from weft_mock.kv_params import RemoteBlocks
 from weft_mock.ledger import Ledger
-from weft_mock.meetings import Meeting, Meetings
+from weft_mock.meetings import Meetings
 from weft_mock.metrics import Metrics
 from weft_mock.outbox import Failure, Outbox
 from weft_mock.pacing import Pacing
@@ -69,7 +69,7 @@ class Engine:
         self.side_channel = SideChannel(
             engine_id=config.engine_id, compatibility=compatibility(config), profile=config.profile
         )
-        self.meetings = Meetings()
+        self.meetings = Meetings(ledger=self.ledger, release=self.release_own, changed=self.wake)
         self.recording = Recording()
         self._die = die or (lambda: os._exit(_EXIT_STATUS_OF_FAULT))
         self._outboxes: dict[Sequence, Outbox] = {}
@@ -161,10 +161,9 @@ class Engine:
             self.ledger.handles["released_unread"] += 1
             self.wake()
 
-    def end_meeting(self, meeting: Meeting, how: str) -> None:
-        """End a meeting of two legs; this engine's leg learns how."""
-        self.meetings.end(meeting, how)
-        self.wake()
+    def leave(self, where: tuple[str, int], key: str) -> None:
+        """Tell the holder of a meeting that nobody will read what it offers."""
+        self._spawn(self.side_channel.leave(where, key))
 
     def end_early(self, sequence: Sequence) -> None:
         """End a sequence because the text it made holds a stop string; as in vLLM it leaves no handle."""

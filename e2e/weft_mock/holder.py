@@ -28,7 +28,9 @@ def side_channel_app(engine: Engine) -> web.Application:
 
 def add_meetings(app: web.Application, engine: Engine) -> None:
     """Let readers join meetings on this port."""
-    app.router.add_post("/kv/join", _Holder(engine).join)
+    holder = _Holder(engine)
+    app.router.add_post("/kv/join", holder.join)
+    app.router.add_post("/kv/leave", holder.leave)
 
 
 class _Holder:
@@ -101,28 +103,35 @@ class _Holder:
         """Answer the reader once there is something to read; it goes away by closing the connection."""
         engine = self._engine
         ask = await _body(request)
-        key, patience = (ask or {}).get("key"), (ask or {}).get("patience")
-        if ask is None or not isinstance(key, str) or not isinstance(patience, int | float):
-            return _refusal("malformed", "key and patience are needed", status=400)
+        key, patience, port = ((ask or {}).get(name) for name in ("key", "patience", "reader_port"))
+        if not isinstance(key, str) or not isinstance(patience, int | float) or not isinstance(port, int):
+            return _refusal("malformed", "key, patience and reader_port are needed", status=400)
         try:
-            meeting = engine.meetings.join(key, waits=patience > 0)
+            meeting = engine.meetings.join(key, reader_port=port, waits=patience > 0)
         except MeetingError as error:
             engine.ledger.violations[error.reason] += 1
             return _refusal(error.reason, str(error), status=409)
-        if meeting.reader_port not in (None, ask.get("reader_port")):
-            engine.ledger.violations["peer_mismatch"] += 1
-            engine.end_meeting(meeting, "peer_mismatch")
+        engine.meetings.check(meeting)
         try:
             async with asyncio.timeout(max(patience, 1.0)):
                 return _json(offer_json(await meeting.offer_or_end()))
         except MeetingError as error:
             return _refusal(error.reason, str(error), status=409)
         except TimeoutError:
-            engine.end_meeting(meeting, "timeout")
+            engine.meetings.end(meeting, "timeout")
             return _refusal("timeout", f"nothing was offered within {patience:g} s", status=409)
         except asyncio.CancelledError:
-            engine.end_meeting(meeting, "reader_gone")
+            engine.meetings.end(meeting, "reader_gone")
             raise
+
+    async def leave(self, request: web.Request) -> web.Response:
+        """End the meeting of a reader that went away just when the offer was sent to it."""
+        engine = self._engine
+        ask = await _body(request)
+        meeting = engine.meetings.find(str((ask or {}).get("key")))
+        if meeting is not None:
+            engine.meetings.abandon(meeting, "reader_gone")
+        return _json({})
 
 
 async def _body(request: web.Request) -> Mapping[str, object] | None:

@@ -6,10 +6,12 @@ one pair, once. Whatever ends a meeting early fails the leg that is still there.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from weft_mock.kv_params import RemoteBlocks
+from weft_mock.ledger import Ledger
 
 _REMEMBERED = 4096
 
@@ -41,10 +43,15 @@ class Meeting:
         self.key = key
         self.held = False
         self.joined = asyncio.Event()
+        self.wanted_port: int | None = None
         self.reader_port: int | None = None
-        """The API port the reader must have; None: any."""
         self.offered: asyncio.Future[Offer] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()
+
+    @property
+    def mismatched(self) -> bool:
+        """Return whether the reader that came is not the one the holder was told of, by its API's port."""
+        return self.joined.is_set() and self.wanted_port not in (None, self.reader_port)
 
     async def offer_or_end(self) -> Offer:
         """Wait for the offer.
@@ -53,9 +60,9 @@ class Meeting:
             MeetingError: the meeting ended before.
         """
         await _first(self.offered, self.over)
-        if self.offered.done():
-            return self.offered.result()
-        raise MeetingError(self.over.result(), f"the other leg ended: {self.over.result()}")
+        if self.over.done():
+            raise MeetingError(self.over.result(), f"the other leg ended: {self.over.result()}")
+        return self.offered.result()
 
     async def reader_or_end(self) -> None:
         """Wait for the reader.
@@ -79,8 +86,11 @@ async def _first(one: "asyncio.Future[Any]", other: "asyncio.Future[Any]") -> No
 class Meetings:
     """Every meeting of one engine as the holder."""
 
-    def __init__(self) -> None:
-        """Start with none."""
+    def __init__(self, *, ledger: Ledger, release: Callable[[str], None], changed: Callable[[], None]) -> None:
+        """Start with none; ``release`` frees the blocks kept under a request's id, ``changed`` hears of every end."""
+        self._ledger = ledger
+        self._release = release
+        self._changed = changed
         self._open: dict[str, Meeting] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
 
@@ -88,8 +98,8 @@ class Meetings:
         """Return how many are open."""
         return len(self._open)
 
-    def hold(self, key: str, *, reader_port: int | None = None) -> Meeting:
-        """Take the holder's place.
+    def hold(self, key: str, *, wanted_port: int | None = None) -> Meeting:
+        """Take the holder's place; ``wanted_port``: that of the reader's API, None for any.
 
         Raises:
             MeetingError: the key was used before.
@@ -98,10 +108,10 @@ class Meetings:
         if meeting.held:
             raise MeetingError("key_reused", f"{key} is held by another request")
         meeting.held = True
-        meeting.reader_port = reader_port
+        meeting.wanted_port = wanted_port
         return meeting
 
-    def join(self, key: str, *, waits: bool = True) -> Meeting:
+    def join(self, key: str, *, reader_port: int | None = None, waits: bool = True) -> Meeting:
         """Take the reader's place; without ``waits`` only where the offer is there already.
 
         Raises:
@@ -113,8 +123,13 @@ class Meetings:
         meeting = self._at(key)
         if meeting.joined.is_set():
             raise MeetingError("key_reused", f"{key} has another reader")
+        meeting.reader_port = reader_port
         meeting.joined.set()
         return meeting
+
+    def find(self, key: str) -> Meeting | None:
+        """Return the open meeting of a key, None when there is none."""
+        return self._open.get(key)
 
     def _at(self, key: str) -> Meeting:
         if key in self._ended:
@@ -122,7 +137,7 @@ class Meetings:
         return self._open.setdefault(key, Meeting(key))
 
     def end(self, meeting: Meeting, how: str) -> None:
-        """End a meeting; a second call does nothing."""
+        """End a meeting, and tell both legs how; a second call does nothing."""
         if meeting.over.done():
             return
         meeting.over.set_result(how)
@@ -130,3 +145,16 @@ class Meetings:
         self._ended[meeting.key] = None
         if len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
+        self._changed()
+
+    def abandon(self, meeting: Meeting, how: str) -> None:
+        """End a meeting and free what was offered, if it is not being read."""
+        if meeting.offered.done():
+            self._release(meeting.offered.result().remote.request_id)
+        self.end(meeting, how)
+
+    def check(self, meeting: Meeting) -> None:
+        """End a meeting whose legs do not name each other."""
+        if meeting.mismatched:
+            self._ledger.violations["peer_mismatch"] += 1
+            self.abandon(meeting, "peer_mismatch")

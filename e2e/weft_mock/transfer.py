@@ -184,6 +184,13 @@ class SideChannel:
             raise ReadFailedError("unreachable", f"{where[0]}:{where[1]} is no mock engine")
         return Offer(read_remote(cast(Mapping[object, object], body)), tuple(tokens))
 
+    async def leave(self, where: tuple[str, int], key: str) -> None:
+        """Tell the holder of a meeting that this engine's leg is gone."""
+        try:
+            await self._send(where, "POST", "/kv/leave", {"key": key}, _TIMEOUT)
+        except ReadFailedError as error:
+            log.info("meeting_leave_failed", extra={"reason": error.reason})
+
     async def _call(
         self, remote: RemoteBlocks, method: str, path: str, ask: Mapping[str, object] | None
     ) -> tuple[int, dict[str, object]]:

@@ -214,3 +214,17 @@ EXPORT: dict[str, object] = {
     "remote_host": None,
     "remote_port": None,
 }
+
+
+async def at_rest(*clients: Client) -> None:
+    """Wait until the engines hold nothing for anybody; fail after the patience of a test."""
+    for client in clients:
+        engine = client.engine
+        await until(
+            lambda e=engine: (  # type: ignore[misc]
+                e.scheduler.pool.used == 0 and not e.pins and not len(e.meetings) and not e.scheduler.waiting
+            )
+        )
+        status, body = await client.get("/mock/ledger")
+        assert status == 200
+        assert orjson.loads(body)["holds"]["total"] == 0

@@ -110,11 +110,14 @@ class HoldingLeg(Leg):
         sequence.keep = "prefill"
         sequence.keep_stopped = self._keep_stopped
         try:
-            meeting = engine.meetings.hold(self._key, reader_port=self._reader_port)
+            meeting = engine.meetings.hold(self._key, wanted_port=self._reader_port)
         except MeetingError as error:
             engine.ledger.violations[error.reason] += 1
             raise ApiError(400, f"{self._key}: {error}") from error
         self._meeting = meeting
+        engine.meetings.check(meeting)
+        if meeting.over.done():
+            raise self._failed(meeting.over.result())
         meeting.over.add_done_callback(lambda over: self._lost(sequence, over))
         if not self._waits_for_reader:
             return
@@ -122,13 +125,13 @@ class HoldingLeg(Leg):
             async with asyncio.timeout(engine.config.meeting_seconds):
                 await meeting.reader_or_end()
         except TimeoutError as error:
-            engine.end_meeting(meeting, "timeout")
+            engine.meetings.end(meeting, "timeout")
             raise self._failed("no reader came in time") from error
         except MeetingError as error:
             raise self._failed(str(error)) from error
 
     def _lost(self, sequence: Sequence, over: "asyncio.Future[str]") -> None:
-        if not over.cancelled() and over.result() != "read":
+        if over.result() != "read":
             self._engine.fail_live(sequence, str(self._failed(over.result())))
 
     def _failed(self, why: str) -> ApiError:
@@ -141,28 +144,30 @@ class HoldingLeg(Leg):
         if meeting is None:
             return
         if remote is None:
-            engine.end_meeting(meeting, "finished")
+            engine.meetings.end(meeting, "finished")
             return
         pin = engine.pins.find(remote.request_id)
         if pin is None:
-            engine.end_meeting(meeting, "expired")
+            engine.meetings.end(meeting, "expired")
         else:
-            pin.on_end = lambda how: engine.end_meeting(meeting, how)
+            pin.on_end = lambda how: engine.meetings.end(meeting, how)
             meeting.offered.set_result(Offer(remote, tuple(sequence.tokens[sequence.prompt_length :])))
         if self._waits_for_read:
-            how = await meeting.over
-            if how != "read":
-                raise self._failed(how)
+            # Waiting for the future itself would let a cancel of this leg cancel it.
+            await asyncio.wait({meeting.over})
+            if meeting.over.result() != "read":
+                raise self._failed(meeting.over.result())
 
     def drop(self, sequence: Sequence) -> None:
         """End the meeting if this leg ended before its offer, or before the read it had to wait for."""
         meeting = self._meeting
         if meeting is None or meeting.over.done():
             return
-        if not meeting.offered.done():
-            self._engine.end_meeting(meeting, "holder_gone")
-        elif self._waits_for_read and sequence.handle is not None:
+        offered = meeting.offered.done()
+        if sequence.handle is not None and (self._waits_for_read or not offered):
             self._engine.release_own(sequence.handle.request_id)
+        if not offered:
+            self._engine.meetings.end(meeting, "holder_gone")
 
 
 class JoiningLeg(Leg):
@@ -187,6 +192,10 @@ class JoiningLeg(Leg):
         except ReadFailedError as error:
             engine.ledger.failed_reads[error.reason] += 1
             raise self.refused(error) from error
+        except asyncio.CancelledError:
+            # The offer may be on its way: a closed connection alone would not tell the holder.
+            engine.leave(self._where, self._key)
+            raise
         reason = self.mistake(offer)
         if reason is not None:
             engine.release_unread(offer.remote)
