@@ -77,7 +77,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def _record(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Keep what was sent."""
     if request.method == "POST" and not request.path.startswith("/mock/"):
-        request.app[_ENGINE].recording.add("POST", request.path_qs, request.headers, await request.read())
+        request.app[_ENGINE].recording.add("POST", request.path_qs, request.headers.items(), await request.read())
     return await handler(request)
 
 

@@ -1,7 +1,7 @@
 """Keep the latest request bodies as they came over the wire, so that tests see what a router really sent."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 _REQUESTS = 1000
@@ -40,9 +40,12 @@ class Recording:
         self._kept: deque[Recorded] = deque()
         self._bytes = 0
 
-    def add(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Keep a request and let the oldest ones go."""
-        kept = Recorded(method, path, headers, body[:_LARGEST], len(body) > _LARGEST)
+    def add(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        """Keep a request and let the oldest ones go; headers of the same name are joined by commas."""
+        named: dict[str, str] = {}
+        for name, value in headers:
+            named[str(name)] = f"{named[name]}, {value}" if name in named else value
+        kept = Recorded(method, path, named, body[:_LARGEST], len(body) > _LARGEST)
         self.total += 1
         self._kept.append(kept)
         self._bytes += len(kept.body)
