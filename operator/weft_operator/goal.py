@@ -72,6 +72,22 @@ def question(service: DisaggInferenceService, observed: Observed) -> Question:
         StalledError: the spec refers to something that is not there or cannot be used.
     """
     spec = service.spec
+    _references(spec, observed, service.metadata.namespace)
+    profiles = _profiles(spec, observed, service.metadata.namespace)
+    trace = _trace(spec, observed, service.metadata.namespace)
+    try:
+        request = planner_request(spec, profiles=profiles, trace=trace)
+    except RequestError as error:
+        raise StalledError("InvalidSpec", str(error)) from error
+    return Question(spec=spec, request=request, hash=request_hash(request))
+
+
+def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> None:
+    """Refuse a spec that refers to what is not there.
+
+    Raises:
+        StalledError: SecretNotFound or JwksNotFound, naming the field.
+    """
     hub = spec.model.source.hugging_face if spec.model.source is not None else None
     for field, ref, found in (
         ("spec.coordinator.auth.apiKeySecretRef", spec.coordinator.auth.api_key_secret_ref, observed.api_key_found),
@@ -85,15 +101,22 @@ def question(service: DisaggInferenceService, observed: Observed) -> Question:
             raise StalledError(
                 "SecretNotFound",
                 f"{field}: there is no Secret {ref.name} with a non-empty key {ref.key} in namespace "
-                f"{service.metadata.namespace}; create it or correct the reference",
+                f"{namespace}; create it or correct the reference",
             )
-    profiles = _profiles(spec, observed, service.metadata.namespace)
-    trace = _trace(spec, observed, service.metadata.namespace)
-    try:
-        request = planner_request(spec, profiles=profiles, trace=trace)
-    except RequestError as error:
-        raise StalledError("InvalidSpec", str(error)) from error
-    return Question(spec=spec, request=request, hash=request_hash(request))
+    tls, jwt = spec.coordinator.tls, spec.coordinator.auth.jwt
+    if tls is not None and not observed.certificate_found:
+        raise StalledError(
+            "SecretNotFound",
+            f"spec.coordinator.tls.secretRef: there is no Secret {tls.secret_ref.name} with non-empty keys tls.crt and "
+            f"tls.key in namespace {namespace}; create it or correct the reference",
+        )
+    keys = jwt.jwks_config_map_ref if jwt is not None else None
+    if keys is not None and not observed.jwks_found:
+        raise StalledError(
+            "JwksNotFound",
+            f"spec.coordinator.auth.jwt.jwksConfigMapRef: there is no ConfigMap {keys.name} with a non-empty key "
+            f"{keys.key} in namespace {namespace}; create it or correct the reference",
+        )
 
 
 def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> list[dict[str, Any]]:

@@ -43,6 +43,10 @@ class Observed:
     """Whether the Secret and key of ``coordinator.auth.apiKeySecretRef`` are there, if the spec names one."""
     model_token_found: bool = True
     """The same for ``model.source.huggingFace.tokenSecretRef``."""
+    certificate_found: bool = True
+    """The same for ``coordinator.tls.secretRef``, whose keys are tls.crt and tls.key."""
+    jwks_found: bool = True
+    """The same for ``coordinator.auth.jwt.jwksConfigMapRef``."""
 
     trace: Manifest | None = None
     """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
@@ -82,6 +86,7 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
         else:
             former.append(key_of(item))
     spec = service.get("spec") or {}
+    front = spec.get("coordinator") or {}
     return Observed(
         service=service,
         owned=tuple(owned),
@@ -89,10 +94,12 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
         former=tuple(former),
         profiles=_profiles(api, key, spec),
         trace=_trace(api, key, spec),
-        api_key_found=_secret_found(api, key, (spec.get("coordinator") or {}).get("auth"), "apiKeySecretRef"),
+        api_key_found=_secret_found(api, key, front.get("auth"), "apiKeySecretRef"),
         model_token_found=_secret_found(
             api, key, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
         ),
+        certificate_found=_certificate_found(api, key, front.get("tls")),
+        jwks_found=_jwks_found(api, key, (front.get("auth") or {}).get("jwt")),
     )
 
 
@@ -131,10 +138,27 @@ def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | 
 def _secret_found(api: ApiServer, key: ServiceKey, part: dict[str, Any] | None, field: str) -> bool:
     """Tell whether a reference's Secret and key are there and not empty; no reference is no lack."""
     ref = (part or {}).get(field)
+    return not ref or _filled(_get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"])), ref["key"])
+
+
+def _certificate_found(api: ApiServer, key: ServiceKey, tls: dict[str, Any] | None) -> bool:
+    if not tls:
+        return True
+    secret = _get(api, ObjectKey("v1", "Secret", key.namespace, tls["secretRef"]["name"]))
+    return _filled(secret, "tls.crt") and _filled(secret, "tls.key")
+
+
+def _jwks_found(api: ApiServer, key: ServiceKey, jwt: dict[str, Any] | None) -> bool:
+    ref = (jwt or {}).get("jwksConfigMapRef")
     if not ref:
         return True
-    secret = _get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"]))
-    value = ((secret or {}).get("data") or {}).get(ref["key"], "")
+    found = _get(api, ObjectKey("v1", "ConfigMap", key.namespace, ref["name"]))
+    return bool(((found or {}).get("data") or {}).get(ref["key"], "").strip())
+
+
+def _filled(secret: Manifest | None, name: str) -> bool:
+    """Tell whether a Secret has a key that is not empty."""
+    value = ((secret or {}).get("data") or {}).get(name, "")
     try:
         return bool(base64.b64decode(value, validate=True).strip())
     except (binascii.Error, ValueError):

@@ -42,9 +42,13 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "Create the ConfigMap with that key, or correct the reference.",
         ),
         "SecretNotFound": Reason(
-            "`spec.coordinator.auth.apiKeySecretRef` or `spec.model.source.huggingFace.tokenSecretRef` names a Secret "
-            "or key that is not there.",
+            "`spec.coordinator.auth.apiKeySecretRef`, `spec.coordinator.tls.secretRef` or "
+            "`spec.model.source.huggingFace.tokenSecretRef` names a Secret or key that is not there.",
             "Create the Secret with that key, or correct the reference.",
+        ),
+        "JwksNotFound": Reason(
+            "`spec.coordinator.auth.jwt.jwksConfigMapRef` names a ConfigMap or key that is not there.",
+            "Create the ConfigMap with that key, or correct the reference.",
         ),
         "TooFewGpus": Reason(
             "The budget or the nodes hold fewer GPUs than the smallest layout or `spec.capacity.gpus` needs.",

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from weft_core.durations import format_seconds
 from weft_core.plan import Plan, Role, plan_to_json
+from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.manifest import ServiceKey
 from weft_operator.readiness import CoordinatorState, WorkerState
@@ -75,7 +76,7 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
             "ttftSummary": format_seconds(plan.predicted.ttft_p95_s),
             "itlSummary": format_seconds(plan.predicted.itl_p95_s),
             "groups": _groups(plan, result.workers),
-            "url": url_of(result.key),
+            "url": url_of(result.key, result.record.spec),
         }
     return status
 
@@ -102,7 +103,8 @@ def ready(result: Result) -> Verdict:
             "Degraded",
             f"{count - len(missing)} of {count} workers of {summary} are ready; missing: {names}{_trouble(missing)}",
         )
-    return Verdict("True", "Serving", f"all workers of {summary} are ready; send requests to {url_of(result.key)}")
+    url = url_of(result.key, result.record.spec)
+    return Verdict("True", "Serving", f"all workers of {summary} are ready; send requests to {url}")
 
 
 def progressing(result: Result) -> Verdict:
@@ -173,9 +175,10 @@ def _shown(value: Any) -> Any:
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-def url_of(key: ServiceKey) -> str:
+def url_of(key: ServiceKey, spec: DisaggInferenceServiceSpec) -> str:
     """Return where a service's requests go inside the cluster."""
-    return f"http://{key.name}.{key.namespace}.svc"
+    scheme = "http" if spec.coordinator.tls is None else "https"
+    return f"{scheme}://{key.name}.{key.namespace}.svc"
 
 
 def _condition(

@@ -354,20 +354,6 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.routing.mode: only policy weft has modes; remove it, or set policy weft",
     ),
     one_change(
-        "mode-the-router-lacks",
-        "spec.routing",
-        {"policy": "weft", "mode": "imd"},
-        rule="spec.routing.mode: imd and whole-or-chunked need local prefills in chunks, which the router cannot run "
-        "yet; use ia or remote-jsq",
-    ),
-    one_change(
-        "binding-the-router-lacks",
-        "spec.routing.binding",
-        "prefix-aware",
-        rule="spec.routing.binding: prefix-aware and kv-aware need to know what decode workers' prefix caches hold, "
-        "which the router does not yet; use one of kv-headroom, least-requests, round-robin",
-    ),
-    one_change(
         "parameter-of-another-policy",
         "spec.routing",
         {"policy": "fixed-x", "params": {"w_ttft": 1}},

@@ -12,7 +12,15 @@ from weft_operator.goal import parse_service
 from weft_operator.planning.request import planner_request
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
-from weft_operator_tests.valid import PROFILE, changed, rich_service, service, traced_service, vllm_service
+from weft_operator_tests.valid import (
+    PROFILE,
+    changed,
+    front_service,
+    rich_service,
+    service,
+    traced_service,
+    vllm_service,
+)
 from weft_planner.request.reading import request_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))
@@ -48,8 +56,8 @@ def test_the_examples_are_valid(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [service(), vllm_service(), rich_service(), traced_service()],
-    ids=["mock", "vllm", "distributions", "trace"],
+    [service(), vllm_service(), rich_service(), traced_service(), front_service()],
+    ids=["mock", "vllm", "distributions", "trace", "front"],
 )
 def test_reading_and_writing_again_gives_the_same(body: dict[str, object]) -> None:
     parsed = DisaggInferenceService.model_validate(body)

@@ -8,7 +8,15 @@ import yaml
 from weft_operator_tests.cluster import Kube
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
-from weft_operator_tests.valid import PROFILE, changed, rich_service, service, traced_service, vllm_service
+from weft_operator_tests.valid import (
+    PROFILE,
+    changed,
+    front_service,
+    rich_service,
+    service,
+    traced_service,
+    vllm_service,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180, func_only=True)]
 
@@ -27,8 +35,8 @@ def test_invalid_manifests_are_refused(kube: Kube, case: Case) -> None:
 @pytest.mark.usefixtures("crds")
 @pytest.mark.parametrize(
     "body",
-    [service(), vllm_service(), rich_service(), traced_service(), PROFILE],
-    ids=["mock", "vllm", "distributions", "trace", "profile"],
+    [service(), vllm_service(), rich_service(), traced_service(), front_service(), PROFILE],
+    ids=["mock", "vllm", "distributions", "trace", "front", "profile"],
 )
 def test_valid_manifests_are_taken(kube: Kube, body: dict[str, object]) -> None:
     assert "server dry run" in kube.apply(body, "--dry-run=server")

@@ -15,7 +15,7 @@ from weft_operator.desired import Rendering, desired_objects
 from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest
 from weft_operator_tests.samples import POOL_PROFILES, PROFILE_JSON, TOKEN, colocated, group, rendering, two_pools
-from weft_operator_tests.valid import changed, pools_service, service, vllm_service
+from weft_operator_tests.valid import changed, front_service, pools_service, service, vllm_service
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -29,6 +29,7 @@ KEYS = changed(
 )
 CASES = {
     "mock": rendering(service()),
+    "mock-front": rendering(front_service()),
     "mock-keys": rendering(KEYS),
     "mock-pools": two_pools(),
     "vllm": rendering(vllm_service()),

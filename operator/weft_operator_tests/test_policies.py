@@ -5,10 +5,10 @@ from typing import get_args
 import pytest
 
 from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES, QOS, REASONS
-from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
+from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
 from weft_operator.api.manifest_checks import service_messages
 from weft_operator.api.policies import policies_page, settable
-from weft_operator.api.serving import Routing
+from weft_operator.api.routing import Routing
 from weft_operator.desired.config import router_json
 from weft_operator_tests.samples import rendering
 from weft_operator_tests.valid import changed, service
@@ -35,7 +35,7 @@ def test_what_is_accepted_at_apply_the_router_can_run(routing: dict[str, object]
     chosen = Routing.model_validate(routing)
     told = RoutingConfig.model_validate(router_json(rendering(body))["routing"])
     assert (told.policy, told.binding) == (chosen.policy, chosen.binding)
-    assert told.mode == (chosen.mode or "ia")
+    assert told.mode == (chosen.mode or LIVE_MODE)
     assert told.order == (chosen.order or POLICIES[chosen.policy].order)
     assert told.params == chosen.params
     assert told.ageing_cap == chosen.ageing_cap

@@ -100,6 +100,43 @@ def traced_service() -> Manifest:
     return changed(service(), "spec.workload", {"traceConfigMap": {"name": "trace", "key": "sessions.jsonl"}})
 
 
+FRONT = """
+routing:
+  policy: weft
+  hedge: {mode: Auto}
+  slices: {leastTokens: 1024}
+  firstTokenFromPrefill: Auto
+  resume: Exact
+  onPrefillFailure: Other
+  classes:
+    - {name: interactive, priority: 2, queueLimit: 64}
+    - {name: batch, earlyRejection: true, tolerance: 2, outputCap: true, maxOutputTokens: 2048, localOnly: Pressure,
+       policy: threshold, params: {queue_limit: 4}, binding: least-requests}
+  qos:
+    defaultClass: interactive
+    maxWaiting: 512
+    pressure: {kvUse: 0.9}
+    tenants:
+      - {name: acme, weight: 3, rates: {requestsPerSecond: 50, tokensPerMinute: 600000, burst: 20s}}
+      - {name: auth0|nightly, defaultClass: batch, classes: [batch]}
+coordinator:
+  auth:
+    apiKeySecretRef: {name: api-keys, key: keys}
+    jwt: {issuer: "https://login.example.com/", audiences: [weft], jwksUri: "https://login.example.com/keys.json",
+          tenantClaim: org, classClaim: tier}
+  tls: {secretRef: {name: front-tls}, minVersion: VersionTLS13}
+  limits: {maxConnections: 5000, rates: {concurrent: 200}}
+telemetry: {otlpEndpoint: "http://collector.monitoring:4318", sampleRatio: 0.05, accessLog: {sampleRatio: 0.1}}
+"""
+
+
+def front_service() -> Manifest:
+    """Return a valid service with classes of requests, tenants, tokens, a certificate, rates and traces."""
+    body = rich_service()
+    body["spec"] |= yaml.safe_load(FRONT)
+    return body
+
+
 def vllm_service() -> Manifest:
     """Return a valid service with vLLM, a gated model, a node selector and tolerations."""
     body = service()

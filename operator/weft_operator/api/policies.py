@@ -20,19 +20,20 @@ def settable(rule: RoutingRule) -> tuple[Parameter, ...]:
     return tuple(parameter for parameter in rule.parameters if parameter.name != "mode")
 
 
-def parameter_rules() -> tuple[Rule, ...]:
-    """Return a rule per policy: only its parameters, each within its range."""
-    return tuple(_rule(rule) for rule in POLICIES.values())
+def parameter_rules(field: str = "spec.routing.params", *, optional: bool = False) -> tuple[Rule, ...]:
+    """Return a rule per policy: only its parameters, each within its range; policy and params may be ``optional``."""
+    return tuple(_rule(rule, field, optional) for rule in POLICIES.values())
 
 
-def _rule(rule: RoutingRule) -> Rule:
+def _rule(rule: RoutingRule, field: str, optional: bool) -> Rule:
     allowed = settable(rule)
     names = ", ".join(_shown(allowed)) or "none"
     why = "; set spec.routing.alpha and beta" if rule.name == "ampd" else ""
+    absent = "!has(self.policy) || !has(self.params) || " if optional else ""
     return Rule(
-        f"self.policy != '{rule.name}' || self.params.all(k, {_cel(allowed)})",
-        f"spec.routing.params: parameters of {rule.name}: {names}{why}",
-        lambda routing: routing.policy != rule.name or _fit(routing.params, allowed),
+        f"{absent}self.policy != '{rule.name}' || self.params.all(k, {_cel(allowed)})",
+        f"{field}: parameters of {rule.name}: {names}{why}",
+        lambda routing: routing.policy != rule.name or _fit(routing.params or {}, allowed),
     )
 
 

@@ -9,7 +9,9 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import Capacity
 from weft_operator.api.engine import Engine, Model
 from weft_operator.api.fields import Role
-from weft_operator.api.serving import Analytic, Coordinator, Planning, Profile, Rollout, Routing
+from weft_operator.api.front_door import Coordinator, Telemetry
+from weft_operator.api.routing import PLAIN_CLASS, Routing
+from weft_operator.api.serving import Analytic, Planning, Profile, Rollout
 from weft_operator.api.status import Status
 from weft_operator.api.workload import Slo, Workload
 
@@ -54,8 +56,27 @@ def _classes_known(spec: "DisaggInferenceServiceSpec") -> bool:
     return all(item.name in known for item in spec.slo.classes or ())
 
 
+def request_classes(spec: "DisaggInferenceServiceSpec") -> set[str]:
+    """Return the names of all classes that requests may be of."""
+    return {PLAIN_CLASS, *(item.name for item in (*(spec.routing.classes or ()), *(spec.slo.classes or ())))}
+
+
+def _tenants_classes_known(spec: "DisaggInferenceServiceSpec") -> bool:
+    tenants = (spec.routing.qos.tenants if spec.routing.qos is not None else None) or ()
+    named = {name for item in tenants for name in (item.default_class, *(item.classes or ())) if name is not None}
+    return named <= request_classes(spec)
+
+
 def _has_pool_for_both(spec: "DisaggInferenceServiceSpec") -> bool:
     return "colocated" not in spec.planning.layouts or any(len(set(pool.roles)) == 2 for pool in spec.capacity.pools)
+
+
+def _known(name: str) -> str:
+    """Return the CEL condition that a name is one of a class of requests."""
+    return (
+        f"({name} == '{PLAIN_CLASS}' || (has(self.routing.classes) && self.routing.classes.exists(c, c.name == {name}))"
+        f" || (has(self.slo.classes) && self.slo.classes.exists(c, c.name == {name})))"
+    )
 
 
 class DisaggInferenceServiceSpec(ApiModel):
@@ -81,6 +102,8 @@ class DisaggInferenceServiceSpec(ApiModel):
     """How workers are replaced."""
     coordinator: Coordinator = Coordinator()
     """The front door."""
+    telemetry: Telemetry | None = None
+    """Traces and access lines; no traces, and a line for every request, if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -129,6 +152,19 @@ class DisaggInferenceServiceSpec(ApiModel):
             " self.workload.classes.exists(w, w.name == c.name)))",
             "spec.slo.classes: names a class that spec.workload.classes lacks; add it there or remove it here",
             _classes_known,
+        ),
+        Rule(
+            f"!has(self.routing.qos) || {_known('self.routing.qos.defaultClass')}",
+            "spec.routing.qos.defaultClass: is neither in spec.routing.classes nor in spec.slo.classes; add it there",
+            lambda s: s.routing.qos is None or s.routing.qos.default_class in request_classes(s),
+        ),
+        Rule(
+            "!has(self.routing.qos) || !has(self.routing.qos.tenants) || self.routing.qos.tenants.all(t,"
+            f" (!has(t.defaultClass) || {_known('t.defaultClass')})"
+            f" && (!has(t.classes) || t.classes.all(n, {_known('n')})))",
+            "spec.routing.qos.tenants: name a class that is neither in spec.routing.classes nor in spec.slo.classes; "
+            "add it there",
+            _tenants_classes_known,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""How plans are made, how requests are routed, and what stands in front."""
+"""Where predicted times come from, how plans are made, and how workers are replaced."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -6,21 +6,9 @@ from pydantic import Field
 
 from weft_core.durations import parse_duration
 from weft_core.layouts import LayoutKind
-from weft_core.policies.catalogue import (
-    DEFAULT_BINDING,
-    DEFAULT_CAP,
-    DEFAULT_WINDOW,
-    BindingName,
-    ModeName,
-    OrderName,
-    PolicyName,
-)
-from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import Degree
-from weft_operator.api.engine import Resources, SecretKey
 from weft_operator.api.fields import Duration, Fraction, ObjectName
-from weft_operator.api.policies import parameter_rules
 
 Seconds = Annotated[float, Field(ge=0, le=60)]
 
@@ -183,70 +171,6 @@ class Planning(ApiModel):
     )
 
 
-class Routing(ApiModel):
-    """Where prefill tasks run."""
-
-    policy: PolicyName = "ampd"
-    """Routing policy; docs/reference/policies.md describes each."""
-    mode: ModeName | None = None
-    """Which local prefills policy weft has on offer; ia if absent. Other policies have no modes."""
-    params: Annotated[dict[str, Annotated[float, Field(ge=-1e9, le=1e9)]], Field(max_length=64)] = {}  # noqa: RUF012 - pydantic copies it
-    """Parameters of the policy by name, where they differ from its defaults; those of ampd are alpha and beta."""
-    alpha: Annotated[float, Field(gt=0, le=2)] = 0.9
-    """ampd: a prefill worker is eligible while its recent TTFT is at most alpha times the SLO."""
-    beta: Annotated[float, Field(gt=0, le=2)] = 0.85
-    """ampd: prefill runs on the decode worker while its recent ITL is at most beta times the SLO."""
-    binding: BindingName = DEFAULT_BINDING
-    """Which decode worker a new session is bound to."""
-    order: OrderName | None = None
-    """Order of prefill queues; absent, the policy's own: ampd-window, moore-hodgson for weft, fcfs for the others."""
-    window: Annotated[int, Field(ge=1, le=6)] = DEFAULT_WINDOW
-    """ampd-window: tasks at the head of a prefill queue that may be reordered."""
-    ageing_cap: Annotated[int, Field(ge=1, le=100_000)] = DEFAULT_CAP
-    """moore-hodgson: how often the oldest task may be passed over."""
-    stats_window: Duration = "10s"
-    """How far back recent TTFT and ITL look."""
-    session_ttl: Annotated[Duration, Field(alias="sessionTTL")] = "60m"
-    """Idle time after which a session's binding is forgotten."""
-    prefill_concurrency: Annotated[int, Field(ge=1, le=64)] = 1
-    """Prefill tasks that one prefill engine works on at a time."""
-    request_log: Literal["Off", "Stdout"] | None = None
-    """Stdout: decode sidecars print a line of lengths and times for each round, which `weft workload fit` reads."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "96Mi"}, limits={"memory": "512Mi"})
-    """CPU and memory of the router sidecar."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!has(self.mode) || self.policy == 'weft'",
-            "spec.routing.mode: only policy weft has modes; remove it, or set policy weft",
-            lambda r: r.mode is None or r.policy == "weft",
-        ),
-        Rule(
-            f"!has(self.mode) || self.mode in {list(LIVE_MODES)}",
-            "spec.routing.mode: imd and whole-or-chunked need local prefills in chunks, which the router cannot run "
-            f"yet; use {' or '.join(LIVE_MODES)}",
-            lambda r: r.mode is None or r.mode in LIVE_MODES,
-        ),
-        Rule(
-            f"self.binding in {list(LIVE_BINDINGS)}",
-            "spec.routing.binding: prefix-aware and kv-aware need to know what decode workers' prefix caches hold, "
-            f"which the router does not yet; use one of {', '.join(LIVE_BINDINGS)}",
-            lambda r: r.binding in LIVE_BINDINGS,
-        ),
-        *parameter_rules(),
-        Rule(
-            "duration(self.statsWindow) >= duration('1s') && duration(self.statsWindow) <= duration('10m')",
-            "spec.routing.statsWindow: must be between 1s and 10m",
-            lambda r: 1 <= parse_duration(r.stats_window) <= 600,
-        ),
-        Rule(
-            "duration(self.sessionTTL) >= duration('1m') && duration(self.sessionTTL) <= duration('168h')",
-            "spec.routing.sessionTTL: must be between 1m and 168h",
-            lambda r: 60 <= parse_duration(r.session_ttl) <= 168 * 3600,
-        ),
-    )
-
-
 class Rollout(ApiModel):
     """How workers are replaced."""
 
@@ -260,34 +184,3 @@ class Rollout(ApiModel):
             lambda r: 1 <= parse_duration(r.drain_timeout) <= 3600,
         ),
     )
-
-
-class Auth(ApiModel):
-    """Who may send requests."""
-
-    api_key_secret_ref: SecretKey | None = None
-    """Secret key that holds the accepted API keys, one per line; no key is asked for if absent."""
-
-
-class Limits(ApiModel):
-    """Bounds on one request; beyond them it is refused with a 4xx."""
-
-    max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 32 << 20
-    """Size of a request body."""
-    max_n: Annotated[int, Field(ge=1, le=128)] = 8
-    """Answers asked for at once."""
-    max_output_tokens: Annotated[int, Field(ge=1, le=10_485_760)] = 32768
-    """Tokens of one answer."""
-
-
-class Coordinator(ApiModel):
-    """The front door."""
-
-    replicas: Annotated[int, Field(ge=1, le=50)] = 2
-    """Coordinator pods."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
-    """CPU and memory of a coordinator."""
-    auth: Auth = Auth()
-    """Who may send requests."""
-    limits: Limits = Limits()
-    """Bounds on one request."""

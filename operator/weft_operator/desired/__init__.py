@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft_operator.desired.config import plan_config, router_config
+from weft_operator.desired.config import front_config, plan_config, router_config
 from weft_operator.desired.coordinator import coordinator
 from weft_operator.desired.disruption import disruption_budgets
 from weft_operator.desired.identity import service_account, token_hash, token_secret
@@ -19,11 +19,17 @@ __all__ = ["PlanRecord", "Rendering", "desired_objects"]
 def desired_objects(rendering: Rendering, workers: Sequence[Worker], *, token: bytes) -> tuple[Manifest, ...]:
     """Return all objects of a service in the order in which they are applied: what pods mount comes first."""
     config = router_config(rendering)
-    mounts = Mounts(config=config["metadata"]["name"], token_hash=token_hash(token))
+    front = front_config(rendering)
+    mounts = Mounts(
+        config=config["metadata"]["name"],
+        front=(front or config)["metadata"]["name"],
+        token_hash=token_hash(token),
+    )
     return (
         service_account(rendering),
         token_secret(rendering, token),
         config,
+        *(() if front is None else (front,)),
         plan_config(rendering),
         *services(rendering),
         *disruption_budgets(rendering),

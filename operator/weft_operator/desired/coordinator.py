@@ -1,5 +1,6 @@
 """The coordinator Deployment: the front door, stateless but for Redis."""
 
+from weft_operator.api.front_door import Coordinator
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     STOP_MARGIN_S,
@@ -9,6 +10,7 @@ from weft_operator.desired.router import (
     router_container,
     router_volumes,
 )
+from weft_operator.desired.router_json import JWKS_FOLDER, KEYS_FOLDER, TLS_FOLDER
 from weft_operator.desired.security import pod_security
 from weft_operator.desired.workers import NODE_LOSS_S
 from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest
@@ -18,7 +20,7 @@ COMPONENT = "coordinator"
 UNLISTED_S = 3
 """Time until Service rules everywhere have forgotten a pod that stops; it still accepts connections meanwhile."""
 
-_KEYS_VOLUME = "api-keys"
+_KEYS = "api-keys"
 
 
 def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
@@ -45,25 +47,16 @@ def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
 
 
 def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
-    volumes = router_volumes(rendering, mounts)
-    env: list[Manifest] = []
-    keys: list[Manifest] = []
-    key = rendering.spec.coordinator.auth.api_key_secret_ref
-    if key is not None:
-        env.append({"name": "WEFT_API_KEYS_FILE", "value": "/etc/weft-api-keys/keys"})
-        keys.append({"name": _KEYS_VOLUME, "mountPath": "/etc/weft-api-keys", "readOnly": True})
-        volumes.append(
-            {
-                "name": _KEYS_VOLUME,
-                "secret": {
-                    "secretName": key.name,
-                    "defaultMode": 0o440,
-                    "items": [{"key": key.key, "path": "keys"}],
-                },
-            }
-        )
-    container = router_container(rendering, role=COMPONENT, env=env, resources=rendering.spec.coordinator.resources)
-    container["volumeMounts"] = [*container["volumeMounts"], *keys]
+    spec = rendering.spec.coordinator
+    files = _files(spec)
+    env: list[Manifest] = [{"name": "WEFT_API_KEYS_FILE", "value": f"{KEYS_FOLDER}/keys"}] if _KEYS in files else []
+    container = router_container(rendering, role=COMPONENT, env=env, resources=spec.resources, tls=spec.tls is not None)
+    mounted = [{"name": name, "mountPath": folder, "readOnly": True} for name, (folder, _) in files.items()]
+    container["volumeMounts"] = [*container["volumeMounts"], *mounted]
+    volumes = [
+        *router_volumes(rendering, mounts.front),
+        *({"name": name, **source} for name, (_, source) in files.items()),
+    ]
     return {
         "serviceAccountName": rendering.name(),
         "automountServiceAccountToken": False,
@@ -96,4 +89,28 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
             }
         ],
         "volumes": volumes,
+    }
+
+
+def _files(spec: Coordinator) -> dict[str, tuple[str, Manifest]]:
+    """Return what a coordinator mounts beside its configuration: folder and source by volume."""
+    files: dict[str, tuple[str, Manifest]] = {}
+    key, jwt, tls = spec.auth.api_key_secret_ref, spec.auth.jwt, spec.tls
+    if key is not None:
+        files[_KEYS] = KEYS_FOLDER, _secret(key.name, {key.key: "keys"})
+    if jwt is not None and jwt.jwks_config_map_ref is not None:
+        ref = jwt.jwks_config_map_ref
+        files["jwks"] = JWKS_FOLDER, {"configMap": {"name": ref.name, "items": [{"key": ref.key, "path": "jwks.json"}]}}
+    if tls is not None:
+        files["tls"] = TLS_FOLDER, _secret(tls.secret_ref.name, {"tls.crt": "tls.crt", "tls.key": "tls.key"})
+    return files
+
+
+def _secret(name: str, items: dict[str, str]) -> Manifest:
+    return {
+        "secret": {
+            "secretName": name,
+            "defaultMode": 0o440,
+            "items": [{"key": key, "path": path} for key, path in items.items()],
+        }
     }

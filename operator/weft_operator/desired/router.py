@@ -14,15 +14,20 @@ CONFIG_VOLUME = "config"
 TOKEN_VOLUME = "token"  # noqa: S105 - the name of a volume
 TMP_VOLUME = "tmp"
 
+TLS_PORT = 8443
+"""Where coordinators with a certificate serve clients; health and metrics stay on the plain port, for them alone."""
+
 STOP_MARGIN_S = 10
 """Time beyond the drain timeout for processes to end before they are killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """What router containers read at start: the name of their ConfigMap and the hash of the internal token."""
+    """What router containers read at start: the names of their ConfigMaps and the hash of the internal token."""
 
     config: str
+    front: str
+    """The coordinators' ConfigMap."""
     token_hash: str
 
 
@@ -31,13 +36,16 @@ def drain_seconds(rendering: Rendering) -> int:
     return math.ceil(parse_duration(rendering.spec.rollout.drain_timeout))
 
 
-def router_container(rendering: Rendering, *, role: str, env: list[Manifest], resources: Resources) -> Manifest:
-    """Return a router container of one role without its probes."""
+def router_container(
+    rendering: Rendering, *, role: str, env: list[Manifest], resources: Resources, tls: bool = False
+) -> Manifest:
+    """Return a router container of one role without its probes; with TLS these and metrics have a port of their own."""
     args = [
         "router",
         f"--role={role}",
         "--config=/etc/weft/router.json",
-        f"--listen=0.0.0.0:{ROUTER_PORT}",
+        f"--listen=0.0.0.0:{TLS_PORT if tls else ROUTER_PORT}",
+        *([f"--health-listen=0.0.0.0:{ROUTER_PORT}"] if tls else []),
         f"--drain-seconds={drain_seconds(rendering)}",
     ]
     if role != "coordinator":
@@ -55,7 +63,10 @@ def router_container(rendering: Rendering, *, role: str, env: list[Manifest], re
             from_field("NODE_NAME", "spec.nodeName"),
             *env,
         ],
-        "ports": [{"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"},
+            *([{"name": "https", "containerPort": TLS_PORT, "protocol": "TCP"}] if tls else []),
+        ],
         "resources": resources_of(resources),
         "securityContext": container_security(),
         "volumeMounts": [
@@ -66,10 +77,10 @@ def router_container(rendering: Rendering, *, role: str, env: list[Manifest], re
     }
 
 
-def router_volumes(rendering: Rendering, mounts: Mounts) -> list[Manifest]:
-    """Return the volumes that a router container mounts."""
+def router_volumes(rendering: Rendering, config: str) -> list[Manifest]:
+    """Return the volumes that a router container mounts; ``config`` is the name of its ConfigMap."""
     return [
-        {"name": CONFIG_VOLUME, "configMap": {"name": mounts.config}},
+        {"name": CONFIG_VOLUME, "configMap": {"name": config}},
         {"name": TOKEN_VOLUME, "secret": {"secretName": rendering.name("token"), "defaultMode": 0o440}},
         {"name": TMP_VOLUME, "emptyDir": {}},
     ]

@@ -1,10 +1,12 @@
 """Services: one address for clients, and headless ones that give the worker pods names."""
 
 from weft_operator.desired.rendering import ROLES, Rendering
+from weft_operator.desired.router import TLS_PORT
 from weft_operator.engines.container import ROUTER_PORT
 from weft_operator.manifest import Manifest
 
 SERVICE_PORT = 80
+SECURE_PORT = 443
 
 
 def services(rendering: Rendering) -> tuple[Manifest, ...]:
@@ -16,7 +18,7 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
         "spec": {
             "type": "ClusterIP",
             "selector": rendering.selector("coordinator"),
-            "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"}],
+            "ports": [_front_port(rendering)],
         },
     }
     headless = tuple(
@@ -36,3 +38,10 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
         for role in ROLES
     )
     return (front, *headless)
+
+
+def _front_port(rendering: Rendering) -> Manifest:
+    """Return the one port for clients; a service with a certificate has no plain one."""
+    if rendering.spec.coordinator.tls is not None:
+        return {"name": "https", "port": SECURE_PORT, "targetPort": TLS_PORT, "protocol": "TCP"}
+    return {"name": "http", "port": SERVICE_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"}

@@ -107,7 +107,7 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
         "initContainers": [_sidecar(rendering, worker, name)],
         "containers": [_engine(rendering, worker, pool, engine)],
         "volumes": [
-            *router_volumes(rendering, mounts),
+            *router_volumes(rendering, mounts.config),
             {
                 "name": _SHM_VOLUME,
                 "emptyDir": {"medium": "Memory", "sizeLimit": str(rendering.spec.engine.shared_memory)},

@@ -17,7 +17,7 @@ CAREFUL_SHARE = 0.7
 """Of the ITL SLO, for steps with a slice, where predictions may be wrong: the usual 0.9 forgives errors of a tenth."""
 SLICED_MODES = ("imd", "whole-or-chunked")
 ADVISED_LAYOUTS = 3
-"""Layouts that are also tried with modes that the router cannot run: what changing engine or router would bring."""
+"""Layouts that are also tried with modes that were not asked for: what changing the policy would bring."""
 DEPLOYABLE: tuple[LayoutKind, ...] = ("disaggregated", "colocated")
 """Layouts that the operator and the router can run; which of them a service may have, it says itself."""
 
@@ -67,7 +67,7 @@ class Contestant:
 
 
 def with_policies(inputs: Inputs, layouts: Sequence[tuple[PlannedGroup, ...]]) -> list[Contestant]:
-    """Return disaggregated layouts, best first, each under what can run, the first ones under what could run too."""
+    """Return disaggregated layouts, best first, each under what was asked for, the first ones under other modes too."""
     found = []
     for rank, groups in enumerate(layouts):
         lacking = cannot_run(inputs, "disaggregated", groups)
@@ -77,7 +77,7 @@ def with_policies(inputs: Inputs, layouts: Sequence[tuple[PlannedGroup, ...]]) -
         ]
         if rank < ADVISED_LAYOUTS:
             for policy in advised_policies(inputs.request):
-                note = "; ".join(part for part in (lacking, _no_router(policy)) if part)
+                note = "; ".join(part for part in (lacking, _not_set(policy)) if part)
                 found.append(Contestant("disaggregated", groups, policy, runnable=False, note=note))
     return found
 
@@ -130,7 +130,7 @@ def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
 
 
 def advised_policies(request: Request) -> list[PolicyChoice]:
-    """Return what would be worth a change: the modes of policy weft that do not run yet or were not asked for."""
+    """Return what would be worth a change: the modes of policy weft that were not asked for."""
     if request.routing.mode:
         return []
     mine = runnable_policies(request)
@@ -188,10 +188,8 @@ def _policy(request: Request, route: str, mode: str) -> PolicyChoice:
     )
 
 
-def _no_router(policy: PolicyChoice) -> str:
-    if policy.mode in LIVE_MODES:
-        return f"set the routing policy to weft, mode {policy.mode}"
-    return f"the router cannot run mode {policy.mode} of policy weft yet: stock engines take whole prompts"
+def _not_set(policy: PolicyChoice) -> str:
+    return f"set the routing policy to weft, mode {policy.mode}"
 
 
 def _one_role(inputs: Inputs) -> Iterator[tuple[PlannedGroup, ...]]:

@@ -15,7 +15,7 @@ from weft_core.policies.catalogue import (
     PolicyName,
     parameters,
 )
-from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
+from weft_core.policies.live import LIVE_MODE
 from weft_router.config.section import Section
 
 DEFAULT_POLICY: PolicyName = "ampd"
@@ -122,13 +122,6 @@ class RoutingConfig(Section):
 
 
 def _check(rules: RoutingConfig) -> None:
-    if rules.policy == "weft" and rules.mode not in LIVE_MODES:
-        raise ValueError(f"mode: the router cannot run local prefills in chunks yet; use {' or '.join(LIVE_MODES)}")
-    if rules.binding not in LIVE_BINDINGS:
-        raise ValueError(
-            f"binding: the router does not know what decode workers' prefix caches hold yet; use one of "
-            f"{', '.join(LIVE_BINDINGS)}"
-        )
     if rules.policy == "ampd" and rules.params:
         raise ValueError("params: the parameters of ampd are the fields alpha and beta; remove params")
     parameters(rules.policy, rules.mode, rules.overrides)

@@ -1,0 +1,139 @@
+"""What stands in front: coordinators, who may come in, bounds on requests, TLS, and what routers tell of themselves."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from weft_core.durations import parse_duration
+from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.engine import Resources, SecretKey
+from weft_operator.api.fields import Duration, ObjectName
+from weft_operator.api.routing import Rates
+
+Claim = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Algorithm = Literal["RS256", "ES256", "EdDSA"]
+
+
+class ConfigMapKey(ApiModel):
+    """One key of a ConfigMap in the service's namespace."""
+
+    name: ObjectName
+    """Name of the ConfigMap."""
+    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", min_length=1, max_length=253)]
+    """Key in its data."""
+
+
+class Jwt(ApiModel):
+    """Tokens that an identity provider signed."""
+
+    issuer: Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1, max_length=512)]
+    """The issuer that a token must name."""
+    audiences: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(min_length=1, max_length=16)
+    ]
+    """Audiences of which a token must name one."""
+    jwks_uri: Annotated[str, StringConstraints(pattern=r"^https://\S+$", max_length=1024)] | None = None
+    """Where the provider publishes its keys."""
+    jwks_config_map_ref: ConfigMapKey | None = None
+    """A ConfigMap with the keys, instead of jwksUri."""
+    algorithms: Annotated[list[Algorithm], Field(min_length=1, max_length=3)] | None = None
+    """Algorithms that tokens may be signed with; all three if absent."""
+    tenant_claim: Claim = "sub"
+    """Claim that names the tenant."""
+    class_claim: Claim | None = None
+    """Claim that names the class of the token's requests."""
+    leeway: Duration = "30s"
+    """How far the clocks of provider and service may differ."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.jwksUri) != has(self.jwksConfigMapRef)",
+            "spec.coordinator.auth.jwt: give exactly one of jwksUri and jwksConfigMapRef",
+            lambda j: (j.jwks_uri is None) != (j.jwks_config_map_ref is None),
+        ),
+        Rule(
+            "!has(self.jwksUri) || !self.jwksUri.contains('@')",
+            "spec.coordinator.auth.jwt.jwksUri: must hold no user name or password; remove them",
+            lambda j: j.jwks_uri is None or "@" not in j.jwks_uri,
+        ),
+        Rule(
+            "duration(self.leeway) >= duration('0s') && duration(self.leeway) <= duration('5m')",
+            "spec.coordinator.auth.jwt.leeway: must be at most 5m; clocks that differ more need a time server",
+            lambda j: parse_duration(j.leeway) <= 300,
+        ),
+    )
+
+
+class Auth(ApiModel):
+    """Who may send requests: holders of an API key or of a token; everyone where neither is set."""
+
+    api_key_secret_ref: SecretKey | None = None
+    """Secret key that holds the accepted API keys, one per line; docs/router.md says what a line may hold."""
+    jwt: Jwt | None = None
+    """Tokens that an identity provider signed."""
+
+
+class SecretName(ApiModel):
+    """A Secret in the service's namespace."""
+
+    name: ObjectName
+    """Name of the Secret."""
+
+
+class Tls(ApiModel):
+    """TLS of the front door; the Service then listens on port 443."""
+
+    secret_ref: SecretName
+    """Secret of type kubernetes.io/tls; a renewed certificate is used without a restart."""
+    min_version: Literal["VersionTLS12", "VersionTLS13"] = "VersionTLS12"
+    """Oldest version of TLS that is spoken."""
+
+
+class Limits(ApiModel):
+    """Bounds on one request and one client; beyond them a request is refused with a 4xx."""
+
+    max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 32 << 20
+    """Size of a request body."""
+    max_n: Annotated[int, Field(ge=1, le=128)] = 8
+    """Answers asked for at once."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=10_485_760)] = 32768
+    """Tokens of one answer."""
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Clients connected to one coordinator process; 10000 if absent."""
+    rates: Rates | None = None
+    """For each API key or token without bounds of its own."""
+
+
+class Coordinator(ApiModel):
+    """The front door."""
+
+    replicas: Annotated[int, Field(ge=1, le=50)] = 2
+    """Coordinator pods."""
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
+    """CPU and memory of a coordinator."""
+    auth: Auth = Auth()
+    """Who may send requests."""
+    tls: Tls | None = None
+    """TLS of the front door; plain HTTP if absent."""
+    limits: Limits = Limits()
+    """Bounds on one request and one client."""
+
+
+class AccessLog(ApiModel):
+    """One structured line for each request."""
+
+    mode: Literal["Stderr", "Stdout", "Off"] = "Stderr"
+    """Where the lines go; Stderr is where all other lines of a router go."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1
+    """Share of the lines of successful requests that is written; failures always are."""
+
+
+class Telemetry(ApiModel):
+    """What routers tell beside their metrics."""
+
+    otlp_endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@]+$", max_length=1024)] | None = None
+    """Base URL of an OTLP/HTTP collector for traces, such as http://collector.monitoring:4318; no traces if absent."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Share of rounds that begin a trace."""
+    access_log: AccessLog | None = None
+    """One structured line for each request; all to standard error if absent."""
