@@ -292,8 +292,8 @@ class StreamTap:
         """Read the texts and ids of the usual events that passed."""
         reply, texts, ids = self._reply, self._texts, self._ids
         reply.text.append(_text(texts))
-        found = ids_of(orjson.loads(b"[" + b",".join(ids) + b"]")) if ids else None
-        if found is not None:
+        found = ids_of([int(one) for group in ids for one in group.split(b",")])
+        if ids and found is not None:
             self._add_ids(found, texts, ids)
         texts.clear()
         ids.clear()

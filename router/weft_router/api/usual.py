@@ -4,7 +4,10 @@ A bare quote cannot occur inside a JSON text. So when an event begins and ends w
 parsed, and what lies between holds no quote, then it is the same object with another text: nothing needs parsing.
 """
 
+import re
+
 _IDS = b'"token_ids":['
+_LIST = re.compile(rb"[0-9]+(?:,[0-9]+)+")
 
 
 class Usual:
@@ -55,4 +58,4 @@ def _parts(event: bytes, key: bytes) -> tuple[bytes, tuple[bytes, bytes, bytes]]
 
 def is_ids(raw: bytes) -> bool:
     """Tell whether this is a list of ids without its brackets, not empty and without spaces."""
-    return raw.isdigit() or (raw[:1].isdigit() and raw[-1:].isdigit() and raw.replace(b",", b"").isdigit())
+    return raw.isdigit() or _LIST.fullmatch(raw) is not None

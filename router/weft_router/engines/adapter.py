@@ -202,6 +202,9 @@ class Adapter(Protocol):
     def prefill_tap(self, ask: Ask, /) -> Tap | None:
         """Return the tap of a prefill leg that streams to the client; None where none does."""
 
+    def public_id(self, ask: Ask, /) -> str | None:
+        """Return the id that replies get in place of the engine's; None to leave it."""
+
     def first_event(self, ask: Ask, first: FirstToken, /) -> bytes:
         """Return the events that show the prefill's token to the client."""
 

@@ -5,8 +5,10 @@ the public id and without a finish reason; the decode engine shows that token ag
 is dropped. Whole replies come from the decode engine alone.
 """
 
+import hashlib
 from array import array
 from typing import cast
+from uuid import UUID
 
 import orjson
 
@@ -61,7 +63,8 @@ class Neuron(OpenAi):
     def _named(self, ask: Ask, peer: Peer | None) -> dict[str, str]:
         if peer is None:
             raise NotPossibleError("no-prefill-worker")
-        return {REQUEST_ID: f"cmpl-{ask.request_id}_{peer.address}"}
+        same = UUID(bytes=hashlib.blake2b(ask.request_id.encode(), digest_size=16).digest())
+        return {REQUEST_ID: f"cmpl-{same}_{peer.address}"}
 
 
 class FirstTap:

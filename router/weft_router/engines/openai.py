@@ -22,12 +22,13 @@ OUTPUT_FIELDS = {
 class OpenAi:
     """The adapter of plain servers, and what the others have in common with it."""
 
-    can = Abilities(order="decode-only", local=True)
+    can: Abilities
     salted = False
     """Whether the engine keeps cached prefixes apart by ``cache_salt``."""
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
+        self.can = Abilities(order="decode-only", local=True, responses=traits.responses)
 
     def prefill(self, _: Ask, /) -> Call:
         """Refuse: there is no such leg."""

@@ -88,6 +88,8 @@ def obstacle(inference: Inference, reply: Reply) -> str | None:
         return "structure"
     if not reply.prompt_ids or reply.output_ids is None:
         return "no-ids"
+    if inference.wants_ids and reply.shown != len(reply.output_ids):
+        return "ids-ahead"
     if inference.max_tokens is not None and reply.shown >= inference.max_tokens:
         return "finished"
     return None

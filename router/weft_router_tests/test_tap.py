@@ -1,0 +1,306 @@
+"""Streams on their way: usual events pass unparsed and say the same, first tokens show once, broken streams go on."""
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_router.api import tap as taps
+from weft_router.api.inference import check
+from weft_router.api.reply import FirstToken, Reply
+from weft_router.api.tap import StreamTap
+from weft_router.config import LimitsConfig, ModelConfig
+from weft_router.engines.adapter import Ask, Peer
+from weft_router.engines.catalogue import adapter_for
+
+HEAD: dict[str, Any] = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m"}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(chunk: object, *, end: bytes = b"\n\n") -> bytes:
+    return b"data: " + orjson.dumps(chunk) + end
+
+
+def choice(text: str | None, ids: list[int] | None = None, *, index: int = 0, **fields: Any) -> dict[str, Any]:
+    made = {"index": index, "delta": {} if text is None else {"content": text}, "logprobs": None, "finish_reason": None}
+    return {**made, **({} if ids is None else {"token_ids": ids}), **fields}
+
+
+def chunk(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**HEAD, "choices": list(choices), **fields}
+
+
+ROLE = chunk({"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None})
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
+    ['"', "\\", '\\"', "\n\n", '"},"', '"content":"x"', '"token_ids":[1]', "[DONE]", "\u2028", "🦊"]
+)
+id_lists = st.lists(st.integers(0, 200_000), min_size=1, max_size=3)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """A stream as engines send them: mostly one text an event, with all that interrupts."""
+    with_ids, end = draw(st.booleans()), draw(st.sampled_from([b"\n\n", b"\n\n", b"\r\n\r\n"]))
+    parts = [event({**ROLE, "prompt_token_ids": [1, 2]} if with_ids else ROLE, end=end)]
+    for _ in range(draw(st.integers(0, 12))):
+        text, ids = draw(words), draw(id_lists) if with_ids else None
+        kind = draw(st.integers(0, 9))
+        if kind == 0:
+            parts.append(b": keep-alive" + end)
+        elif kind == 1:
+            parts.append(event(chunk(choice(text, ids, index=1)), end=end))
+        elif kind == 2:
+            parts.append(event(chunk(choice(text, ids), usage={"prompt_tokens": 2, "completion_tokens": 1}), end=end))
+        elif kind == 3:
+            call = {"index": 0, "function": {"name": "f", "arguments": text}}
+            parts.append(event(chunk(choice(None, ids, delta={"tool_calls": [call]})), end=end))
+        else:
+            parts.append(event(chunk(choice(text, ids)), end=end))
+    last = choice("", draw(id_lists) if with_ids else None, finish_reason="stop")
+    parts.append(event(chunk(last), end=end))
+    parts.append(event(chunk(usage={"prompt_tokens": 2, "completion_tokens": 9}), end=end))
+    return b"".join([*parts, b"data: [DONE]" + end])
+
+
+def run(stream: bytes, cuts: list[int], **how: Any) -> tuple[bytes, StreamTap]:
+    tap = StreamTap("chat", **{"keep_usage": False, "keep_ids": False, **how})
+    edges = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    return b"".join(tap.feed(stream[a:b]) for a, b in pairwise(edges)), tap
+
+
+def facts(tap: StreamTap) -> dict[str, Any]:
+    reply = tap.reply
+    return {
+        "text": "".join(reply.text), "ids": reply.ids, "calls": reply.tool_calls, "finish": reply.finish_reason,
+        "usage": (reply.prompt_tokens, reply.completion_tokens), "tokens": tap.tokens, "done": tap.done,
+        "complete": tap.complete, "shown": reply.shown, "head": reply.head,
+    }  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(streams(), st.lists(st.integers(0, 5_000), max_size=12), st.booleans(), st.booleans())
+def test_events_that_are_not_parsed_say_the_same_as_if_they_were(
+    stream: bytes, cuts: list[int], keep_ids: bool, keep_usage: bool
+) -> None:
+    how = {"keep_ids": keep_ids, "keep_usage": keep_usage}
+    out, tap = run(stream, cuts, **how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(taps, "MAX_FORMS", 0)
+        expected, parsed = run(stream, cuts, **how)
+    assert out == expected
+    assert facts(tap) == facts(parsed)
+
+
+def test_usual_events_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    real = orjson.loads
+
+    def counted(raw: bytes) -> object:
+        parsed.append(raw)
+        return real(raw)
+
+    monkeypatch.setattr(orjson, "loads", counted)
+    events = [event(chunk(choice(f" w{i}", [i]))) for i in range(50)]
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    plain = [tap.feed(one) for one in [event(ROLE), *events[:10]]] + [tap.feed(b"".join(events[10:]))]
+    assert len(parsed) == 2
+    assert b"".join(plain) == event(ROLE) + b"".join(event(chunk(choice(f" w{i}"))) for i in range(50))
+    assert "".join(tap.reply.text) == "".join(f" w{i}" for i in range(50))
+    assert list(tap.reply.output_ids or ()) == list(range(50))
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+@pytest.mark.parametrize("tail", [b'"', b'\\"', b"\\", b'x"},"y":{"content":"'])
+def test_a_text_that_looks_like_structure_is_parsed(kind: Any, tail: bytes) -> None:
+    tap = StreamTap(kind, keep_usage=True, keep_ids=True)
+    part = (lambda text: {"delta": {"content": text}}) if kind == "chat" else (lambda text: {"text": text})
+    for text in ("a", "b", tail.decode(), "c"):
+        tap.feed(event({"choices": [{"index": 0, **part(text), "finish_reason": None}]}))
+    assert "".join(tap.reply.text) == "ab" + tail.decode() + "c"
+
+
+@pytest.mark.parametrize("ids", [b"1,,2", b",1", b"1,", b"", b" 1", b"1,x", b"-1"])
+def test_ids_that_are_none_are_not_taken(ids: bytes) -> None:
+    tap = StreamTap("chat", keep_usage=True, keep_ids=True)
+    good = event(chunk(choice("a", [7])))
+    tap.feed(good)
+    assert tap.feed(good.replace(b"[7]", b"[" + ids + b"]")) in (good.replace(b"[7]", b"[" + ids + b"]"), b"")
+    assert list(tap.reply.output_ids or ())[:1] == [7]
+
+
+def first(text: str = "Hel", **head: Any) -> FirstToken:
+    from array import array
+
+    return FirstToken(text, {**HEAD, **head}, array("I", [7]))
+
+
+def shown_with(events: list[bytes], **how: Any) -> tuple[str, list[dict[str, Any]], StreamTap]:
+    out, tap = run(b"".join(events), [], **how)
+    chunks = [orjson.loads(part[6:]) for part in out.split(b"\n\n") if part.startswith(b"data: {")]
+    text = "".join(one["delta"].get("content") or "" for c in chunks for one in c["choices"])
+    return text, chunks, tap
+
+
+def test_a_token_that_was_shown_is_not_shown_again() -> None:
+    events = [event(ROLE), *(event(chunk(choice(text, [i]))) for i, text in enumerate(["Hel", "lo", "!"]))]
+    text, chunks, tap = shown_with([*events, DONE], first=first(created=4))
+    assert text == "lo!"
+    assert {c["created"] for c in chunks} == {4}
+    assert "role" not in chunks[0]["choices"][0]["delta"]
+    assert "".join(tap.reply.text) == "Hello!"
+    assert (tap.tokens, tap.reply.diverged, tap.complete) == (3, False, True)
+
+
+def test_of_several_tokens_in_one_event_only_the_first_is_taken_out() -> None:
+    text, _, tap = shown_with([event(ROLE), event(chunk(choice("Hello", [7, 8]))), DONE], first=first())
+    assert (text, "".join(tap.reply.text), tap.tokens) == ("lo", "Hello", 2)
+
+
+def test_an_end_in_the_same_event_is_kept() -> None:
+    end = event(chunk(choice("Hel", [7], finish_reason="stop")))
+    text, chunks, _ = shown_with([event(ROLE), end, DONE], first=first())
+    assert (text, chunks[-1]["choices"][0]["finish_reason"]) == ("", "stop")
+
+
+def test_another_first_token_is_noticed() -> None:
+    _, _, tap = shown_with([event(ROLE), event(chunk(choice("Jo", [9]))), DONE], first=first())
+    assert tap.reply.diverged
+
+
+def test_the_first_events_are_the_engines_own_form() -> None:
+    role, token, rest = first().events("chat").split(b"\n\n")
+    assert rest == b""
+    assert orjson.loads(role[6:]) == ROLE
+    assert orjson.loads(token[6:]) == chunk(choice("Hel"))
+    assert orjson.loads(first().events("text")[6:])["choices"] == [
+        {"index": 0, "text": "Hel", "logprobs": None, "finish_reason": None}
+    ]
+
+
+SURE = {"stream": True, "temperature": 0, "max_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "shows"),
+    [
+        (SURE, {}, True),
+        ({**SURE, "temperature": 0.5}, {}, False),
+        ({**SURE, "temperature": None}, {}, False),
+        ({**SURE, "stream": False}, {}, False),
+        ({**SURE, "logprobs": True}, {}, False),
+        ({**SURE, "tools": [{}]}, {}, False),
+        ({**SURE, "max_tokens": 1}, {}, False),
+        (SURE, {"finish_reason": "stop"}, False),
+        (SURE, {"message": {"role": "assistant", "content": ""}}, False),
+        (SURE, {"message": {"role": "assistant", "content": "x", "reasoning_content": "hm"}}, False),
+    ],
+)
+def test_the_prefills_token_is_shown_only_where_decode_finds_the_same(
+    fields: dict[str, Any], reply: dict[str, Any], shows: bool
+) -> None:
+    from weft_router.engines.adapter import Traits
+
+    model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
+    ask = Ask(check("/v1/chat/completions", body, model=model, limits=limits), "weft-1")
+    params = dict.fromkeys(("remote_engine_id", "remote_request_id", "remote_host", "remote_port"), "x")
+    params |= {"do_remote_prefill": True, "remote_block_ids": [[1]]}  # type: ignore[dict-item]
+    given = {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "length", **reply}
+    raw = orjson.dumps({**HEAD, "choices": [given], "kv_transfer_params": params})
+    adapter = adapter_for("vllm", traits=Traits(show_first=True))
+    handed = adapter.read_prefill(ask, raw)
+    assert (handed.first is not None) == shows
+    assert adapter_for("vllm").read_prefill(ask, raw).first is None
+    if handed.first is not None:
+        assert b'"content":"A"' in adapter.first_event(ask, handed.first)
+
+
+def cut_after(events: list[bytes], **how: Any) -> Reply:
+    _, tap = run(b"".join(events), [], **how)
+    assert not tap.complete
+    return Reply.load(orjson.loads(orjson.dumps(tap.reply.dump())))
+
+
+FIRST_LEG = [
+    event({**ROLE, "prompt_token_ids": [1, 2, 3], "system_fingerprint": "f"}),
+    event(chunk(choice("Gr", [4]))),
+    event(chunk(choice("ü", [5, 6]))),
+    event(chunk(choice("", [7]))),
+]
+
+
+def test_a_broken_stream_goes_on_as_if_nothing_had_happened() -> None:
+    broken = cut_after(FIRST_LEG)
+    assert (broken.shown, list(broken.output_ids or ()), list(broken.prompt_ids or ())) == (3, [4, 5, 6, 7], [1, 2, 3])
+    other = {**HEAD, "id": "c2", "created": 9}
+    second = [
+        event({**ROLE, **other, "prompt_token_ids": [1, 2, 3, 4, 5, 6]}),
+        event({**chunk(choice("ß", [7, 8])), **other}),
+        event({**chunk(choice("e", [9], finish_reason="stop")), **other}),
+        event({**chunk(usage={"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}), **other}),
+        DONE,
+    ]
+    text, chunks, tap = shown_with(second, resumed=broken, keep_usage=True)
+    assert text == "ße"
+    assert all((c["id"], c["created"]) == ("c1", 5) for c in chunks)
+    assert not any("role" in one["delta"] for c in chunks for one in c["choices"])
+    assert chunks[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    reply = tap.reply
+    assert "".join(reply.text) == "Grüße"
+    assert list(reply.ids or ()) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.finish_reason, tap.complete) == (3, 6, "stop", True)
+
+
+@pytest.mark.parametrize("cut", range(1, 4))
+def test_wherever_it_breaks_each_token_comes_once(cut: int) -> None:
+    tokens = [("a", 4), ("b", 5), ("c", 6), ("d", 7)]
+    broken = cut_after([FIRST_LEG[0], *(event(chunk(choice(text, [i]))) for text, i in tokens[:cut])])
+    rest = [event(ROLE), *(event(chunk(choice(text, [i]))) for text, i in tokens[cut:]), DONE]
+    text, _, tap = shown_with(rest, resumed=broken)
+    assert text == "abcd"[cut:]
+    assert "".join(tap.reply.text) == "abcd"
+    assert list(tap.reply.output_ids or ()) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("dumped", [{}, {"kind": "x"}, {"kind": "chat", "text": 1, "shown": 0}, {"kind": "chat"}])
+def test_half_a_dumped_reply_is_refused(dumped: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="dumped"):
+        Reply.load(dumped)
+
+
+def neuron(**fields: Any) -> Ask:
+    model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, **fields}
+    peer = Peer("10.0.0.1", 1)
+    return Ask(check("/v1/chat/completions", body, model=model, limits=limits), "weft-1", prefill=peer, decode=peer)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_neurons_prefill_shows_the_first_token_and_decode_the_rest(n: int) -> None:
+    adapter, ask = adapter_for("neuron"), neuron(n=n)
+    opening = [event(chunk(choice(None, delta={"role": "assistant", "content": ""}, index=i))) for i in range(n)]
+    tokens = [event(chunk(choice(f"A{i}", index=i, finish_reason="length"))) for i in range(n)]
+    tap = adapter.prefill_tap(ask)
+    assert tap is not None
+    shown = b"".join(tap.feed(part) for part in [*opening, *tokens, event(chunk(usage={"prompt_tokens": 1})), DONE])
+    assert tap.done
+    assert tap.tokens == n
+    chunks = [orjson.loads(part[6:]) for part in shown.split(b"\n\n") if part]
+    assert all(c["id"] == "weft-1" and c["choices"][0]["finish_reason"] is None for c in chunks)
+    assert len(chunks) == 2 * n
+    decode = adapter.tap(ask)
+    again = [event(chunk(choice(f"A{i}", index=i))) for i in range(n)]
+    more = [event(chunk(choice(f"B{i}", index=i))) for i in range(n)]
+    more += [event(chunk(choice(f"C{i}", index=i, finish_reason="stop"))) for i in range(n)]
+    out = b"".join(decode.feed(part) for part in [*opening, *again, *more, DONE])
+    rest = [orjson.loads(part[6:]) for part in out.split(b"\n\n") if part.startswith(b"data: {")]
+    assert [c["choices"][0]["delta"]["content"] for c in rest] == [f"B{i}" for i in range(n)] + [
+        f"C{i}" for i in range(n)
+    ]
+    assert all(c["id"] == "weft-1" for c in rest)
+    assert decode.complete
+    assert adapter.prefill_tap(neuron(stream=False)) is None
