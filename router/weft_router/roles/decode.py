@@ -15,7 +15,7 @@ from weft_router.guard.auth import NO_KEYS_TENANT
 from weft_router.guard.hops import require_token
 from weft_router.guard.salt import Salts
 from weft_router.roles.engine_pages import EnginePages
-from weft_router.roles.prefill_hop import PrefillHop
+from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
 from weft_router.roles.relay import (
     BROKEN,
     CAP_HEADER,
@@ -32,7 +32,9 @@ from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, SIDECAR_KEEPALIVE_S, Worker
+from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.probing import probe
@@ -56,6 +58,7 @@ class DecodeSidecar:
         self._registry = Registry(store, lambda url: probe(self._peers, url))
         self._registry.on_gone = self._gone
         self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines)
+        self._ring = Decisions()
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
         self._decoding = Decoding(
             self._worker,
@@ -66,13 +69,21 @@ class DecodeSidecar:
             meter=meter_of(config, metrics),
             salts=Salts(settings.token),
             request_log=self._request_log,
+            ring=self._ring,
         )
+        self._prefilling = Prefilling(self._worker, metrics) if config.routing.symmetric else None
         self._pages = EnginePages(self._worker.engine)
 
     def routes(self) -> Routes:
         """Return the endpoints of a decode worker."""
         inference = {path: {"POST": self._infer} for path in PATHS}
-        return {**inference, "/v1/models": {"GET": self._models}, **self._pages.routes()}
+        own: Routes = {
+            **inference,
+            "/v1/models": {"GET": self._models},
+            "/debug/decisions": {"GET": self._debug},
+            **self._pages.routes(),
+        }
+        return own if self._prefilling is None else {**own, PREFILL_PATH: {"POST": self._prefill}}
 
     def admits(self, headers: Mapping[str, str]) -> None:
         """Let the router's own hops in."""
@@ -120,6 +131,13 @@ class DecodeSidecar:
 
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)
+
+    async def _debug(self, exchange: Exchange) -> None:
+        exchange.reply(200, self._ring.answer(exchange.query.encode()))
+
+    async def _prefill(self, exchange: Exchange) -> None:
+        if self._prefilling is not None:
+            await serve(exchange, self._prefilling)
 
     async def _infer(self, exchange: Exchange) -> None:
         """Read and check the request once more: what goes to the engine is what was checked here."""

@@ -10,6 +10,7 @@ from weft_router.errors import InvalidRequestError
 from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
+from weft_router.rounds.standing import Standing, read_standing
 from weft_router.state.store import WorkerRecord
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg
@@ -34,7 +35,9 @@ class PrefillHop:
         self._pool = pool
         self._token = token.decode("latin-1")
 
-    async def prefill(self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str) -> PrefillAnswer:
+    async def prefill(
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+    ) -> PrefillAnswer:
         """Run one prefill on a worker; raise LegFailedError when no answer came."""
         headers = {
             TOKEN_HEADER: self._token,
@@ -42,6 +45,7 @@ class PrefillHop:
             PATH_HEADER: call.path,
             HISTORY_HEADER: str(task.history),
             INCREMENT_HEADER: str(task.increment),
+            **standing.headers(),
             **call.headers,
         }
         answer = await self._pool.call(
@@ -61,7 +65,9 @@ async def serve(exchange: Exchange, prefilling: Prefilling) -> None:
     request_id = headers.get(TASK_HEADER, "")
     exchange.facts.update(request_id=request_id, history=task.history, increment=task.increment)
     passed = {shown: headers[name] for name, shown in _PASSED.items() if name in headers}
-    done = await prefilling.run(path, exchange.body, passed, task=task, request_id=request_id)
+    done = await prefilling.run(
+        path, exchange.body, passed, task=task, request_id=request_id, standing=read_standing(headers)
+    )
     exchange.facts.update(queued=round(done.queued, 4), prefill=round(done.seconds, 4))
     exchange.reply(
         done.status,

@@ -15,6 +15,7 @@ from weft_router.signals.access import open_access_log
 from weft_router.signals.instruments import Value
 from weft_router.signals.metrics import Metrics
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.limits import WireLimits
 from weft_router.wire.listener import Listener
 from weft_router.wire.request import Request
 
@@ -91,12 +92,22 @@ class Server:
         self._routes: Routes = {**own, **duty.routes()}
         # Between the router's own hops a body may have grown by what the router adds to it.
         front = settings.role in ("coordinator", "standalone")
-        size = settings.config.limits.max_body_bytes * (1 if front else 2)
+        limits = settings.config.limits
         timeouts = settings.config.timeouts
-        self.listener = Listener(
-            self._serve, refused=self._refused, max_body=size, gate=self._gate, body_s=timeouts.body,
+        wire = WireLimits(
+            max_line=limits.max_line_bytes,
+            max_headers=limits.max_headers,
+            max_head=limits.max_header_bytes,
+            max_body=limits.max_body_bytes * (1 if front else 2),
+            max_connections=limits.max_connections,
+            max_unread=limits.max_unread_bytes,
+            header_s=timeouts.header,
+            body_s=timeouts.body,
+            min_body_rate=limits.min_body_rate,
+            keep_alive_s=timeouts.keep_alive,
             stall_s=min(timeouts.slow_reader, timeouts.idle),
-        )  # fmt: skip
+        )
+        self.listener = Listener(self._serve, refused=self._refused, limits=wire, gate=self._gate)
 
     @property
     def inflight(self) -> int:

@@ -19,11 +19,14 @@ from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
+from weft_router.rounds.standing import Standing
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker
+from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store, WorkerRecord
+from weft_router.wire.exchange import Exchange
 from weft_router.wire.pool import Pool
 
 
@@ -42,6 +45,8 @@ class Standalone:
         self._decodings: dict[str, Decoding] = {}
         self._prefillings: dict[str, Prefilling] = {}
         self._meter = meter_of(config, metrics)
+        self._ring = Decisions()
+        self._symmetric = config.routing.symmetric
         self._salts = Salts(settings.token)
         self._adapter: Adapter = adapter_of(config)
         for entry in settings.workers:
@@ -56,7 +61,7 @@ class Standalone:
 
     def routes(self) -> Routes:
         """Return the public endpoints."""
-        return self._front.routes()
+        return {**self._front.routes(), "/debug/decisions": {"GET": self._debug}}
 
     def admits(self, headers: Mapping[str, str]) -> None:
         """Let known callers in."""
@@ -105,25 +110,31 @@ class Standalone:
                 raise LegFailedError("refused" if error.status == 503 else ENGINE_FAILED, error.message) from error
             raise
 
-    async def prefill(self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str) -> PrefillAnswer:
+    async def prefill(
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+    ) -> PrefillAnswer:
         """Run a prefill on a worker of this process."""
         try:
             done = await self._prefillings[record.worker].run(
-                call.path, call.body, call.headers, task=task, request_id=request_id
+                call.path, call.body, call.headers, task=task, request_id=request_id, standing=standing
             )
         except ApiError as error:
             return PrefillAnswer(error.status, error.body(), from_engine=False)
         return PrefillAnswer(done.status, done.body, from_engine=True)
 
+    async def _debug(self, exchange: Exchange) -> None:
+        exchange.reply(200, self._ring.answer(exchange.query.encode()))
+
     def _add(self, settings: Settings) -> None:
         worker = Worker(settings, store=self._store, registry=self._registry, engines=self._engines)
         self._workers[settings.worker] = worker
-        if settings.role == "prefill":
+        if settings.role == "prefill" or self._symmetric:
             self._prefillings[settings.worker] = Prefilling(worker, self._metrics)
+        if settings.role == "prefill":
             return
         self._decodings[settings.worker] = Decoding(
             worker, adapter=self._adapter, port=self, registry=self._registry, metrics=self._metrics,
-            meter=self._meter, salts=self._salts, request_log=self._request_log,
+            meter=self._meter, salts=self._salts, request_log=self._request_log, ring=self._ring,
         )  # fmt: skip
 
     async def _probe(self, url: str) -> Health:

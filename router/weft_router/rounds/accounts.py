@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections.abc import Callable
 from time import monotonic
 
 import orjson
@@ -42,6 +43,8 @@ class Accounts:
         self.ratio = CharsPerToken()
         self.answer_tokens = math.nan
         """A moving mean over the answers so far."""
+        self.observed: Callable[[Round, float], None] | None = None
+        """Told of each round's TTFT."""
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
 
@@ -52,6 +55,8 @@ class Accounts:
         rnd.first_at = now
         seconds = now - rnd.started
         rnd.facts["ttft"] = round(seconds, 4)
+        if self.observed is not None:
+            self.observed(rnd, seconds)
         series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
         return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, pace=rnd.pace, window=self._itl)
 

@@ -1,6 +1,7 @@
 """Let the decode engine answer a round, and remember what that means for the session's next one."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from weft_router.config import Settings
@@ -17,6 +18,9 @@ from weft_router.signals.pace import Pace
 from weft_router.wire.leg import Leg, Whole
 
 log = logging.getLogger(__name__)
+
+Warm = Callable[[Slot], Awaitable[None]]
+"""Does a part of a prefill before the request that ends it."""
 
 NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, "worker lost", "reply-too-large", "closed"})
 _FINISHED = ("stop", "length", "tool_calls", "function_call")
@@ -43,7 +47,7 @@ class Answering:
         self.decoding: dict[int, Pace] = {}
         """The paces of the rounds that are decoding now."""
 
-    async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None) -> None:
+    async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None) -> None:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
 
         Raises:
@@ -67,7 +71,7 @@ class Answering:
             rnd.ask.export = rnd.export and not (inference.stream and self._accounts.streams_export is False)
             call = self._adapter.local(rnd.ask)
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
-        slot = await self._queue.acquire(rnd.id, rnd.outlook.task) if prefilled is None else None
+        slot = await self._slot(rnd, warm) if prefilled is None else None
         timeouts = self._config.timeouts
         if inference.stream:
             leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
@@ -102,6 +106,17 @@ class Answering:
         finally:
             outlet.fed_by(None)
             passing.close()
+
+    async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
+        """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
+        slot = await self._queue.acquire(rnd.id, rnd.outlook.task)
+        if warm is not None:
+            try:
+                await warm(slot)
+            except BaseException:
+                slot.release()
+                raise
+        return slot
 
     def _finished(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, handed: Handed) -> None:
         """Give the client an answer that ended with its prefill's token."""

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 
-from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
-from weft_core.slo import Slo
+from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
@@ -22,14 +22,17 @@ from weft_router.errors import (
 from weft_router.guard.salt import Salts
 from weft_router.rounds.accounts import Accounts
 from weft_router.rounds.answering import Answering
+from weft_router.rounds.deciding import Deciding
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.routing import Policy
 from weft_router.rounds.sessions import Sessions
+from weft_router.rounds.slicing import Slicing
+from weft_router.rounds.standing import Standing
 from weft_router.rounds.together import Together, peer_of
 from weft_router.rounds.worker import Worker
+from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.pace import Paces
 from weft_router.signals.request_log import RequestLog
@@ -50,7 +53,7 @@ class Decoding:
 
     def __init__(
         self, worker: Worker, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
-        meter: RoundMeter, salts: Salts, request_log: RequestLog,
+        meter: RoundMeter, salts: Salts, request_log: RequestLog, ring: Decisions,
     ) -> None:  # fmt: skip
         settings = worker.settings
         config = settings.config
@@ -65,19 +68,24 @@ class Decoding:
         self._together = Together()
         self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds)
         self._paces = Paces()
-        self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
-        self._itl = Window(config.routing.stats_window_seconds)
-        self._rounds = Window(config.routing.stats_window_seconds)
-        slo = Slo(ttft_s=config.slo.ttft, itl_s=config.slo.itl)
-        self._policy = Policy(
-            config.routing, profile=settings.profile, pools=settings.pools, slo=slo, salt=settings.worker
-        )
+        itl = Window(config.routing.stats_window_seconds)
+        self._itl = itl
         self.remote = RemotePrefill(settings, adapter=adapter, port=port, registry=registry, metrics=metrics)
         self._request_log = request_log
         self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
         self.answering = Answering(
             settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts
         )
+        self._deciding = Deciding(
+            worker, adapter=adapter, remote=self.remote, registry=registry, accounts=self.accounts,
+            answering=self.answering, itl=itl, ring=ring, seconds=metrics.decision_seconds.labels(),
+        )  # fmt: skip
+        self.accounts.observed = self._deciding.observed
+        self._slicing = Slicing(
+            config, adapter=adapter, engine=worker.engine, view=self._deciding.view,
+            tokens=metrics.slice_tokens.labels(),
+        )  # fmt: skip
+        self._classes = config.session_classes()
         worker.describe(self._describe)
 
     async def serve(self, job: Job, outlet: Outlet) -> None:
@@ -99,7 +107,7 @@ class Decoding:
         elif job.local_only:
             decision = Decision(remote=None, reason="degraded")
         else:
-            decision = self._decide(rnd)
+            decision = rnd.decision = self._deciding.decide(rnd)
         rnd.reason = decision.reason
         try:
             if decision.remote is not None and self._adapter.can.order == "together":
@@ -113,7 +121,7 @@ class Decoding:
                     rnd.reason = "prefill-failed"
             elif rnd.outlook.handle is not None:
                 self._metrics.kv_handles.labels("superseded").inc()
-            await self._answer(outlet, rnd, prefilled)
+            await self._answer(outlet, rnd, prefilled, chunked=decision.chunked)
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
         except LegFailedError as error:
@@ -121,7 +129,7 @@ class Decoding:
         finally:
             self._request_log.write(rnd)
             job.facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
-            self._metrics.decisions.labels(self._policy.name, rnd.route, rnd.reason).inc()
+            self._metrics.decisions.labels(self._deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
 
     def observe(self) -> None:
         """Bring what is counted up to date."""
@@ -144,11 +152,17 @@ class Decoding:
         if outlook.lost is not None:
             self._metrics.kv_handles.labels(outlook.lost).inc()
         # Without prefill workers nobody would read what the engine keeps.
-        export = self._config.engine.bidirectional and inference.transferable and not self._policy.never_remote
+        export = self._config.engine.bidirectional and inference.transferable and not self._deciding.never_remote
         if job.keep_ids:
             inference.wants_ids = True
         want_ids = export or job.keep_ids or (bool(self._resumes) and resumable(inference).how in self._resumes)
         ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
+        pace = self._paces.of(job.session)
+        of = self._classes.get(job.class_) or self._classes["default"]
+        standing = Standing(
+            ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=job.tenant, lost=pace.late > 0,
+            waited_s=monotonic() - job.started,
+        )  # fmt: skip
         return Round(
             id=job.id,
             session=job.session,
@@ -161,56 +175,8 @@ class Decoding:
             resumed=job.resumed,
             class_=job.class_,
             trace=job.trace,
-            pace=self._paces.of(job.session),
-        )
-
-    def _decide(self, rnd: Round) -> Decision:
-        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
-        now = monotonic()
-        self._rounds.add(now, 1.0)
-        task = rnd.outlook.task
-        if self._policy.never_remote:
-            return self._policy.route(task, decode=self._view(now), prefill=(), known=Circumstances())
-        if not rnd.inference.transferable:
-            return Decision(remote=None, reason="not-transferable")
-        if rnd.outlook.handle is None and task.history > 0:
-            if task.history >= task.increment:
-                return Decision(remote=None, reason="history-unreadable")
-            task = PrefillTask(0, task.history + task.increment)
-        view = self.remote.dispatched.view
-        profile_of = self._settings.profile_of
-        prefill = [view(r) for r in self.remote.peers() if r.degree in profile_of(r.pool).degrees]
-        known = Circumstances(
-            waited_s=now - rnd.started,
-            later=rnd.outlook.later,
-            answer=self._answer_tokens(rnd),
-            rate=self._rounds.rate(now) * max(1, len(self._registry.ready("decode"))),
-            cached=rnd.outlook.prefilled,
-        )
-        return self._policy.route(task, decode=self._view(now), prefill=prefill, known=known)
-
-    def _answer_tokens(self, rnd: Round) -> float:
-        """Return how long the answer may be: the mean answer so far, at most what the client allows."""
-        mean, most = self.accounts.answer_tokens, rnd.inference.max_tokens
-        return mean if most is None or mean <= most else float(most)
-
-    def _view(self, now: float) -> DecodeWorkerView:
-        """Return this worker; the KV in use stands for the tokens of the sequences that decode."""
-        worker = self._worker
-        paces = list(self.answering.decoding.values())
-        used = worker.kv_used
-        return DecodeWorkerView(
-            worker=self._settings.worker,
-            degree=self._settings.degree,
-            queue_s=worker.queue.seconds,
-            queued=len(worker.queue),
-            windowed_itl=self._itl.mean(now),
-            kv_used=used,
-            kv_capacity=worker.kv_capacity,
-            batch=len(paces),
-            context=used,
-            gap_sums=[pace.over if self._counts_gaps else pace.seconds for pace in paces],
-            gap_counts=[pace.gaps for pace in paces],
+            pace=pace,
+            standing=standing,
         )
 
     async def _both(self, outlet: Outlet, rnd: Round, worker: str) -> None:
@@ -233,7 +199,7 @@ class Decoding:
                 return
         raise not_ready("prefill worker")
 
-    async def _answer(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None) -> None:
+    async def _answer(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, chunked: bool) -> None:
         """Let the engine answer; KV it cannot fetch is computed here, once. A dead engine is the front's case."""
         if prefilled is not None:
             try:
@@ -250,8 +216,9 @@ class Decoding:
                 raise
             else:
                 return
+        warm = partial(self._slicing.warm, rnd, policy=self._deciding.policy_of(rnd.class_)) if chunked else None
         try:
-            await self.answering.run(outlet, rnd, None)
+            await self.answering.run(outlet, rnd, None, warm=warm)
         except LegFailedError as error:
             log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
             raise

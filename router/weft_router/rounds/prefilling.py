@@ -8,6 +8,7 @@ from time import monotonic
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError, UnavailableError
+from weft_router.rounds.standing import ANYBODY, Standing
 from weft_router.rounds.worker import Worker
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.window import Window
@@ -41,8 +42,9 @@ class Prefilling:
         worker.describe(self._windowed)
 
     async def run(
-        self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str
-    ) -> Prefill:
+        self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str,
+        standing: Standing = ANYBODY,
+    ) -> Prefill:  # fmt: skip
         """Queue one prefill and run it; the body comes ready for the engine.
 
         Raises:

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import orjson
 
-from weft_core.policies.snapshot import PrefillTask
+from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_router.api.body import Json
 from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Call
@@ -15,6 +16,7 @@ from weft_router.engines.handles import KvHandle, Outcome, prefix_digest
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, EngineAnsweredError, LegFailedError
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.routing import Dispatched
+from weft_router.rounds.standing import Standing
 from weft_router.signals.metrics import Metrics
 from weft_router.state.registry import Registry
 from weft_router.state.store import WorkerRecord
@@ -40,7 +42,9 @@ class PrefillAnswer:
 class PrefillPort(Protocol):
     """The way to prefill workers: over HTTP to their sidecars, or to a worker of this very process."""
 
-    async def prefill(self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str) -> PrefillAnswer:
+    async def prefill(
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+    ) -> PrefillAnswer:
         """Run one prefill; raise LegFailedError when no answer came."""
 
 
@@ -51,6 +55,9 @@ class RemotePrefill:
         self, settings: Settings, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics
     ) -> None:
         self._revision = settings.revision
+        self._name = settings.worker
+        self._symmetric = settings.config.routing.symmetric
+        self._profile_of = settings.profile_of
         self._adapter = adapter
         self._port = port
         self._registry = registry
@@ -58,8 +65,23 @@ class RemotePrefill:
         self.dispatched = Dispatched(settings.profile, pools=settings.pools)
 
     def peers(self) -> list[WorkerRecord]:
-        """Return the ready prefill workers whose KV this worker's engine can read: those of its own revision."""
-        return [record for record in self._registry.ready("prefill") if record.revision == self._revision]
+        """Return the ready workers that may prefill for this one: those of its revision, whose KV its engine can read.
+
+        In a symmetric service these are the other decode workers, too.
+        """
+        found = self._registry.ready("prefill")
+        if self._symmetric:
+            found = found + [r for r in self._registry.ready("decode") if r.worker != self._name]
+        revision = self._revision
+        return [record for record in found if record.revision == revision and self._known(record)]
+
+    def views(self) -> Sequence[PrefillWorkerView]:
+        """Return them as policies see them."""
+        return [self.dispatched.view(record) for record in self.peers()]
+
+    def _known(self, record: WorkerRecord) -> bool:
+        """Tell whether the profile of the worker's pool knows its degree, without which nothing can be predicted."""
+        return record.degree in self._profile_of(record.pool).degrees
 
     async def run(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts; None when the round shall prefill locally.
@@ -132,7 +154,7 @@ class RemotePrefill:
         whole = PrefillTask(0, task.history + task.increment)
         self.dispatched.add(record.worker, rnd.id, whole)
         try:
-            answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id)
+            answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.standing)
         except LegFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise
@@ -163,7 +185,7 @@ class RemotePrefill:
         todo = PrefillTask(known, task.history + task.increment - known)
         self.dispatched.add(record.worker, rnd.id, todo)
         try:
-            answer = await self._port.prefill(record, call, todo, rnd.id)
+            answer = await self._port.prefill(record, call, todo, rnd.id, rnd.standing)
         finally:
             self.dispatched.remove(record.worker, rnd.id)
         if answer.status != 200:

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 
+from weft_core.policies.snapshot import Decision
 from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import Transcript
 from weft_router.engines.adapter import Ask, Handed
 from weft_router.rounds.sessions import Outlook
+from weft_router.rounds.standing import ANYBODY, Standing
+from weft_router.signals.decisions import Record
 from weft_router.signals.pace import Pace
 
 
@@ -25,6 +28,9 @@ class Round:
     resumed: Reply | None = None
     class_: str = "default"
     trace: str = ""
+    standing: Standing = ANYBODY
+    decision: Decision | None = None
+    record: Record | None = None
     pace: Pace = field(default_factory=Pace)
     route: str = "local"
     reason: str = ""

@@ -1,0 +1,127 @@
+"""Decide where each prefill of one decode worker runs: what is known of it, of this worker and of the others."""
+
+from time import monotonic
+
+from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
+from weft_core.slo import Slo
+from weft_router.config import RouterConfig, Settings
+from weft_router.engines.adapter import Adapter
+from weft_router.rounds.accounts import Accounts
+from weft_router.rounds.answering import Answering
+from weft_router.rounds.remote import RemotePrefill
+from weft_router.rounds.round import Round
+from weft_router.rounds.routing import Policy
+from weft_router.rounds.worker import Worker
+from weft_router.signals.decisions import Decisions
+from weft_router.signals.instruments import Buckets
+from weft_router.signals.window import Window
+from weft_router.state.registry import Registry
+
+NOBODY = Circumstances()
+
+
+class Deciding:
+    """The routing decisions of one decode worker."""
+
+    def __init__(
+        self, worker: Worker, *, adapter: Adapter, remote: RemotePrefill, registry: Registry, accounts: Accounts,
+        answering: Answering, itl: Window, ring: Decisions, seconds: Buckets,
+    ) -> None:  # fmt: skip
+        settings = worker.settings
+        config = settings.config
+        self._worker = worker
+        self._settings = settings
+        self._adapter = adapter
+        self._remote = remote
+        self._registry = registry
+        self._accounts = accounts
+        self._answering = answering
+        self._itl = itl
+        self._ring = ring
+        self._seconds = seconds
+        self._sliced = config.routing.slices.mode == "auto" and adapter.can.slices
+        self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
+        self._rounds = Window(config.routing.stats_window_seconds)
+        self._policies = _policies(config, settings)
+        self._default = self._policies["default"]
+
+    @property
+    def never_remote(self) -> bool:
+        """Tell whether there are no prefill workers by design."""
+        return self._default.never_remote
+
+    def policy_of(self, class_: str) -> Policy:
+        """Return the policy of a session class."""
+        return self._policies.get(class_, self._default)
+
+    def decide(self, rnd: Round) -> Decision:
+        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
+        now = monotonic()
+        self._rounds.add(now, 1.0)
+        outlook = rnd.outlook
+        task = outlook.task
+        policy = self.policy_of(rnd.class_)
+        if policy.never_remote:
+            return policy.route(task, decode=self.view(now), prefill=(), known=NOBODY)
+        if not rnd.inference.transferable:
+            return Decision(remote=None, reason="not-transferable")
+        if outlook.handle is None and task.history > 0:
+            if task.history >= task.increment:
+                return Decision(remote=None, reason="history-unreadable")
+            task = PrefillTask(0, task.history + task.increment)
+        known = Circumstances(
+            waited_s=now - rnd.started,
+            later=outlook.later,
+            answer=self._answer_tokens(rnd),
+            rate=self._rounds.rate(now) * max(1, len(self._registry.ready("decode"))),
+            cached=outlook.prefilled,
+            priority=rnd.standing.priority,
+            sliceable=self._sliced and rnd.inference.kind != "responses",
+        )
+        decision = policy.route(task, decode=self.view(now), prefill=self._remote.views(), known=known)
+        rnd.record = self._ring.add(
+            now, session=rnd.session, class_=rnd.class_, policy=policy.name, worker=self._worker.name, task=task,
+            decision=decision, trace=rnd.trace,
+        )  # fmt: skip
+        self._seconds.observe(monotonic() - now)
+        return decision
+
+    def observed(self, rnd: Round, ttft_s: float) -> None:
+        """Learn how good a decision's prediction was: its round's first token came."""
+        if rnd.record is not None:
+            rnd.record.ttft = ttft_s
+
+    def view(self, now: float) -> DecodeWorkerView:
+        """Return this worker; the KV in use stands for the tokens of the sequences that decode."""
+        worker = self._worker
+        queue = worker.queue
+        paces = self._answering.decoding.values()
+        used = worker.kv_used
+        return DecodeWorkerView(
+            worker=self._settings.worker,
+            degree=self._settings.degree,
+            queue_s=queue.seconds,
+            queued=len(queue),
+            windowed_itl=self._itl.mean(now),
+            kv_used=used,
+            kv_capacity=worker.kv_capacity,
+            batch=len(paces),
+            context=used,
+            gap_sums=[pace.over for pace in paces] if self._counts_gaps else [pace.seconds for pace in paces],
+            gap_counts=[pace.gaps for pace in paces],
+        )
+
+    def _answer_tokens(self, rnd: Round) -> float:
+        """Return how long the answer may be: the mean answer so far, at most what the client allows."""
+        mean, most = self._accounts.answer_tokens, rnd.inference.max_tokens
+        return mean if most is None or mean <= most else float(most)
+
+
+def _policies(config: RouterConfig, settings: Settings) -> dict[str, Policy]:
+    return {
+        name: Policy(
+            of.routing, profile=settings.profile, pools=settings.pools, salt=settings.worker,
+            slo=Slo(ttft_s=of.slo.ttft, itl_s=of.slo.itl),
+        )
+        for name, of in config.session_classes().items()
+    }  # fmt: skip
