@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -35,10 +36,13 @@ def queue(
     cap: int = 16,
     ttft_slo: float = 1.0,
     limit: int = 100,
+    shares: dict[str, float] | None = None,
+    class_limits: dict[int, int] | None = None,
 ) -> PrefillQueue:
     return PrefillQueue(
         profile=profile_from_json(PROFILE), degree=1, concurrency=concurrency, limit=limit,
-        rule=QueueRule(order, window=window, cap=cap), ttft_slo=ttft_slo, clock=clock,
+        rule=QueueRule(order, window=window, cap=cap, shares=shares, class_limits=class_limits), ttft_slo=ttft_slo,
+        clock=clock,
     )  # fmt: skip
 
 
@@ -51,12 +55,19 @@ class Caller:
         self.slots: dict[str, Slot] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def add(self, name: str, increment: int) -> None:
-        self.tasks[name] = asyncio.get_running_loop().create_task(self._wait(name, increment))
+    async def add(self, name: str, increment: int, **known: Any) -> None:
+        self.tasks[name] = asyncio.get_running_loop().create_task(self._wait(name, increment, known))
         await settle()
 
-    async def _wait(self, name: str, increment: int) -> None:
-        slot = await self.queue.acquire(name, PrefillTask(0, increment))
+    async def run_all(self, first: str) -> None:
+        """Let everybody run, one after the other."""
+        last = first
+        while self.slots:
+            await self.finish(last)
+            last = self.order[-1]
+
+    async def _wait(self, name: str, increment: int, known: dict[str, Any]) -> None:
+        slot = await self.queue.acquire(name, PrefillTask(0, increment), **known)
         self.order.append(name)
         self.slots[name] = slot
 
@@ -247,3 +258,123 @@ async def test_a_caller_that_was_cancelled_a_moment_ago_gets_no_place() -> None:
     assert len(caller.queue) == 1
     await caller.finish("c")
     assert len(caller.queue) == 0
+
+
+async def test_a_task_brings_its_own_deadline_and_what_it_waited() -> None:
+    clock = Clock()
+    clock.now = 10.0
+    caller = Caller(queue(clock, order="edf", ttft_slo=5.0))
+    await caller.add("running", 1000)
+    await caller.add("plain", 1000)
+    await caller.add("strict", 1000, ttft_slo=1.0)
+    await caller.add("old", 1000, waited_s=4.5)
+    await caller.run_all("running")
+    assert caller.order == ["running", "old", "strict", "plain"]
+
+
+async def test_a_session_that_missed_already_makes_way() -> None:
+    caller = Caller(queue(Clock(), order="moore-hodgson", ttft_slo=0.9))
+    await caller.add("running", 1000)
+    await caller.add("lost", 1000, lost=True)
+    await caller.add("saved", 1000)
+    await caller.run_all("running")
+    assert caller.order == ["running", "saved", "lost"]
+
+
+async def test_the_higher_class_goes_first_and_the_lower_does_not_starve() -> None:
+    caller = Caller(queue(Clock(), order="fcfs", cap=2))
+    await caller.add("running", 1000)
+    await caller.add("low", 1000)
+    for i in range(4):
+        await caller.add(f"high{i}", 1000, priority=1)
+    await caller.run_all("running")
+    assert caller.order == ["running", "high0", "high1", "low", "high2", "high3"]
+
+
+async def test_tenants_take_turns_by_their_weights() -> None:
+    caller = Caller(queue(Clock(), order="fcfs", shares={"big": 2.0}))
+    await caller.add("running", 1000, tenant="flood")
+    for i in range(6):
+        await caller.add(f"flood{i}", 1000, tenant="flood")
+    for i in range(4):
+        await caller.add(f"big{i}", 1000, tenant="big")
+    await caller.run_all("running")
+    turns = "".join(name[0] for name in caller.order)
+    assert turns == "rbbfbbfffff"
+
+
+async def test_a_class_has_places_of_its_own() -> None:
+    caller = Caller(queue(Clock(), class_limits={0: 1}))
+    await caller.add("running", 1000)
+    await caller.add("a", 1000)
+    with pytest.raises(UnavailableError, match="1 tasks of this class"):
+        await caller.queue.acquire("b", PrefillTask(0, 1))
+    await caller.add("top", 1000, priority=1)
+    assert len(caller.queue) == 3
+    await caller.close()
+
+
+async def test_another_rule_takes_over_and_nobody_is_lost() -> None:
+    clock = Clock()
+    caller = Caller(queue(clock, order="edf", ttft_slo=9.0))
+    await caller.add("running", 1000)
+    await caller.add("late", 1000)
+    clock.now = 0.01
+    await caller.add("soon", 1000, ttft_slo=1.0)
+    caller.queue.use(QueueRule("fcfs"))
+    await caller.add("last", 1000, ttft_slo=0.1)
+    await caller.finish("running")
+    assert caller.order == ["running", "late"]
+    caller.queue.use(QueueRule("moore-hodgson"))
+    await caller.run_all("late")
+    assert caller.order == ["running", "late", "soon", "last"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "finish", "cancel", "slice", "use"]), st.integers(0, 20), st.sampled_from("abc")
+        ),
+        max_size=40,
+    ),
+    st.sampled_from(sorted(ORDERS)),
+    st.booleans(),
+)
+def test_tokens_and_work_are_those_of_who_is_there(steps: list[tuple[str, int, str]], order: str, shared: bool) -> None:
+    async def run() -> None:
+        held = queue(Clock(), order=order, shares={"a": 2.0} if shared else None)
+        caller = Caller(held)
+        lengths: dict[str, int] = {}
+        for number, (step, pick, tenant) in enumerate(steps):
+            running = list(caller.slots)
+            waiting = [name for name, task in caller.tasks.items() if not task.done()]
+            if step == "add":
+                lengths[f"t{number}"] = 100 * pick + 1
+                await caller.add(
+                    f"t{number}", 100 * pick + 1, tenant=tenant, priority=pick % 3, ttft_slo=0.1 * pick + 0.1
+                )
+            elif step == "finish" and running:
+                name = running[pick % len(running)]
+                del lengths[name]
+                await caller.finish(name)
+            elif step == "cancel" and waiting:
+                name = waiting[pick % len(waiting)]
+                del lengths[name]
+                caller.tasks[name].cancel()
+                await settle()
+            elif step == "slice" and running:
+                name = running[pick % len(running)]
+                taken = min(lengths[name], 7 * pick)
+                caller.slots[name].advance(7 * pick)
+                lengths[name] -= taken
+            elif step == "use":
+                held.use(QueueRule(sorted(ORDERS)[pick % len(ORDERS)]))
+            assert held.tokens == pytest.approx(sum(lengths.values()))
+            assert len(held) == len(lengths)
+            assert held.work >= -1e-6
+        await caller.close()
+        for slot in caller.slots.values():
+            slot.release()
+        assert (held.tokens, held.work, len(held)) == (0.0, 0.0, 0)
+
+    asyncio.run(run())

@@ -5,16 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from weft_core.policies.catalogue import POLICIES
 from weft_core.policies.live import queue_seconds
+from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
 from weft_router.engines.watch import EngineLoad, read_load
-from weft_router.rounds.routing import Dispatched, Policy
+from weft_router.rounds.routing import ClassRules, Dispatched, Policy, candidates
 from weft_router.signals.window import Window
 from weft_router.state.store import QueueEntry, WorkerRecord
 from weft_router_tests.stack import PROFILE
@@ -26,6 +29,13 @@ TASK = PrefillTask(0, 100)
 FIRST = Circumstances()
 COSTS = profile_from_json(PROFILE)
 SLOW = {"alpha": 3.0, "perToken": 0.0, "perPair": 0.0, "perContextToken": 0.0}
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def policy(name: str, *, profile: dict[str, Any] | None = None, **routing: object) -> Policy:
@@ -94,8 +104,6 @@ def test_the_order_goes_with_the_policy_unless_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("routing", "message"),
     [
-        ({"policy": "weft", "mode": "imd"}, "mode: the router cannot run local prefills in chunks yet; use ia or"),
-        ({"binding": "kv-aware"}, "binding: the router does not know what decode workers' prefix caches hold yet"),
         ({"policy": "ampd", "params": {"alpha": 1}}, "params: the parameters of ampd are the fields alpha and beta"),
         ({"policy": "ampd", "alpha": 3}, "params.alpha: 3 is not between 0 and 2"),
         ({"policy": "fixed-x", "params": {"y": 1}}, "params.y: fixed-x has no such parameter; it has x"),
@@ -158,6 +166,155 @@ def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None
     sent.remove("p0", "a")
     now += 3.1
     assert sent.view(replace(record, seq=2)).queued == 2, "a heartbeat that new knows better"
+
+
+def test_all_views_are_one_tuple_until_one_changes() -> None:
+    records = [WorkerRecord(f"p{i}", "prefill", "http://x", 1, 0, queue=(QueueEntry(0, 9, "x"),)) for i in range(3)]
+    sent = Dispatched(COSTS, clock=lambda: 7.0)
+    first = sent.views(records)
+    assert sent.views(list(records)) is first
+    sent.add("p1", "mine", PrefillTask(5, 6))
+    second = sent.views(records)
+    assert [a is b for a, b in zip(first, second, strict=True)] == [True, False, True]
+    assert second[1].queued == 2
+    assert sent.views(records) is second
+    beaten = [records[0], records[1], replace(records[2], seq=1, queue=())]
+    assert [view.queued for view in sent.views(beaten)] == [1, 2, 0]
+    assert [view.worker for view in sent.views(beaten[::-1])] == ["p2", "p1", "p0"]
+    sent.remove("p1", "mine")
+    assert [view.queued for view in sent.views(beaten)] == [1, 1, 0]
+    sent.forget(["p0"])
+    assert [view.worker for view in sent.views(records[:1])] == ["p0"]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "remove", "beat", "list"]), st.integers(0, 3), st.integers(0, 4)), max_size=40
+)
+
+
+@given(steps)
+def test_kept_views_are_those_made_anew(events: list[tuple[str, int, int]]) -> None:
+    time = Time()
+    kept = Dispatched(COSTS, clock=time)
+    log: list[tuple[str, str, str]] = []
+    records = [WorkerRecord(f"p{i}", "decode" if i == 3 else "prefill", "http://x", 1, 100) for i in range(4)]
+    for kind, worker, task in events:
+        time.now += 0.5
+        name, task_id = f"p{worker}", f"t{task}"
+        if kind == "add":
+            kept.add(name, task_id, PrefillTask(task, 10))
+            log.append(("add", name, task_id))
+        elif kind == "remove":
+            kept.remove(name, task_id)
+            log.append(("remove", name, task_id))
+        elif kind == "beat":
+            entry = QueueEntry(task, 10, task_id)
+            records[worker] = replace(records[worker], seq=records[worker].seq + 1, queue=(entry,), batch=task)
+        anew = Dispatched(COSTS, clock=time)
+        for what, where, which in log:
+            if what == "add":
+                anew.add(where, which, PrefillTask(int(which[1:]), 10))
+            else:
+                anew.remove(where, which)
+        mine, theirs = kept.views(records), anew.views(records)
+        if kind == "list":
+            mine = tuple(map(kept.view, records))
+        for one, other in zip(mine, theirs, strict=True):
+            # what is over ends 3 s after the removal, which the new one dates to now
+            assert one.queued >= other.queued
+            if one.queued == other.queued:
+                assert replace(one, used_at=0.0) == replace(other, used_at=0.0)
+
+
+def test_a_worker_that_decodes_shows_its_batch_and_the_tokens_of_its_queue() -> None:
+    queue = (QueueEntry(100, 10, "a"), QueueEntry(0, 20, "b"))
+    record = WorkerRecord("d1", "decode", "http://x", 1, 1000, queue=queue, kv_used=900, batch=3)
+    seen = Dispatched(COSTS).view(record)
+    assert (seen.decodes, seen.batch, seen.context) == (True, 3, 900)
+    assert (seen.queue_tokens, seen.queue_work) == (30.0, 10 * 105.0 + 20 * 10.0)
+    prefill = replace(record, worker="p0", role="prefill", capacity=500)
+    assert candidates([record, prefill], tokens=100) == [record, prefill]
+    assert candidates([record, prefill], tokens=101) == [prefill]
+    assert candidates([record, prefill], tokens=501) == []
+
+
+def classed(rules: ClassRules, time: Time, **routing: object) -> Policy:
+    config = RoutingConfig.model_validate({"policy": "weft", **routing})
+    return Policy(
+        config, profile=COSTS, slo=Slo(ttft_s=1, itl_s=0.05), salt="d0", slicing=Slicing(), rules=rules, clock=time
+    )
+
+
+def test_wrong_predictions_give_way_to_the_shortest_queue_until_they_are_right_again() -> None:
+    time = Time()
+    rule = classed(ClassRules(), time)
+    for i in range(40):
+        time.now = i * 0.1
+        found = decide(rule, [view("a"), view("b", queue=3)])
+        rule.observe(found, 4.0 * found.ttft_s + 1.0)
+    assert not rule.trusted
+    found = decide(rule, [view("a", queue=2), view("b", queue=1)])
+    assert (found.remote, found.reason, found.chunked) == ("b", "predictions-wrong", False)
+    assert found.ttft_s > 0
+    time.now = 100.0
+    assert rule.trust.trusted(time.now)
+    assert decide(rule, [view("a"), view("b")]).reason != "predictions-wrong"
+
+
+def test_a_class_may_be_refused_early_with_a_time_to_come_back() -> None:
+    time = Time()
+    late = [view("a", queue=1000)]
+    busy = DECODE._replace(queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
+
+    def asked(rules: ClassRules) -> float | None:
+        rule = classed(rules, time)
+        return rule.refuse(rule.route(TASK, decode=busy, prefill=late, known=FIRST))
+
+    assert asked(ClassRules()) is None
+    again = asked(ClassRules(tolerance=1.0))
+    assert again is not None
+    assert again >= 1.0
+    assert asked(ClassRules(tolerance=100.0)) is None
+    rule = classed(ClassRules(tolerance=1.0), time)
+    assert rule.refuse(rule.route(TASK, decode=busy, prefill=[view("a")], known=FIRST)) is None
+    assert rule.refuse(Decision(None, "degraded")) is None
+
+
+def test_the_top_class_races_a_second_prefill_when_the_first_may_be_late() -> None:
+    time = Time()
+    both = [view("a", queue=25), view("b", queue=26)]
+    busy = DECODE._replace(queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
+    top = classed(ClassRules(priority=2), time, hedge={"mode": "auto", "risk": 0.2})
+    found = top.route(TASK, decode=busy, prefill=both, known=FIRST)
+    assert (found.remote, top.hedge(found)) == ("a", "b")
+    calm = top.route(TASK, decode=busy, prefill=[view("a"), view("b")], known=FIRST)
+    assert top.hedge(calm) is None
+    plain = classed(ClassRules(priority=1), time, hedge={"mode": "auto", "risk": 0.2})
+    assert plain.hedge(plain.route(TASK, decode=busy, prefill=both, known=FIRST)) is None
+    off = classed(ClassRules(priority=2), time)
+    assert off.hedge(off.route(TASK, decode=busy, prefill=both, known=FIRST)) is None
+
+
+@pytest.mark.parametrize(("local_only", "queue", "reason"), [
+    ("pressure", 4, "degraded"), ("pressure", 3, ""), ("always", 0, "degraded"), ("off", 9, ""),
+])  # fmt: skip
+def test_a_low_class_keeps_off_busy_prefill_workers(local_only: Any, queue: int, reason: str) -> None:
+    rule = classed(ClassRules(local_only=local_only), Time())
+    found = decide(rule, [view("a", queue=queue), view("b", queue=queue)])
+    assert (found.reason == "degraded") == (reason == "degraded")
+    assert found.remote is None or not reason
+
+
+def test_slices_follow_the_batch() -> None:
+    rule = classed(ClassRules(), Time())
+    found = decide(rule, [view("a", queue=99)])
+    assert found.reason in ("local-chunked", "remote-cheaper")
+    few = rule.next_slice(at=0, remaining=100_000, decode=DECODE._replace(batch=8, context=4000))
+    many = rule.next_slice(at=0, remaining=100_000, decode=DECODE)
+    assert few is not None
+    assert many == 4096
+    assert few % 16 == 0
+    assert few < many
 
 
 def test_the_window_forgets_after_its_time() -> None:

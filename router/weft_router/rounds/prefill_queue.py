@@ -1,16 +1,23 @@
-"""Hold the prefill tasks of one worker, choose who runs next by the service's queue order, and keep the engine fed."""
+"""Hold the prefill tasks of one worker, choose who runs next by the service's queue order, and keep the engine fed.
+
+Each task brings its own TTFT SLO, priority and tenant. The highest class that waits goes first, in it the tenant whose
+turn it is where tenants have shares, and among its tasks the service's order decides.
+"""
 
 import asyncio
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
 from weft_core.cost import CostProfile
 from weft_core.policies.catalogue import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
-from weft_core.policies.codes import AMPD_WINDOW
-from weft_core.policies.decide_order import ORDER_MAX, next_task
+from weft_core.policies.codes import AMPD_WINDOW, EDF, MOORE_HODGSON
+from weft_core.policies.decide_order import ORDER_MAX
+from weft_core.policies.fair_share import FairShares, next_by_share
+from weft_core.policies.priority import next_by_priority
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import UnavailableError
 from weft_router.rounds.turns import Turn, Turns
@@ -24,11 +31,17 @@ TICK_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class QueueRule:
-    """Who runs next: a queue order of the catalogue; ``window`` counts for ``ampd-window``, ``cap`` for ageing."""
+    """Who runs next: a queue order of the catalogue; ``window`` counts for ``ampd-window``, ``cap`` for ageing.
+
+    ``shares`` are tenants' weights (others have 1), None for no fairness between tenants; ``class_limits`` bound how
+    many tasks of a priority may wait.
+    """
 
     order: str
     window: int = DEFAULT_WINDOW
     cap: int = DEFAULT_CAP
+    shares: Mapping[str, float] | None = None
+    class_limits: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,11 @@ class Slot:
         """Return the predicted seconds until the prefill is done, those of the task before it included."""
         return self._queue.until_first(self._turn) if self._queue is not None else 0.0
 
+    def advance(self, tokens: int) -> None:
+        """Count a slice of this prefill as computed."""
+        if self._queue is not None:
+            self._queue.advance(self._turn, tokens)
+
     def release(self) -> None:
         """Let the next task run."""
         if self._queue is not None:
@@ -82,21 +100,38 @@ class PrefillQueue:
         self._profile = profile
         self._degree = degree
         self._limit = limit
-        self._code = ORDERS[rule.order].code
-        self._window = rule.window
-        self._cap = rule.cap
         self._ttft_slo = ttft_slo
         self._clock = clock
-        # One figure per waiting task and list, in order of arrival, which with one SLO is the order of deadlines, too.
+        # One figure per waiting task and list: in order of deadlines where the queue's order looks at these (the sort
+        # that Moore-Hodgson would begin with), else in order of arrival.
         self._waiting: list[_Waiting] = []
         self._seconds: list[float] = []
         self._enqueued: list[float] = []
         self._slo: list[float] = []
         self._postponed: list[int] = []
         self._lost: list[int] = []
+        self._priority: list[float] = []
+        self._tenants: list[str] = []
         self._head = [0] * ORDER_MAX
         self._turns = Turns(concurrency)
         self._timer: asyncio.TimerHandle | None = None
+        self.tokens = 0.0
+        """Tokens still to be computed here, running and waiting."""
+        self.work = 0.0
+        """The same, each task's times what its sequence holds on average meanwhile."""
+        self.use(rule)
+
+    def use(self, rule: QueueRule) -> None:
+        """Go on by another rule; whoever waits keeps its place in time."""
+        self._rule = rule
+        self._code = ORDERS[rule.order].code
+        self._shares = FairShares(rule.shares) if rule.shares is not None else None
+        self._by_deadline = self._code in (MOORE_HODGSON, EDF)
+        if self._by_deadline:
+            order = sorted(range(len(self._waiting)), key=lambda i: (self._enqueued[i] + self._slo[i], i))
+        else:
+            order = sorted(range(len(self._waiting)), key=lambda i: (self._enqueued[i], i))
+        self._rearrange(order)
 
     def __len__(self) -> int:
         """Return how many tasks wait or run."""
@@ -116,23 +151,38 @@ class PrefillQueue:
         """Return running and waiting tasks, as other processes shall see them."""
         return (*(turn.entry for turn in self._turns), *(waiting.entry for waiting in self._waiting))
 
-    async def acquire(self, task_id: str, task: PrefillTask) -> Slot:
+    async def acquire(
+        self,
+        task_id: str,
+        task: PrefillTask,
+        *,
+        ttft_slo: float | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        lost: bool = False,
+        waited_s: float = 0.0,
+    ) -> Slot:
         """Wait for this task's turn.
 
+        ``ttft_slo`` is its class's, None for the queue's own, counted from ``waited_s`` ago; ``lost`` says that its
+        session missed a TTFT before, so that it is not worth another one's.
+
         Raises:
-            UnavailableError: the queue is full.
+            UnavailableError: the queue, or the part of it for this class, is full.
         """
-        if len(self._waiting) >= self._limit:
-            raise UnavailableError(f"the prefill queue holds {self._limit} tasks already; try again", retryable=True)
+        self._check_room(priority)
         now = self._clock()
+        entry = QueueEntry(task.history, task.increment, task_id)
+        seconds = self.predict(task)
+        self.tokens += task.increment
+        self.work += _work(entry, 0)
+        if not self._waiting and self._turns.due <= now:
+            turn = self._begin(entry, seconds, tenant, now)
+            return Slot(self, turn, now)
         granted: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(QueueEntry(task.history, task.increment, task_id), granted)
-        self._waiting.append(waiting)
-        self._seconds.append(self.predict(task))
-        self._enqueued.append(now)
-        self._slo.append(self._ttft_slo)
-        self._postponed.append(0)
-        self._lost.append(0)
+        waiting = _Waiting(entry, granted)
+        slo = self._ttft_slo if ttft_slo is None else ttft_slo
+        self._put(waiting, seconds, now - waited_s, slo, int(lost), float(priority), tenant)
         self._admit()
         try:
             turn = await granted
@@ -140,6 +190,7 @@ class PrefillQueue:
             place = next((i for i, other in enumerate(self._waiting) if other is waiting), None)
             if place is not None:
                 self._take(place)
+                self._leave(entry, 0)
             elif not granted.cancelled():
                 self.give_back(granted.result())
             raise
@@ -148,22 +199,59 @@ class PrefillQueue:
     def give_back(self, turn: Turn) -> None:
         """Free the place of a task that ran."""
         self._turns.end(turn, now=self._clock())
+        self._leave(turn.entry, turn.done)
         self._admit()
+
+    def advance(self, turn: Turn, tokens: int) -> None:
+        """Count a slice of a running task as computed."""
+        before = _work(turn.entry, turn.done)
+        tokens = min(tokens, turn.entry.increment - turn.done)
+        turn.done += tokens
+        self.tokens -= tokens
+        self.work += _work(turn.entry, turn.done) - before
 
     def until_first(self, turn: Turn) -> float:
         """Return the predicted seconds until a task in the engine is done."""
         now = self._clock()
         return max(0.0, self._turns.ends(turn, now=now) - now)
 
+    def predict(self, task: PrefillTask) -> float:
+        """Return the seconds this worker's engine takes for a prefill, by the profile."""
+        return self._profile.t_pre(history=task.history, increment=task.increment, degree=self._degree)
+
+    def _check_room(self, priority: int) -> None:
+        if len(self._waiting) >= self._limit:
+            raise UnavailableError(f"the prefill queue holds {self._limit} tasks already; try again", retryable=True)
+        limits = self._rule.class_limits
+        if limits is not None and priority in limits and self._priority.count(priority) >= limits[priority]:
+            raise UnavailableError(
+                f"the prefill queue holds {limits[priority]} tasks of this class already; try again", retryable=True
+            )
+
+    def _leave(self, entry: QueueEntry, done: int) -> None:
+        self.tokens -= entry.increment - done
+        self.work -= _work(entry, done)
+        if not self._waiting and not len(self._turns):  # no rounding error outlives an empty queue
+            self.tokens = self.work = 0.0
+
+    def _begin(self, entry: QueueEntry, seconds: float, tenant: str, now: float) -> Turn:
+        if self._shares is not None:
+            self._shares.serve(tenant, seconds)
+        return self._turns.add(entry, seconds, now=now)
+
     def _admit(self) -> None:
         """Give the engine what it can take now, and look again when it can take more."""
         # A caller cancelled a moment ago has not run yet to take itself off the list.
         for place in range(len(self._waiting) - 1, -1, -1):
             if self._waiting[place].granted.done():
+                entry = self._waiting[place].entry
                 self._take(place)
+                self._leave(entry, 0)
         while self._waiting and self._turns.due <= (now := self._clock()):
-            seconds, chosen = self._take(self._next())
-            chosen.granted.set_result(self._turns.add(chosen.entry, seconds, now=now))
+            place = self._next()
+            tenant = self._tenants[place]
+            seconds, chosen = self._take(place)
+            chosen.granted.set_result(self._begin(chosen.entry, seconds, tenant, now))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -172,37 +260,60 @@ class PrefillQueue:
             self._timer = asyncio.get_running_loop().call_later(max(TICK_S, due - self._clock()), self._admit)
 
     def _next(self) -> int:
-        place = next_task(
-            self._code,
-            self._clock(),
-            self._seconds,
-            self._enqueued,
-            self._slo,
-            self._postponed,
-            self._lost,
-            self._window,
-            self._cap,
-            self._head,
-        )
+        """Return the place of the task to run next; Algorithm 2 puts it first, in the order it found."""
+        rule, now = self._rule, self._clock()
+        if self._shares is not None:
+            place = next_by_share(
+                self._code, now, self._seconds, self._enqueued, self._slo, self._postponed, self._lost, self._priority,
+                self._tenants, self._shares, rule.window, rule.cap, self._head,
+            )  # fmt: skip
+        else:
+            place = next_by_priority(
+                self._code, now, self._seconds, self._enqueued, self._slo, self._postponed, self._lost, self._priority,
+                rule.window, rule.cap, self._head,
+            )  # fmt: skip
         if self._code != AMPD_WINDOW:
             return place
-        head = self._head[: min(self._window, len(self._waiting))]
-        _rearrange(self._waiting, head)
-        for vector in (self._seconds, self._enqueued, self._slo):
-            _rearrange(vector, head)
-        for counts in (self._postponed, self._lost):
-            _rearrange(counts, head)
+        self._rearrange(self._head[: min(rule.window, len(self._waiting))])
         return 0
 
+    def _put(
+        self, waiting: _Waiting, seconds: float, enqueued: float, slo: float, lost: int, priority: float, tenant: str
+    ) -> None:
+        place = len(self._waiting)
+        if self._by_deadline and place and self._enqueued[-1] + self._slo[-1] > enqueued + slo:
+            place = bisect_right(range(place), enqueued + slo, key=lambda i: self._enqueued[i] + self._slo[i])
+        self._waiting.insert(place, waiting)
+        self._seconds.insert(place, seconds)
+        self._enqueued.insert(place, enqueued)
+        self._slo.insert(place, slo)
+        self._postponed.insert(place, 0)
+        self._lost.insert(place, lost)
+        self._priority.insert(place, priority)
+        self._tenants.insert(place, tenant)
+
     def _take(self, place: int) -> tuple[float, _Waiting]:
-        for vector in (self._enqueued, self._slo, self._postponed, self._lost):
+        for vector in (self._enqueued, self._slo, self._priority):
             del vector[place]
+        for counts in (self._postponed, self._lost):
+            del counts[place]
+        del self._tenants[place]
         return self._seconds.pop(place), self._waiting.pop(place)
 
-    def predict(self, task: PrefillTask) -> float:
-        """Return the seconds this worker's engine takes for a prefill, by the profile."""
-        return self._profile.t_pre(history=task.history, increment=task.increment, degree=self._degree)
+    def _rearrange(self, head: list[int]) -> None:
+        _permute(self._waiting, head)
+        for vector in (self._seconds, self._enqueued, self._slo, self._priority):
+            _permute(vector, head)
+        for counts in (self._postponed, self._lost):
+            _permute(counts, head)
+        _permute(self._tenants, head)
 
 
-def _rearrange(values: list[T], head: list[int]) -> None:
+def _permute(values: list[T], head: list[int]) -> None:
     values[: len(head)] = [values[i] for i in head]
+
+
+def _work(entry: QueueEntry, done: int) -> float:
+    """Return the tokens still to compute times what their sequence will hold on average while they are."""
+    rest = entry.increment - done
+    return rest * (entry.history + done + rest / 2)

@@ -1,120 +1,78 @@
-"""Ask the service's policy where a prefill shall run, with the freshest picture this process has.
-
-Heartbeats are up to a second old; prefills this process sent since then are added to the queues it
-reads, so that a burst does not pile up on the worker that looked idle.
-"""
+"""Ask the service's policy where a prefill shall run, with the freshest picture this process has."""
 
 import logging
-import math
 import random
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
+from typing import Literal
 
 from weft_core.cost import CostProfile
-from weft_core.policies.live import Routing, queue_seconds
+from weft_core.policies.live import Routing
+from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
+from weft_core.policies.trust import Trust
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.state.store import WorkerRecord
+from weft_router.rounds.dispatched import Dispatched, candidates
+
+__all__ = ["ClassRules", "Dispatched", "Policy", "candidates"]
 
 log = logging.getLogger(__name__)
 
 
-OVER_S = 3.0
-"""A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
+@dataclass(frozen=True, slots=True)
+class ClassRules:
+    """What a class of requests may expect beside the routing rule.
+
+    ``tolerance`` is the share of the TTFT SLO above which a predicted TTFT is refused, None for never; ``local_only``
+    keeps prefills off prefill workers: never, while these hold ``busy`` tasks each, or always.
+    """
+
+    priority: int = 0
+    tolerance: float | None = None
+    local_only: Literal["off", "pressure", "always"] = "off"
+    busy: float = 4.0
 
 
-class Dispatched:
-    """Prefills this process has sent to others and not heard back of."""
-
-    def __init__(
-        self,
-        profile: CostProfile,
-        *,
-        pools: Mapping[str, CostProfile] | None = None,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        """Predict by ``profile``, and for workers of ``pools`` by what these cost."""
-        self._profile = profile
-        self._pools = pools or {}
-        self._clock = clock
-        self._live: dict[str, dict[str, PrefillTask]] = defaultdict(dict)
-        self._over: dict[str, dict[str, float]] = defaultdict(dict)
-        self._used_at: dict[str, float] = {}
-        self._views: dict[str, tuple[WorkerRecord, PrefillWorkerView]] = {}
-
-    def add(self, worker: str, task_id: str, task: PrefillTask) -> None:
-        """Note a prefill on its way to a worker."""
-        self._live[worker][task_id] = task
-        self._over[worker].pop(task_id, None)
-        self._used_at[worker] = self._clock()
-        self._views.pop(worker, None)
-
-    def remove(self, worker: str, task_id: str) -> None:
-        """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
-        self._over[worker][task_id] = self._clock()
-        self._live[worker].pop(task_id, None)
-        if not self._live[worker]:
-            del self._live[worker]
-        self._views.pop(worker, None)
-
-    def view(self, record: WorkerRecord) -> PrefillWorkerView:
-        """Return a worker as the policies see it: its published queue and what was sent since.
-
-        Predicting a queue costs more than deciding over it, so a view serves until a heartbeat or a prefill changes it.
-        """
-        kept = self._views.get(record.worker)
-        if kept is not None and kept[0] is record:
-            return kept[1]
-        mine = self._live.get(record.worker, {})
-        published = {entry.id for entry in record.queue}
-        over = self._recently_over(record.worker)
-        queue = [PrefillTask(entry.history, entry.increment) for entry in record.queue if entry.id not in over]
-        queue += [task for task_id, task in mine.items() if task_id not in published]
-        view = PrefillWorkerView(
-            worker=record.worker,
-            degree=record.degree,
-            queue_s=queue_seconds(queue, degree=record.degree, profile=self._pools.get(record.pool, self._profile)),
-            queued=len(queue),
-            windowed_ttft=record.windowed_ttft,
-            kv_use=record.kv_used / record.capacity if record.capacity > 0 else math.nan,
-            used_at=self._used_at.get(record.worker, -math.inf),
-            pool=record.pool,
-        )
-        self._views[record.worker] = (record, view)
-        return view
-
-    def _recently_over(self, worker: str) -> Collection[str]:
-        over = self._over[worker]
-        oldest = self._clock() - OVER_S
-        for task_id in [task_id for task_id, at in over.items() if at < oldest]:
-            del over[task_id]
-        return over
-
-    def forget(self, workers: Sequence[str]) -> None:
-        """Drop what is kept of workers that are no longer known, given those that are."""
-        for gone in self._used_at.keys() - set(workers):
-            del self._used_at[gone]
-        for gone in self._views.keys() - set(workers):
-            del self._views[gone]
-        for gone in self._over.keys() - set(workers):
-            del self._over[gone]
+PLAIN = ClassRules()
 
 
 class Policy:
-    """The routing rule of a service, fed by this process's clock and dice."""
+    """The routing rule of a service or of one of its classes, fed by this process's clock and dice."""
 
     def __init__(
-        self, routing: RoutingConfig, *, profile: CostProfile, slo: Slo, salt: str,
-        pools: Mapping[str, CostProfile] | None = None, clock: Callable[[], float] = monotonic,
-    ) -> None:  # fmt: skip
-        self._name = routing.policy
+        self,
+        routing: RoutingConfig,
+        *,
+        profile: CostProfile,
+        slo: Slo,
+        salt: str,
+        pools: Mapping[str, CostProfile] | None = None,
+        slicing: Slicing | None = None,
+        rules: ClassRules = PLAIN,
+        trust: Trust | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Build the rule; ``slicing`` None: this engine's prefills run whole. ``trust`` takes over what was learned."""
+        self._name = name = routing.policy
         self._rule = Routing(
-            routing.policy, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools
-        )
+            name, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools,
+            slicing=slicing,
+        )  # fmt: skip
+        self._fallback = Routing("remote-jsq", mode="ia", overrides={}, profile=profile, slo=slo, pools=pools)
+        self._slo = slo
+        self._rules = rules
+        self._risk = routing.hedge.risk
+        self._races = routing.hedge.mode == "auto" and rules.priority >= routing.hedge.top
+        self.trust = trust or Trust(ttft_slo=slo.ttft_s)
+        self._believed = True
         self._clock = clock
         self._rng = random.Random(f"{routing.seed}:{salt}")  # noqa: S311 - spreads load, guards nothing
+        self._predicts = name in ("weft", "ampd", "remote-jsq")
+        self._draws = name == "fixed-x"
+        self._shuffles = name == "ampd"
+        self._picks = name == "always-remote"
         self._warned = False
 
     @property
@@ -127,6 +85,11 @@ class Policy:
         """Tell whether there are no prefill workers by design."""
         return self._name == "colocated"
 
+    @property
+    def trusted(self) -> bool:
+        """Tell whether predictions were right lately; while they are wrong, decisions go by the shortest queue."""
+        return self.trust.trusted(self._clock())
+
     def route(
         self,
         task: PrefillTask,
@@ -135,16 +98,28 @@ class Policy:
         prefill: Sequence[PrefillWorkerView],
         known: Circumstances,
     ) -> Decision:
-        """Decide where a prefill runs; by the shortest queue when the profile cannot predict what the rule needs."""
-        if not prefill and not self.never_remote:
-            return Decision(remote=None, reason="no-prefill-worker")
+        """Decide where a prefill runs; by the shortest queue when predictions are missing or were wrong lately."""
+        if not prefill:
+            decision = self._rule.decide(task, decode=decode, prefill=(), known=known)
+            return decision if self.never_remote else decision._replace(reason="no-prefill-worker")
+        rules = self._rules
+        if rules.local_only != "off" and (rules.local_only == "always" or self._under_pressure(prefill)):
+            return self._rule.decide(task, decode=decode, prefill=(), known=known)._replace(reason="degraded")
+        now = self._clock()
+        if self._predicts and not self.trust.trusted(now):
+            self._doubt(now)
+            decision = self._fallback.decide(task, decode=decode, prefill=prefill, now=now, known=known)
+            return decision._replace(reason="predictions-wrong")
+        if not self._believed:
+            self._believed = True
+            log.info("predictions_right_again", extra={"policy": self._name})
         decision = self._rule.decide(
             task,
             decode=decode,
             prefill=prefill,
-            order=self._order(len(prefill)),
-            uniform=self._rng.random() if self._name == "fixed-x" else 0.0,
-            now=self._clock(),
+            order=self._order(len(prefill)) if self._shuffles or self._picks else (),
+            uniform=self._rng.random() if self._draws else 0.0,
+            now=now,
             known=known,
         )
         if decision.reason == "profile-incomplete" and not self._warned:
@@ -152,11 +127,58 @@ class Policy:
             log.warning("profile_incomplete", extra={"policy": self._name})
         return decision
 
+    def next_slice(self, *, at: int, remaining: int, decode: DecodeWorkerView) -> int | None:
+        """Return how many tokens after the first ``at`` the next slice has; None: the rest goes with the request."""
+        return self._rule.next_slice(at=at, remaining=remaining, decode=decode)
+
+    def observe(self, decision: Decision, ttft_s: float) -> None:
+        """Learn how long a round that ran as decided took to its first token, from the round's arrival."""
+        self.trust.note(
+            "local" if decision.remote is None else "remote",
+            predicted=decision.ttft_s, observed=ttft_s, now=self._clock(),
+        )  # fmt: skip
+
+    def refuse(self, decision: Decision) -> float | None:
+        """Return after how many seconds to try again when no option promises the TTFT of this class, else None.
+
+        Predictions that are missing, or were wrong lately, refuse nobody.
+        """
+        tolerance = self._rules.tolerance
+        if tolerance is None or decision.evidence is None:
+            return None
+        limit = tolerance * self._slo.ttft_s
+        if not decision.ttft_s > limit or not self.trusted:
+            return None
+        best = decision.evidence.best_ttft()
+        return max(1.0, best - limit) if limit < best < float("inf") else None
+
+    def hedge(self, decision: Decision) -> str | None:
+        """Return a second place for a prefill of the top class that may be late: "local", a worker, or None."""
+        if not self._races or decision.evidence is None:
+            return None
+        if not decision.ttft_s > self._risk * self._slo.ttft_s:
+            return None
+        return decision.evidence.hedge(decision.remote, (0.0, self._risk))  # the class was looked at already
+
+    def _under_pressure(self, prefill: Sequence[PrefillWorkerView]) -> bool:
+        return sum(view.queued for view in prefill) >= self._rules.busy * len(prefill)
+
+    def _doubt(self, now: float) -> None:
+        if self._believed:
+            self._believed = False
+            log.warning(
+                "predictions_wrong",
+                extra={
+                    "policy": self._name,
+                    "local_error": round(self.trust.error("local", now), 2),
+                    "remote_error": round(self.trust.error("remote", now), 2),
+                },
+            )
+
     def _order(self, workers: int) -> Sequence[int]:
         """Return a random order of the workers for the rules that want one."""
-        if self._name == "always-remote":
+        if self._picks:
             return (self._rng.randrange(workers),)
         order = list(range(workers))
-        if self._name == "ampd":
-            self._rng.shuffle(order)
+        self._rng.shuffle(order)
         return order

@@ -18,11 +18,15 @@ LEAD_SHARE = 0.25
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A task in the engine, predicted to take ``seconds``; ``began`` is None while it waits there for its turn."""
+    """A task in the engine, predicted to take ``seconds``; ``began`` is None while it waits there for its turn.
+
+    ``done`` of its tokens were computed in slices so far.
+    """
 
     entry: QueueEntry
     seconds: float
     began: float | None = None
+    done: int = 0
 
     @property
     def due(self) -> float:

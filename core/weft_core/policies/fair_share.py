@@ -1,0 +1,86 @@
+"""Share a queue between tenants by their weights: start-time fair queueing (Goyal, Vin and Cheng 1996).
+
+Each tenant has a clock that runs by what it was served, divided by its weight; whose clock is behind goes first.
+Virtual time is the clock of who was served last, and nobody's clock stays behind it: who was idle has saved nothing up,
+who asked for more than its share waits until the others have had theirs. While a tenant is alone it takes all there is.
+
+Hand-worked example (test_policy_fair_share.py): weights 2 and 1, both always waiting, tasks of 1 s: a, b, a, a, b, a.
+"""
+
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+
+from weft_core.policies.codes import AMPD_WINDOW
+from weft_core.policies.decide_order import next_task
+from weft_core.policies.moore_hodgson import oldest_task
+
+SOURCE = "start-time fair queueing (Goyal, Vin and Cheng 1996)"
+MOST_TENANTS = 4096
+"""Clocks kept; those at or behind virtual time say nothing and go first."""
+
+
+class FairShares:
+    """The clocks of all tenants of one queue; weights are relative to 1."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        """Begin with nobody served."""
+        self._weights = dict(weights)
+        self._ahead: dict[str, float] = {}
+        self._virtual = 0.0
+
+    def clock(self, tenant: str) -> float:
+        """Return a tenant's clock."""
+        return max(self._virtual, self._ahead.get(tenant, 0.0))
+
+    def first(self, tenants: Iterable[str]) -> str:
+        """Return the waiting tenant whose clock is most behind, the first of equals."""
+        return min(tenants, key=self.clock)
+
+    def serve(self, tenant: str, seconds: float) -> None:
+        """Count work that a tenant is given."""
+        start = self.clock(tenant)
+        self._virtual = max(self._virtual, start)
+        self._ahead[tenant] = start + max(0.0, seconds) / self._weights.get(tenant, 1.0)
+        if len(self._ahead) > MOST_TENANTS:
+            self._ahead = {name: clock for name, clock in self._ahead.items() if clock > self._virtual}
+
+
+def next_by_share(
+    code: int,
+    now: float,
+    seconds: Sequence[float],
+    enqueued: Sequence[float],
+    ttft_slo: Sequence[float],
+    postponed: MutableSequence[int],
+    lost: Sequence[int],
+    priority: Sequence[float],
+    tenants: Sequence[str],
+    shares: FairShares,
+    window: int,
+    cap: int,
+    order: MutableSequence[int],
+) -> int:
+    """Return the place of the task to run next: the highest class that waits, in it the tenant whose turn it is.
+
+    Within these the queue's own order decides. The oldest task of the whole queue counts how often it was passed over,
+    and at ``cap`` it runs next, whosever it is. ``ampd-window`` rearranges the queue itself and knows no tenants.
+    """
+    highest = max(priority)
+    tenant = shares.first(dict.fromkeys(t for t, p in zip(tenants, priority, strict=True) if p == highest))
+    places = [i for i, (t, p) in enumerate(zip(tenants, priority, strict=True)) if p == highest and t == tenant]
+    if len(places) == len(seconds) or code == AMPD_WINDOW:
+        return next_task(code, now, seconds, enqueued, ttft_slo, postponed, lost, window, cap, order)
+    oldest = oldest_task(enqueued)
+    if postponed[oldest] >= cap:
+        return oldest
+    counts = [postponed[i] for i in places]
+    chosen = places[
+        next_task(
+            code, now, [seconds[i] for i in places], [enqueued[i] for i in places], [ttft_slo[i] for i in places],
+            counts, [lost[i] for i in places], window, cap, order,
+        )
+    ]  # fmt: skip
+    for place, count in zip(places, counts, strict=True):
+        postponed[place] = count
+    if chosen != oldest and oldest not in places:
+        postponed[oldest] += 1
+    return chosen
