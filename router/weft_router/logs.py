@@ -1,19 +1,29 @@
 """Write log records as one JSON object a line: an event name and its facts, never prompts, bodies or tokens.
 
+Of an exception that nobody expected only the place is told, and its message only where Python's own words hold no value
+that a client could have sent: ``int('my secret')`` quotes what it was given.
+
 They go to standard error through the same sink as the access lines: a reader that stands still holds up no request.
 """
 
 import json
 import logging
+import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
+from types import TracebackType
 
 import orjson
 
 from weft_core.log_lines import facts
 from weft_router.signals.sink import Sink
 from weft_router.signals.targets import Descriptor
+
+ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+_PLAIN = (OSError, TypeError, AttributeError, NameError, IndexError, ArithmeticError, AssertionError, MemoryError)
+"""Errors whose messages are of types, names and numbers; what all others say may quote a request."""
 
 
 class JsonLines(logging.Formatter):
@@ -24,6 +34,24 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json_line(line).decode()
+
+    def formatException(self, ei: ExceptionInfo) -> str:  # noqa: N802 - the name is logging's
+        """Return where an exception came from, without what it may quote."""
+        lines: list[str] = []
+        error, seen = ei[1], set[int]()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            lines += ["caused by"] if lines else []
+            lines.append(_said(error))
+            for frame in traceback.extract_tb(error.__traceback__):
+                lines.append(f"  {Path(frame.filename).name}:{frame.lineno} in {frame.name}")
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\n".join(lines)
+
+
+def _said(error: BaseException) -> str:
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, _PLAIN) else name
 
 
 class SinkHandler(logging.Handler):

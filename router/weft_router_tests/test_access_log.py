@@ -24,6 +24,7 @@ from weft_router.signals.access import AccessLog, open_access_log
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.sink import Sink
 from weft_router.signals.targets import Descriptor, RotatedFile
+from weft_router_tests.canary import KEY, PROMPT, assert_no_secrets
 
 FACTS: dict[str, object] = {
     "path": "/v1/chat/completions", "status": 200, "seconds": 0.1234, "trace": "a" * 32, "tenant": "acme",
@@ -268,12 +269,19 @@ def test_log_records_go_the_same_way(pipe: Pipe) -> None:
     for thread in threads:
         thread.join(5)
     try:
-        raise ValueError("why")
+        try:
+            Path("/nowhere/at/all").read_bytes()
+        except OSError as error:
+            raise ValueError(PROMPT + KEY) from error
     except ValueError:
         logger.exception("turn_failed", extra={"odd": "half a \udc80 pair"})
     lines = pipe.lines()
     assert [line["event"] for line in lines] == ["worker_gone"] * 8 + ["turn_failed"]
-    assert "ValueError: why" in lines[-1]["exception"]
+    first, *rest = lines[-1]["exception"].splitlines()
+    assert (first, rest[1]) == ("ValueError", "caused by")  # a message may quote what it was about
+    assert "test_access_log.py:" in rest[0]
+    assert rest[2] == "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/at/all'"
+    assert_no_secrets(str(lines))
     assert lines[0]["level"] == "warning"
 
 

@@ -1,9 +1,10 @@
-"""The metrics: quick to count, read by the library's parsers in both forms, added up over processes, documented."""
+"""The metrics: quick to count, read by the library's parsers in both forms, for all processes, documented."""
 
 import asyncio
 import math
 import re
 from bisect import bisect_left
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, time
 
@@ -15,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
 from weft_router.signals import instruments
-from weft_router.signals.exposition import wants_openmetrics
+from weft_router.signals.exposition import NOTHING, wants_openmetrics
 from weft_router.signals.instruments import Counter, Histogram, metrics_of
 from weft_router.signals.metrics import SECONDS, Metrics, reference
 
@@ -27,8 +28,10 @@ PROMETHEUS = (
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-def families(metrics: Metrics, *, accept: str = "", others: tuple[bytes, ...] = ()) -> dict[str, Metric]:
-    body, kind = metrics.render(accept, others=others)
+def families(
+    metrics: Metrics, *, accept: str = "", place: str = "", others: Mapping[str, bytes] = NOTHING
+) -> dict[str, Metric]:
+    body, kind = metrics.render(accept, place=place, others=others)
     read = read_openmetrics if kind.startswith("application/openmetrics-text") else read_plain
     found = list(read(body.decode()))
     assert len({family.name for family in found}) == len(found)
@@ -110,35 +113,43 @@ def test_the_form_is_what_the_scraper_asks_for(accept: str, wanted: bool) -> Non
     assert wants_openmetrics(accept) == wanted
 
 
-def test_processes_of_one_router_answer_as_one() -> None:
+def test_a_process_answers_for_its_siblings_too() -> None:
     one, two = busy(), busy()
     two.ttft.labels("later", "local", "gold").mark(0.001, "b" * 32, monotonic())
     two.state_up.set(0)
-    one.workers.labels("decode", "ready").set(4)
-    two.workers.labels("decode", "ready").set(3)
-    one.queue_length.set(5)
-    found = families(one, accept=PROMETHEUS, others=(two.dump(), Metrics().dump()))
-    assert sample(found["weft_router_requests"], "weft_router_requests_total", code="200", role="standalone") == 4
+    two.queue_length.set(math.nan)
+    found = families(one, accept=PROMETHEUS, place="0", others={"1": two.dump(), "2": Metrics().dump()})
+    for process in ("0", "1"):
+        name = "weft_router_requests"
+        assert sample(found[name], f"{name}_total", code="200", role="standalone", process=process) == 2
     ttft = found["weft_router_ttft_seconds"]
     gold = {"phase": "first", "route": "remote", "class": "gold"}
-    assert sample(ttft, "weft_router_ttft_seconds_count", **gold) == 4
-    assert sample(ttft, "weft_router_ttft_seconds_count", **{**gold, "phase": "later", "route": "local"}) == 1
+    assert sample(ttft, "weft_router_ttft_seconds_count", **gold, process="1") == 2
+    assert sample(ttft, "weft_router_ttft_seconds_bucket", **gold, process="1", le="0.5") == 1
+    later = {"phase": "later", "route": "local", "class": "gold", "process": "1"}
+    assert sample(ttft, "weft_router_ttft_seconds_count", **later) == 1
     assert {s.exemplar.labels["trace_id"] for s in ttft.samples if s.exemplar} == {TRACE, "b" * 32}
-    assert sample(found["weft_router_state_up"], "weft_router_state_up") == 0  # one of them lost it
-    assert sample(found["weft_router_workers"], "weft_router_workers", role="decode", state="ready") == 4
-    assert sample(found["weft_router_queue_length"], "weft_router_queue_length") == 8
-    alone = families(one)
-    assert sample(alone["weft_router_requests"], "weft_router_requests_total", code="200", role="standalone") == 2
-    cpu = sample(found["process_cpu_seconds"], "process_cpu_seconds_total")
-    assert cpu > 2 * sample(alone["process_cpu_seconds"], "process_cpu_seconds_total")
+    assert [s.value for s in found["weft_router_state_up"].samples] == [1, 0, 0]
+    assert [s.value for s in found["weft_router_queue_length"].samples] == [3, 0]  # JSON has no NaN
+    assert len(found["process_resident_memory_bytes"].samples) == 3
+    assert "process=" not in one.page().decode()
 
 
-def test_a_sibling_of_another_version_does_not_break_the_page() -> None:
-    found = families(
-        busy(), others=(b'{"weft_router_ttft_seconds":[[["first","remote","gold"],[[1,2],3.0,{}]]],"x":[]}',)
-    )
+@pytest.mark.parametrize(
+    "children",
+    [
+        b'[["first","remote","gold"],[[1,2],3.0,{}]]',  # fewer buckets
+        b'[["first","remote"],[[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1],3.0,{}]]',  # fewer labels
+        b'[["first","remote","gold"],3.0]',  # no histogram
+        b'[["first","remote","gold"],null]',
+    ],
+)
+def test_a_sibling_of_another_version_does_not_break_the_page(children: bytes) -> None:
+    other = b'{"weft_router_ttft_seconds":[' + children + b'],"weft_router_unheard_of":[[[],1.0]]}'
+    found = families(busy(), place="0", others={"1": other})
     labels = {"phase": "first", "route": "remote", "class": "gold"}
-    assert sample(found["weft_router_ttft_seconds"], "weft_router_ttft_seconds_count", **labels) == 2
+    assert sample(found["weft_router_ttft_seconds"], "weft_router_ttft_seconds_count", **labels, process="0") == 2
+    assert all(s.labels["process"] == "0" for s in found["weft_router_ttft_seconds"].samples)
 
 
 def test_labels_left_out_are_default_and_too_many_refused() -> None:

@@ -16,8 +16,6 @@ OTHER = "other"
 DEFAULT = "default"
 
 Kind = Literal["counter", "gauge", "histogram"]
-Merge = Literal["sum", "max", "min"]
-"""How the figures of several processes of one router become one: gauges that all of them see alike are not summed."""
 
 
 class Value:
@@ -70,11 +68,10 @@ class Family(Generic[Child]):
 
     kind: Kind
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, merge: Merge = "sum") -> None:
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = ()) -> None:
         self.name = name
         self.documentation = documentation
         self.label_names = tuple(labels)
-        self.merge = merge
         self._children: dict[tuple[object, ...], Child] = {}
         self._known: dict[tuple[str, ...], Child] = {}
         if not labels:

@@ -2,12 +2,12 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from weft_router.signals.exposition import OPENMETRICS, PLAIN, dump, render, wants_openmetrics
-from weft_router.signals.instruments import Counter, Gauge, Histogram, Merge, Metric, metrics_of
+from weft_router.signals.exposition import NOTHING, OPENMETRICS, PLAIN, dump, render, wants_openmetrics
+from weft_router.signals.instruments import Counter, Gauge, Histogram, Metric, metrics_of
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 5.0)
@@ -16,15 +16,15 @@ PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0
 ROUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 BRIEF = (1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2)
 
-_PROCESS: dict[str, tuple[str, Merge]] = {
-    "process_cpu_seconds": ("Total user and system CPU time spent in seconds.", "sum"),
-    "process_max_fds": ("Maximum number of open file descriptors.", "sum"),
-    "process_open_fds": ("Number of open file descriptors.", "sum"),
-    "process_resident_memory_bytes": ("Resident memory size in bytes.", "sum"),
-    "process_start_time_seconds": ("Start time of the process since unix epoch in seconds.", "min"),
-    "process_virtual_memory_bytes": ("Virtual memory size in bytes.", "sum"),
+_PROCESS = {
+    "process_cpu_seconds": "Total user and system CPU time spent in seconds.",
+    "process_max_fds": "Maximum number of open file descriptors.",
+    "process_open_fds": "Number of open file descriptors.",
+    "process_resident_memory_bytes": "Resident memory size in bytes.",
+    "process_start_time_seconds": "Start time of the process since unix epoch in seconds.",
+    "process_virtual_memory_bytes": "Virtual memory size in bytes.",
 }
-"""What the library reads of a process on Linux. Processes behind one port answer as one: their figures add up."""
+"""What the library reads of a process on Linux."""
 
 
 class Metrics:
@@ -56,7 +56,6 @@ class Metrics:
         self.predictions_trusted = Gauge(
             "weft_router_predictions_trusted",
             "0 while predicted and observed TTFT disagree, and decisions go by the shortest queue",
-            merge="min",
         )
         self.decision_seconds = Histogram(
             "weft_router_decision_seconds", "Time the policy took to decide a route", buckets=BRIEF
@@ -153,10 +152,8 @@ class Metrics:
         self.dropped_fields = Counter(
             "weft_router_dropped_fields", "Router-owned fields found in client bodies and taken out"
         )
-        self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers", merge="min")
-        self.workers = Gauge(
-            "weft_router_workers", "Workers this process knows, by role and state", ["role", "state"], merge="max"
-        )
+        self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers")
+        self.workers = Gauge("weft_router_workers", "Workers this process knows, by role and state", ["role", "state"])
         self.lines_dropped = Counter(
             "weft_router_log_lines_dropped", "Log lines lost because nobody read them, or the disk was full"
         )
@@ -165,13 +162,13 @@ class Metrics:
         self._catalogue: list[Metric] = metrics_of(self)
         self._process = ProcessCollector(registry=CollectorRegistry())
 
-    def render(self, accept: str = "", *, others: Sequence[bytes] = ()) -> tuple[bytes, str]:
+    def render(self, accept: str = "", *, place: str = "", others: Mapping[str, bytes] = NOTHING) -> tuple[bytes, str]:
         """Return the metrics page and its content type: OpenMetrics when the scraper's Accept header asks for it.
 
-        ``others`` are the dumps of the processes that serve the same port.
+        ``others`` are the dumps of the processes that serve the same port, by their places; ``place`` is this one's.
         """
         openmetrics = wants_openmetrics(accept)
-        text = render(self._all(), others=others, openmetrics=openmetrics)
+        text = render(self._all(), place=place, others=others, openmetrics=openmetrics)
         return (text + "# EOF\n").encode() if openmetrics else text.encode(), OPENMETRICS if openmetrics else PLAIN
 
     def page(self) -> bytes:
@@ -193,12 +190,9 @@ class Metrics:
         """Read processor time, memory and descriptors; there are none to read outside Linux."""
         found: list[Metric] = []
         for family in self._process.collect():
-            documentation, merge = _PROCESS.get(family.name, (family.documentation, "sum"))
-            made: Counter | Gauge = (
-                Counter(family.name, documentation, merge=merge)
-                if family.type == "counter"
-                else Gauge(family.name, documentation, merge=merge)
-            )
+            documentation = _PROCESS.get(family.name, family.documentation)
+            made: Counter | Gauge
+            made = (Counter if family.type == "counter" else Gauge)(family.name, documentation)
             made.inc(family.samples[0].value)
             found.append(made)
         return found
@@ -211,8 +205,9 @@ own metrics on at `GET :8080/engine/metrics`. Times are seconds. Written by `pyt
 
 A scraper that asks for OpenMetrics in its `Accept` header gets it, with exemplars: the buckets of TTFT, queue, prefill
 and leg times, and of gaps over the SLO, carry the `trace_id` of the last request that fell into them. It is the number
-in `X-Request-Id` and the `trace` of the access line. Other scrapers get Prometheus' text form 0.0.4. Processes that
-share a port (`--processes`) answer as one.
+in `X-Request-Id` and the `trace` of the access line. Other scrapers get Prometheus' text form 0.0.4. Of processes that
+share a port (`--processes`) any one answers for all, each with its own label `process`, a number from 0: one that dies
+and begins anew at zero must not look as if all had.
 
 Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
 times in the sidecar whose queue it is; replays, resumes, rejections and bindings in coordinators; requests in all
@@ -249,7 +244,7 @@ def reference() -> str:
         suffix = "_total" if metric.kind == "counter" else ""
         labels = ", ".join(f"`{name}`" for name in metric.label_names) or "none"
         rows.append(f"| `{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.documentation} |")
-    for name, (documentation, _) in _PROCESS.items():
+    for name, documentation in _PROCESS.items():
         kind, suffix = ("counter", "_total") if name == "process_cpu_seconds" else ("gauge", "")
         rows.append(f"| `{name}{suffix}` | {kind} | none | {documentation} |")
     return _PAGE + "\n".join(sorted(rows)) + "\n"
