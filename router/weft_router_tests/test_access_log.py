@@ -211,10 +211,10 @@ def test_successful_requests_are_sampled_and_failures_never(pipe: Pipe) -> None:
     assert [line["status"] for line in pipe.lines()] == [400, 429, 499, 503]
 
 
-def test_files_are_rotated_and_the_oldest_removed(tmp_path: Path) -> None:
+def test_files_are_rotated_and_the_oldest_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="weft_router")
     path = tmp_path / "access.jsonl"
     config = AccessLogConfig.model_validate({"to": str(path), "maxBytes": 2**16, "files": 2})
-    logging.getLogger("weft_router").setLevel(logging.INFO)
     log = open_access_log(config, role="coordinator", metrics=Metrics())
     for k in range(1000):
         log.write({**FACTS, "number": k})
@@ -242,17 +242,16 @@ def test_a_full_disk_is_counted_and_writing_goes_on_when_there_is_room(tmp_path:
     assert events == ["request", "log_lines_dropped"]
 
 
-def test_the_configuration_says_where_lines_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_and_the_log_level_say_where_lines_go(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
 
     def opened(to: str) -> AccessLog:
         return open_access_log(AccessLogConfig.model_validate({"to": to}), role="decode", metrics=metrics)
 
-    monkeypatch.setattr(logging.getLogger("weft_router"), "level", logging.INFO)
+    caplog.set_level(logging.INFO, logger="weft_router")
     assert opened("off")._sink is None
     assert opened("stdout")._sink is not None
-    monkeypatch.setattr(logging.getLogger("weft_router"), "level", logging.WARNING)
-    logging.getLogger("weft_router.signals.access").manager._clear_cache()  # type: ignore[attr-defined]
+    caplog.set_level(logging.WARNING, logger="weft_router")
     assert opened("stdout")._sink is None
 
 
