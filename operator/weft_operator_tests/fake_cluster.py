@@ -29,6 +29,8 @@ class FakeCluster:
         self.trace: Manifest | None = None
         self.api_key_found = True
         self.model_token_found = True
+        self.certificate_found = True
+        self.jwks_found = True
         self.gpus: int | None = gpus
         self.nodes: tuple[int, ...] = ()
         self.actions: list[Action] = []
@@ -53,6 +55,8 @@ class FakeCluster:
             trace=self.trace,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,
+            certificate_found=self.certificate_found,
+            jwks_found=self.jwks_found,
         )
 
     async def read_capacity(self, pools: Sequence[Pool], _key: ServiceKey) -> Capacity | None:

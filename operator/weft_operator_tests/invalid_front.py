@@ -5,7 +5,8 @@ from typing import Any
 from weft_operator_tests.invalid_case import Case, one_change
 
 JWT: dict[str, Any] = {"issuer": "https://login.example.com/", "audiences": ["weft"]}
-URI = {"jwksUri": "https://login.example.com/keys.json"}
+URI: dict[str, Any] = {"jwksUri": "https://login.example.com/keys.json"}
+TENANTS: tuple[dict[str, Any], ...] = ({"defaultClass": "gold"}, {"classes": ["default", "gold"]})
 
 
 def one_class(case: str, *, rule: str = "", words: tuple[str, ...] = (), **fields: Any) -> Case:
@@ -72,7 +73,7 @@ FRONT_CASES: tuple[Case, ...] = (
             rule="spec.routing.qos.tenants: name a class that is neither in spec.routing.classes nor in "
             "spec.slo.classes; add it there",
         )
-        for number, field in enumerate(({"defaultClass": "gold"}, {"classes": ["default", "gold"]}))
+        for number, field in enumerate(TENANTS)
     ),
     one_change(
         "tenant-of-everyone",

@@ -9,7 +9,7 @@ from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
 from weft_operator.api.manifest_checks import service_messages
 from weft_operator.api.policies import policies_page, settable
 from weft_operator.api.routing import Routing
-from weft_operator.desired.config import router_json
+from weft_operator.desired.router_json import router_json
 from weft_operator_tests.samples import rendering
 from weft_operator_tests.valid import changed, service
 from weft_router.config import RoutingConfig

@@ -14,20 +14,31 @@ from weft_operator_tests.valid import PROFILE, REMOVED, changed, rich_service, s
 from weft_operator_tests.world import World, serving, summary
 from weft_planner.request.reading import request_of
 
+JWT = {
+    "issuer": "https://login.example.com/",
+    "audiences": ["weft"],
+    "jwksConfigMapRef": {"name": "keys", "key": "jwks.json"},
+}
+
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"profile": {"ref": {"name": "measured"}}}, ("ProfileNotFound", "no CostProfile measured")),
         ({"coordinator": {"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}}, ("SecretNotFound", "keys")),
+        (
+            {"coordinator": {"tls": {"secretRef": {"name": "front-tls"}}}},
+            ("SecretNotFound", "no Secret front-tls with"),
+        ),
+        ({"coordinator": {"auth": {"jwt": JWT}}}, ("JwksNotFound", "no ConfigMap keys with a non-empty key jwks.json")),
         ({"capacity": {**service()["spec"]["capacity"], "gpus": 64}}, ("TooFewGpus", "the pools have 16")),
         ({"slo": {"ttft": "1ms", "itl": "40ms"}}, ("InvalidSpec", "spec.slo.ttft")),
     ],
-    ids=["profile", "secret", "gpus", "spec"],
+    ids=["profile", "secret", "certificate", "jwks", "gpus", "spec"],
 )
 async def test_a_bad_change_leaves_the_workers_as_they_are(change: dict[str, Any], words: tuple[str, str]) -> None:
     world = await serving()
-    world.cluster.api_key_found = False
+    world.cluster.api_key_found = world.cluster.certificate_found = world.cluster.jwks_found = False
     before = copy.deepcopy(world.cluster.objects)
     old = copy.deepcopy(world.cluster.service["spec"])
     world.cluster.change(**change)

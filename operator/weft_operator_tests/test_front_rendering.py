@@ -1,0 +1,195 @@
+"""What a service says of its front door reaches the router as it was meant, and restarts no engine."""
+
+import base64
+import json
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from weft_operator.apiserver import ApiServer
+from weft_operator.desired import desired_objects
+from weft_operator.desired.config import front_config, router_config
+from weft_operator.errors import NotFoundError
+from weft_operator.fleet import choose
+from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
+from weft_operator.observe import observe
+from weft_operator.status import url_of
+from weft_operator_tests.samples import TOKEN, colocated, rendering
+from weft_operator_tests.valid import REMOVED, changed, front_service, service, spec
+from weft_router.config import RouterConfig, read_config
+
+JWKS = {"name": "keys", "key": "provider.json"}
+
+
+def told(body: Manifest, *, front: bool = True) -> RouterConfig:
+    """Return the configuration that coordinators, or sidecars, read."""
+    base = rendering(body)
+    config = (front_config(base) if front else None) or router_config(base)
+    return read_config(config["data"]["router.json"].encode(), source="router.json")
+
+
+def objects(body: Manifest) -> dict[tuple[str, str], Manifest]:
+    base = rendering(body)
+    items = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    return {(item["kind"], item["metadata"]["name"]): item for item in items}
+
+
+def test_coordinators_read_all_that_concerns_clients() -> None:
+    config = told(front_service())
+    assert config.auth.jwt is not None
+    assert (config.auth.jwt.issuer, config.auth.jwt.audience) == ("https://login.example.com/", ("weft",))
+    assert (config.auth.jwt.tenant_claim, config.auth.jwt.class_claim) == ("org", "tier")
+    assert (config.auth.jwt.jwks_url, config.auth.jwt.leeway_seconds) == ("https://login.example.com/keys.json", 30.0)
+    assert config.tls is not None
+    assert (config.tls.cert_file, config.tls.min_version) == ("/etc/weft-tls/tls.crt", "1.3")
+    assert (config.limits.max_connections, config.limits.rates.concurrent) == (5000, 200)
+    qos = config.qos
+    assert (qos.default_class, qos.max_waiting, qos.pressure.kv_use) == ("interactive", 512, 0.9)
+    acme, nightly = qos.tenants["acme"], qos.tenants["auth0|nightly"]
+    assert (acme.weight, acme.rates.requests_per_second, acme.rates.tokens_per_minute) == (3.0, 50.0, 600_000.0)
+    assert (acme.rates.burst_seconds, nightly.default_class, nightly.classes) == (20.0, "batch", ("batch",))
+    batch = qos.classes["batch"]
+    assert (batch.early_rejection, batch.tolerance, batch.output_cap) == (True, 2.0, True)
+    assert (batch.max_output_tokens, batch.local_only) == (2048, "pressure")
+    assert (qos.classes["interactive"].priority, qos.classes["interactive"].queue_limit) == (2, 64)
+    assert (config.telemetry.otlp_endpoint, config.telemetry.sample_ratio) == (
+        "http://collector.monitoring:4318",
+        0.05,
+    )
+    assert (config.access_log.to, config.access_log.sample_ratio) == ("stderr", 0.1)
+
+
+def test_sidecars_read_what_concerns_rounds_and_nothing_of_clients() -> None:
+    config = told(front_service(), front=False)
+    assert (config.auth.jwt, config.tls, config.qos.tenants) == (None, None, {})
+    assert config.limits.rates.concurrent is None
+    for one in (config, told(front_service())):
+        rules = one.routing
+        assert (rules.hedge.mode, rules.slices.least, rules.first_token_from_prefill) == ("auto", 1024, "auto")
+        assert (rules.resume, rules.on_prefill_failure) == ("exact", "other")
+        classes = one.session_classes()
+        assert sorted(classes) == ["batch", "chat", "default", "interactive"]
+        assert (classes["batch"].routing.policy, classes["batch"].routing.binding) == ("threshold", "least-requests")
+        assert classes["batch"].routing.params == {"queue_limit": 4.0}
+        assert (classes["chat"].slo.ttft, classes["chat"].slo.itl) == (1.0, 0.03)
+        assert (classes["interactive"].qos.priority, classes["interactive"].slo.ttft) == (2, 2.0)
+
+
+def test_a_service_without_any_of_it_has_one_configuration_for_all() -> None:
+    assert front_config(rendering(service())) is None
+    names = [name for kind, name in objects(service()) if kind == "ConfigMap"]
+    assert [name.rpartition("-")[0] for name in names if name != "demo-plan"] == ["demo-router"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec.coordinator.tls", {"secretRef": {"name": "other-tls"}}),
+        ("spec.coordinator.auth.jwt.issuer", "https://other.example.com/"),
+        ("spec.coordinator.auth", REMOVED),
+        ("spec.coordinator.limits.rates", {"requestsPerSecond": 1}),
+        ("spec.routing.qos.tenants", [{"name": "acme", "weight": 9}]),
+        ("spec.routing.qos.maxWaiting", 7),
+        ("spec.routing.classes.1.earlyRejection", False),
+        ("spec.routing.classes.1.maxOutputTokens", 9),
+        ("spec.routing.classes.1.localOnly", "Always"),
+    ],
+)
+def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) -> None:
+    before, after = objects(front_service()), objects(changed(front_service(), path, value))
+    for key, item in before.items():
+        if key[0] == "StatefulSet":
+            assert after[key] == item
+    assert before["Deployment", "demo"]["spec"]["template"] != after["Deployment", "demo"]["spec"]["template"]
+
+
+def test_a_certificate_has_the_main_port_and_health_stays_plain() -> None:
+    found = objects(front_service())
+    pod = found["Deployment", "demo"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--listen=0.0.0.0:8443" in container["args"]
+    assert "--health-listen=0.0.0.0:8080" in container["args"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"http": 8080, "https": 8443}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}
+    assert found["Service", "demo"]["spec"]["ports"] == [
+        {"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"}
+    ]
+    volumes = {item["name"]: item for item in pod["volumes"]}
+    assert volumes["tls"]["secret"]["secretName"] == "front-tls"
+    assert volumes["tls"]["secret"]["defaultMode"] == 0o440
+    assert volumes["api-keys"]["secret"]["items"] == [{"key": "keys", "path": "keys"}]
+    mounts = {item["name"]: item for item in container["volumeMounts"]}
+    assert mounts["tls"] == {"name": "tls", "mountPath": "/etc/weft-tls", "readOnly": True}
+    for (kind, _), item in found.items():
+        if kind == "StatefulSet":
+            text = yaml.safe_dump(item)
+            assert "tls" not in text, "sidecars see neither certificate nor keys"
+            assert "api-keys" not in text
+    assert url_of(ServiceKey("team", "demo"), spec(front_service())) == "https://demo.team.svc"
+    assert url_of(ServiceKey("team", "demo"), spec(service())) == "http://demo.team.svc"
+
+
+def test_keys_of_a_provider_may_come_from_a_config_map() -> None:
+    jwt = {
+        "issuer": "https://i.example.com",
+        "audiences": ["a", "b"],
+        "jwksConfigMapRef": JWKS,
+        "algorithms": ["ES256"],
+    }
+    body = changed(service(), "spec.coordinator.auth", {"jwt": jwt})
+    config = told(body).auth.jwt
+    assert config is not None
+    assert (config.jwks_file, config.jwks_url, config.algorithms) == ("/etc/weft-jwks/jwks.json", "", ("ES256",))
+    pod = objects(body)["Deployment", "demo"]["spec"]["template"]["spec"]
+    volume = next(item for item in pod["volumes"] if item["name"] == "jwks")
+    assert volume["configMap"] == {"name": "keys", "items": [{"key": "provider.json", "path": "jwks.json"}]}
+    assert {"name": "jwks", "mountPath": "/etc/weft-jwks", "readOnly": True} in pod["containers"][0]["volumeMounts"]
+
+
+def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:
+    base = colocated(changed(front_service(), "spec.planning.layouts", ["colocated"]))
+    config = read_config(router_config(base)["data"]["router.json"].encode(), source="router.json")
+    batch = config.session_classes()["batch"]
+    assert (batch.routing.policy, batch.routing.binding) == ("colocated", "least-requests")
+
+
+class Stored:
+    """An API server that holds a service, a Secret and a ConfigMap."""
+
+    def __init__(self, body: Manifest, *others: Manifest) -> None:
+        body["metadata"]["uid"] = "u"
+        self._objects = {(item["kind"], item["metadata"]["name"]): item for item in (body, *others)}
+
+    def get(self, key: ObjectKey) -> Manifest:
+        if (key.kind, key.name) not in self._objects:
+            raise NotFoundError(f"{key.kind} {key.name}")
+        return self._objects[key.kind, key.name]
+
+    def list(self, *_: object, **__: object) -> list[Manifest]:
+        return []
+
+
+def seen(body: Manifest, *others: Manifest) -> tuple[bool, bool]:
+    """Return whether certificate and keys were found."""
+    observed = observe(cast(ApiServer, Stored(body, *others)), ServiceKey("default", "demo"))
+    assert observed is not None
+    return observed.certificate_found, observed.jwks_found
+
+
+def secret(**data: str) -> Manifest:
+    encoded = {name.replace("_", "."): base64.b64encode(value.encode()).decode() for name, value in data.items()}
+    return {"kind": "Secret", "metadata": {"name": "front-tls"}, "data": encoded}
+
+
+def test_what_the_spec_refers_to_is_looked_for() -> None:
+    body = front_service()
+    del body["spec"]["coordinator"]["auth"]["jwt"]["jwksUri"]
+    body["spec"]["coordinator"]["auth"]["jwt"]["jwksConfigMapRef"] = JWKS
+    keys = {"kind": "ConfigMap", "metadata": {"name": "keys"}, "data": {"provider.json": json.dumps({"keys": []})}}
+    assert seen(service()) == (True, True), "no reference is no lack"
+    assert seen(body) == (False, False)
+    assert seen(body, secret(tls_crt="c", tls_key="k"), keys) == (True, True)
+    assert seen(body, secret(tls_crt="c"), {**keys, "data": {"other": "x"}}) == (False, False)
+    assert seen(body, secret(tls_crt="c", tls_key=" "), {**keys, "data": {"provider.json": " "}}) == (False, False)
+    assert seen(body, {**secret(), "data": {"tls.crt": "!", "tls.key": "!"}}, {**keys, "data": None}) == (False, False)
