@@ -24,7 +24,7 @@ def ids_of(reply: Reply) -> list[int]:
 
 async def test_a_trusting_engine_leaks_what_vllm_leaks() -> None:
     async with engines(config(trusting=True, time_scale=0.1)) as (client,):
-        messages = [{"role": "user", "content": filler(100, 1)}]
+        messages: list[dict[str, object]] = [{"role": "user", "content": filler(100, 1)}]
         reply = await client.chat(messages, max_tokens=2, kv_transfer_params={"a": 1})
         assert reply.status == 200
         assert reply.body["kv_transfer_params"] is None
