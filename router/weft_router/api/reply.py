@@ -16,6 +16,8 @@ _IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
 """A bare quote cannot occur inside a JSON text, so this matches members only, never content."""
 _IDS_FIRST = re.compile(rb'"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])\s*,\s*')
 _ID_KEYS = ("prompt_token_ids", "token_ids")
+ENDS = {"completed": "stop", "incomplete": "length"}
+"""How a response that ended says so, in the words of the other APIs."""
 _HEAD = ("id", "created", "model", "system_fingerprint")
 
 
@@ -224,8 +226,7 @@ def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
     if kind == "responses":
         reply.head = head_of(answer)
         reply.take_output(answer.get("output"))
-        status = answer.get("status")
-        reply.finish_reason = "stop" if status == "completed" else "length" if status == "incomplete" else None
+        reply.finish_reason = ENDS.get(str(answer.get("status")))
         return answer, reply
     choices = answer.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):

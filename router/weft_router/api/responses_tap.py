@@ -5,12 +5,12 @@ from typing import cast
 import orjson
 
 from weft_router.api.body import Json
-from weft_router.api.reply import Reply, head_of, to_event
+from weft_router.api.reply import ENDS, Reply, head_of, to_event
 from weft_router.wire.sse import EventSplitter, payload
 
 _DELTA = b".delta"
 _OPENING = (b"response.created", b"response.in_progress", b"response.output_item.added", b"response.content_part.added")
-_LAST = {"response.completed": "stop", "response.incomplete": "length", "response.failed": None}
+_LAST = ("response.completed", "response.incomplete", "response.failed")
 HANDLE_COMMENT = b": kv_transfer_params "
 
 
@@ -87,7 +87,7 @@ class ResponsesTap:
             return event
         self.done = True
         self._reply.error = self._reply.error or kind == "response.failed"
-        self._reply.finish_reason = _LAST[str(kind)]
+        self._reply.finish_reason = ENDS.get(str(found.get("status")))
         self._reply.take_usage(found.get("usage"))
         self._reply.take_output(found.get("output"))
         params = found.pop("kv_transfer_params", None)
