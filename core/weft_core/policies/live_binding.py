@@ -1,12 +1,15 @@
 """Ask a binding about live workers, and remember whose turn it is."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from weft_core.policies.catalogue import BINDINGS
-from weft_core.policies.codes import ROUND_ROBIN
+from weft_core.policies.codes import KV_AWARE, PREFIX_AWARE, ROUND_ROBIN
 from weft_core.policies.decide_binding import bind
 from weft_core.policies.parameter import PolicyError
 from weft_core.policies.snapshot import BindingView
+
+_NAME = attrgetter("worker")
 
 
 class Binding:
@@ -24,6 +27,11 @@ class Binding:
         self._code = rule.code
         self._last = ""
 
+    @property
+    def reads_hits(self) -> bool:
+        """Tell whether the rule looks at prefix caches."""
+        return self._code in (PREFIX_AWARE, KV_AWARE)
+
     def choose(
         self, workers: Sequence[BindingView], *, need: int, prefix_hit: Mapping[str, int] | None = None
     ) -> str | None:
@@ -31,20 +39,15 @@ class Binding:
 
         Ties go to the first name; ``round-robin`` goes by name, on from the last chosen one, whoever joins or leaves.
         """
-        ordered = sorted(workers, key=lambda view: view.worker)
-        hits = prefix_hit or {}
-        cursor = sum(view.worker <= self._last for view in ordered) if self._code == ROUND_ROBIN else 0
-        chosen = bind(
-            self._code,
-            need,
-            [view.kv_capacity - view.kv_used for view in ordered],
-            [view.kv_capacity for view in ordered],
-            [view.sessions for view in ordered],
-            [hits.get(view.worker, 0) for view in ordered],
-            [view.load for view in ordered],
-            cursor,
-        )
+        ordered = sorted(workers, key=_NAME)
+        if not ordered:
+            return None
+        names, used, capacity, sessions, load = zip(*ordered, strict=True)
+        cursor = sum(name <= self._last for name in names) if self._code == ROUND_ROBIN else 0
+        hits = [prefix_hit.get(name, 0) for name in names] if prefix_hit else [0] * len(names)
+        free = [most - taken for most, taken in zip(capacity, used, strict=True)]
+        chosen = bind(self._code, need, free, capacity, sessions, hits, load, cursor)
         if chosen < 0:
             return None
-        self._last = ordered[chosen].worker
+        self._last = names[chosen]
         return self._last

@@ -39,8 +39,7 @@ class Circumstances(NamedTuple):
     sliceable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillWorkerView:
+class PrefillWorkerView(NamedTuple):
     """A worker that may prefill, as the router sees it.
 
     ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
@@ -94,8 +93,7 @@ class DecodeWorkerView(NamedTuple):
     pool: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BindingView:
+class BindingView(NamedTuple):
     """A decode worker as a binding sees it: KV in tokens, sessions bound to it, requests running or waiting."""
 
     worker: str

@@ -6,8 +6,8 @@ view is kept until its worker's heartbeat or prefills change, and so is the tupl
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
 from time import monotonic
 
 from weft_core.cost import CostProfile
@@ -25,13 +25,14 @@ Entry = tuple[PrefillTask, float]
 class _Worker:
     """What is known of one worker."""
 
-    __slots__ = ("mine", "over", "published", "record", "used_at", "view")
+    __slots__ = ("ended", "mine", "over", "published", "record", "used_at", "view")
 
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
         self.published: dict[str, Entry] = {}
         self.mine: dict[str, Entry] = {}
         self.over: dict[str, float] = {}
+        self.ended: deque[tuple[float, str]] = deque()
         self.used_at = -math.inf
         self.view: PrefillWorkerView | None = None
 
@@ -69,8 +70,8 @@ class Dispatched:
         """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
         known = self._worker(worker)
         known.mine.pop(task_id, None)
-        known.over.pop(task_id, None)
-        known.over[task_id] = self._clock()  # the latest stands last
+        known.over[task_id] = now = self._clock()
+        known.ended.append((now, task_id))
         known.view = None
         self._changed.add(worker)
 
@@ -140,11 +141,13 @@ class Dispatched:
         known.published = published
 
     def _make(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
-        over = known.over
-        if over:
+        over, ended = known.over, known.ended
+        if ended:
             oldest = self._clock() - OVER_S
-            for task_id in list(takewhile(lambda task_id: over[task_id] < oldest, over)):
-                del over[task_id]
+            while ended and ended[0][0] < oldest:
+                at, task_id = ended.popleft()
+                if over.get(task_id) == at:  # it did not run and end again since
+                    del over[task_id]
         queue = [entry for task_id, entry in known.published.items() if task_id not in over]
         queue += [entry for task_id, entry in known.mine.items() if task_id not in known.published]
         tokens = work = 0.0

@@ -1,7 +1,7 @@
 """Choose the decode worker of a new session by the service's binding, counting what was placed since the heartbeats."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
 from weft_core.policies.live_binding import Binding
@@ -21,27 +21,50 @@ class Placement:
         self._recent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
         self._placed: defaultdict[str, int] = defaultdict(int)
 
-    def choose(self, records: Sequence[WorkerRecord], *, need: int, avoid: Collection[str] = ()) -> str | None:
-        """Return the binding's choice, the worker with the least KV in use when none has room, None without workers."""
-        views = [self._view(record) for record in records if record.worker not in avoid]
+    @property
+    def reads_hits(self) -> bool:
+        """Tell whether the binding looks at what the workers' prefix caches hold."""
+        return self._binding.reads_hits
+
+    def use(self, binding: str) -> None:
+        """Go on by another binding; what was placed stays counted."""
+        self._binding = Binding(binding)
+
+    def choose(
+        self,
+        records: Sequence[WorkerRecord],
+        *,
+        need: int,
+        avoid: Collection[str] = (),
+        prefix_hit: Mapping[str, int] | None = None,
+    ) -> str | None:
+        """Return the binding's choice, the worker with the least KV in use when none has room, None without workers.
+
+        ``prefix_hit`` are the tokens of this prompt that workers' prefix caches may hold.
+        """
+        now = self._clock()
+        views = [self._view(record, now) for record in records if record.worker not in avoid]
         if not views:
             return None
-        chosen = self._binding.choose(views, need=need)
+        chosen = self._binding.choose(views, need=need, prefix_hit=prefix_hit)
         if chosen is None:
             chosen = min(views, key=lambda v: (v.kv_used / max(1, v.kv_capacity), v.sessions, v.worker)).worker
-        self._recent[chosen].append((self._clock(), need))
+        self._recent[chosen].append((now, need))
         self._placed[chosen] += need
         return chosen
 
-    def _view(self, record: WorkerRecord) -> BindingView:
-        recent = self._recent[record.worker]
-        oldest = self._clock() - RECENT_S
+    def _view(self, record: WorkerRecord, now: float) -> BindingView:
+        worker = record.worker
+        recent = self._recent[worker]
+        if not recent:
+            return BindingView(
+                worker, record.kv_used, record.capacity, record.sessions, record.batch + len(record.queue)
+            )
+        oldest = now - RECENT_S
         while recent and recent[0][0] < oldest:
-            self._placed[record.worker] -= recent.popleft()[1]
+            self._placed[worker] -= recent.popleft()[1]
+        count = len(recent)
         return BindingView(
-            worker=record.worker,
-            kv_used=record.kv_used + self._placed[record.worker],
-            kv_capacity=record.capacity,
-            sessions=record.sessions + len(recent),
-            load=record.batch + len(record.queue) + len(recent),
-        )
+            worker, record.kv_used + self._placed[worker], record.capacity, record.sessions + count,
+            record.batch + len(record.queue) + count,
+        )  # fmt: skip

@@ -54,6 +54,10 @@ class Turns:
     @property
     def due(self) -> float:
         """Return from when on the engine can be given one more task; infinite while it has enough."""
+        if len(self._turns) < self._places:
+            return -math.inf
+        if len(self._turns) >= 2 * self._places:  # as many as may wait there do
+            return math.inf
         working = sorted(turn.due for turn in self._turns if turn.began is not None)
         early = len(self._turns) - len(working)
         if len(working) < self._places:
