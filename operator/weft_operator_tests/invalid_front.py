@@ -22,7 +22,7 @@ def jwt(name: str, *, rule: str = "", words: tuple[str, ...] = (), **fields: Any
 FRONT_CASES: tuple[Case, ...] = (
     one_class("class-with-capitals", name="Batch", words=("spec.routing.classes[0].name", "should match")),
     one_class("priority-below-zero", priority=-1, words=("classes[0].priority", "greater than or equal to 0")),
-    one_class("no-tolerance", tolerance=0, words=("classes[0].tolerance", "greater than or equal to 0.1")),
+    one_class("no-tolerance", tolerance=0, words=("classes[0].tolerance", "greater than 0")),
     one_class("sometimes-local", localOnly="Sometimes", words=("classes[0].localOnly", "Unsupported value")),
     one_class("nothing-to-say", maxOutputTokens=0, words=("classes[0].maxOutputTokens", "equal to 1")),
     one_class("class-of-odd-policy", policy="random", words=("classes[0].policy", "Unsupported value")),

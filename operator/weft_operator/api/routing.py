@@ -92,7 +92,7 @@ class RequestClass(ApiModel):
     """Cap on every answer of the class."""
     early_rejection: bool = False
     """Refuse at once, with Retry-After, what is predicted to miss its TTFT."""
-    tolerance: Annotated[float, Field(ge=0.1, le=100)] = 1
+    tolerance: Annotated[float, Field(gt=0, le=100)] = 1
     """Times the TTFT SLO above which a prediction is refused."""
     output_cap: bool = False
     """Shorten answers while KV memory is scarce."""

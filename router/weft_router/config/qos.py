@@ -39,7 +39,7 @@ class QosClass(Section):
     """Cap on every answer of the class; one that asks for more gets this many."""
     early_rejection: bool = False
     """Refuse at once what is predicted to miss its TTFT."""
-    tolerance: float = Field(default=rejection.PARAMS[rejection.TOLERANCE], ge=0.1, le=100)
+    tolerance: float = Field(default=rejection.PARAMS[rejection.TOLERANCE], gt=0, le=100)
     """Times the TTFT SLO above which a prediction is refused."""
     output_cap: bool = False
     """Shorten answers while KV memory is scarce."""
