@@ -1,64 +1,97 @@
-"""One client's connection: bytes in, one request after the other served, bytes out with back-pressure."""
+"""One client's connection: bytes in, one request after the other served, bytes out with back-pressure.
+
+Reading never stops while a client is connected, so that its going away is seen at once; what it sends beyond its
+bounds is dropped, and the connection ends with the answer under way.
+"""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import cast
+from typing import Protocol, cast
 
 from weft_router.errors import ApiError
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.request import FramingError, Gate, Request, RequestReader
+from weft_router.wire.head import FramingError, Gate, Request
+from weft_router.wire.limits import WireLimits
+from weft_router.wire.request import RequestReader
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
-HEADERS_S = 10.0
-"""From the first byte, or the connection, to the end of a request's headers."""
-IDLE_S = 75.0
-"""Between two requests."""
-BODY_S = 30.0
-"""For a body, and beyond that as long as it comes at BODY_RATE."""
-BODY_RATE = 1024.0
-WRITE_BUFFER = 256 * 2**10
-MAX_PIPELINED = 16
-_SMALL = 16 * 2**10
-"""Up to here joining parts is cheaper than a vectored write."""
+_FULL_BODY = (
+    b'{"error":{"message":"too many connections; try again","type":"service_unavailable","param":null,'
+    b'"code":"unavailable"}}'
+)
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: weft\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+)
+
+
+class Owner(Protocol):
+    """All connections of a server, as one of them sees them."""
+
+    handler: Handler
+    refused: Callable[[Exchange, ApiError], None]
+    closing: bool
+
+    def add(self, connection: "Connection") -> bool:
+        """Know a new connection; tell whether there is a place for it."""
+
+    def remove(self, connection: "Connection") -> None:
+        """Forget a lost one."""
 
 
 class Connection(asyncio.Protocol):
     """A connection of the server; lives as long as its client does."""
 
-    def __init__(
-        self, owner: "Connections", *, max_body: int, gate: Gate | None, body_s: float, stall_s: float
-    ) -> None:
+    __slots__ = (
+        "_closed_at", "_deaf", "_exchange", "_limits", "_lingers", "_loop", "_owner", "_reader", "_reading", "_seen",
+        "_since", "_stalled_at", "_task", "_transport", "_waiting", "closing", "full",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, limits: WireLimits, *, gate: Gate | None) -> None:
         self._owner = owner
-        self._reader = RequestReader(max_body=max_body, gate=gate)
-        self._body_s = body_s
-        self._stall_s = stall_s
+        self._limits = limits
+        self._reader = RequestReader(limits, gate=gate)
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[Request] = deque()
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
-        self._held = False
-        self._stop_reading = False
-        self._since = monotonic()
+        self._deaf = False
+        """Whether what comes is dropped."""
+        self._lingers = False
+        """Whether the client may still be sending what was refused."""
         self._reading = True
+        """Whether a request is awaited or coming, rather than the next one of a client that is between two."""
+        self._since = monotonic()
+        """When that began; while a body comes, when it was last seen to come fast enough."""
+        self._seen = 0
+        """The body's bytes then."""
         self._stalled_at = 0.0
+        self._closed_at = 0.0
         self.closing = False
+        self.full = False
 
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        self._owner.add(self)
+        self._transport.set_write_buffer_limits(high=self._limits.max_unread)
+        self.closing = self._owner.closing
+        if not self._owner.add(self):
+            self._lingers = True
+            self._transport.write(_FULL)
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._transport = None
+        self._deaf = True
         self._owner.remove(self)
         self._waiting.clear()
         if self._exchange is not None:
@@ -66,176 +99,183 @@ class Connection(asyncio.Protocol):
             if self._task is not None:
                 self._task.cancel()
 
+    def eof_received(self) -> None:
+        """Take a client that ends its side for gone; what was answered already is still sent."""
+        if self._exchange is not None:
+            self.abort()
+
     def data_received(self, data: bytes) -> None:
-        reader = self._reader
-        if self._stop_reading:
+        if self._deaf:
             return
         if not self._reading and self._exchange is None:
             self._reading = True
             self._since = monotonic()
+        reader = self._reader
         try:
             requests = reader.feed(data)
         except FramingError as error:
             self._refuse(error.error)
             return
         if requests:
+            self._seen = 0
             self._reading = False
-            self._waiting.extend(requests)
-            if reader.broken:
-                self._stop_reading = self.closing = True
-        if reader.wants_continue and self._exchange is None and not reader.received:
-            reader.wants_continue = False
-            self.put(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if len(self._waiting) > MAX_PIPELINED and self._transport is not None:
-            self._held = True
-            self._transport.pause_reading()
-        if self._exchange is None and self._waiting:
-            self._serve()
+            waiting = self._waiting
+            waiting.extend(requests)
+            if self._exchange is None:
+                self._serve()
+            if reader.failure is not None or (waiting and self._flooded()):
+                self._deaf = self.closing = True
+        if reader.wants_continue:
+            self._continue()
 
     def pause_writing(self) -> None:
+        self.full = True
         self._stalled_at = monotonic()
         if self._exchange is not None and self._exchange.source is not None:
             self._exchange.source.pause()
 
     def resume_writing(self) -> None:
+        self.full = False
         self._stalled_at = 0.0
         if self._exchange is not None and self._exchange.source is not None:
             self._exchange.source.resume()
 
     # The exchange's side.
 
-    def put(self, *parts: bytes) -> None:
+    def put(self, data: bytes) -> None:
         """Write bytes; what a lost client would have got is dropped."""
-        transport = self._transport
-        if transport is None:
-            return
-        if len(parts) == 1:
-            transport.write(parts[0])
-        elif len(parts[1]) <= _SMALL:
-            transport.write(parts[0] + parts[1])
-        else:
-            transport.writelines(parts)
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def put_two(self, first: bytes, second: bytes) -> None:
+        """Write bytes that are too many to be joined."""
+        if self._transport is not None:
+            self._transport.writelines((first, second))
+
+    def flush_soon(self) -> None:
+        """Have the exchange flushed once the callback under way is over."""
+        if self._exchange is not None:
+            self._loop.call_soon(self._exchange.flush)
 
     def finished(self, *, keep: bool) -> None:
         """Serve the next request, or close once all is sent."""
         self._exchange = None
-        self._since = monotonic()
-        self._reading = not self._reader.idle
         if not keep or self.closing:
             self.close()
             return
-        if self._held and self._transport is not None:
-            self._held = False
-            self._transport.resume_reading()
+        self._since = monotonic()
+        reader = self._reader
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._serve)
+            self._loop.call_soon(self._serve)
+        elif not reader.idle:
+            self._reading = True
+            self._seen = reader.received
+            if reader.wants_continue:
+                self._continue()
 
     def abort(self) -> None:
         """Close without sending what is left."""
+        self._deaf = True
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
         """Close when what was written is sent."""
-        self._stop_reading = True
-        if self._transport is not None:
-            self._transport.close()
+        self._deaf = self.closing = True
+        transport = self._transport
+        if transport is None or self._closed_at:
+            return
+        self._closed_at = monotonic()
+        # Closing with bytes unread resets the connection, and a client that is still sending would lose the answer.
+        if not self._lingers:
+            transport.close()
+        elif transport.can_write_eof():
+            transport.write_eof()
 
     # The owner's side.
 
     @property
     def busy(self) -> bool:
-        """Tell whether a request is being served."""
-        return self._exchange is not None
+        """Tell whether a request is being read or served."""
+        return self._exchange is not None or bool(self._waiting) or not self._reader.idle
 
     def check(self, now: float) -> str | None:
         """Close what holds a place without getting on; return why."""
-        reader = self._reader
-        why: str | None = None
-        if self._stalled_at:
-            if now - self._stalled_at > self._stall_s:
-                why = "slow reader"
-                if self._exchange is not None:
-                    self._exchange.stalled = True
+        limits = self._limits
+        if self._closed_at:
+            if now - self._closed_at <= (limits.linger_s if self._lingers else limits.stall_s):
+                return None
+            why = "slow close"
+        elif self._stalled_at:
+            if now - self._stalled_at <= limits.stall_s:
+                return None
+            why = "slow reader"
+            if self._exchange is not None:
+                self._exchange.stalled = True
         elif self._exchange is not None:
             return None
-        elif reader.in_body:
-            spent = now - self._since
-            if spent > self._body_s and reader.received < BODY_RATE * spent:
-                self._refuse(ApiError(f"the request body did not arrive within {self._body_s:g} s", status=408))
-                return "slow body"
+        elif self._reader.in_body:
+            return self._check_body(now)
         elif self._reading:
-            why = "slow headers" if now - self._since > HEADERS_S else None
-        elif now - self._since > IDLE_S:
+            if now - self._since <= limits.header_s:
+                return None
+            why = "slow headers"
+        else:
+            if now - self._since <= limits.keep_alive_s:
+                return None
             self.close()
             return "idle"
-        if why is not None:
-            self.abort()
+        self.abort()
         return why
+
+    def _check_body(self, now: float) -> str | None:
+        limits = self._limits
+        spent = now - self._since
+        if spent <= limits.body_s:
+            return None
+        received = self._reader.received
+        if received - self._seen >= limits.min_body_rate * spent:
+            self._since, self._seen = now, received
+            return None
+        self._refuse(
+            ApiError(f"the request body did not arrive at {limits.min_body_rate:g} bytes a second", status=408)
+        )
+        return "slow body"
+
+    def _flooded(self) -> bool:
+        """Tell whether more requests wait than one client may have waiting."""
+        limits = self._limits
+        return len(self._waiting) > limits.max_pipelined or sum(len(r.body) for r in self._waiting) > limits.max_body
+
+    def _continue(self) -> None:
+        """Tell a client that waits for it to send its body."""
+        if self._exchange is None and not self._waiting:
+            self._reader.wants_continue = False
+            if not self._reader.received:
+                self.put(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _refuse(self, error: ApiError) -> None:
         """Answer what could not be read as a request, and end the connection."""
-        self._stop_reading = True
-        if self._exchange is not None:  # its answer is on its way; the broken bytes after it end the connection then
-            self.closing = True
-            return
-        self.closing = True
-        exchange = Exchange(self, Request("", "", "", {}, b"", http10=False, keep_alive=False))
+        self._deaf = self.closing = True
+        if self._exchange is not None or self._waiting:
+            return  # an answer is on its way; the connection ends with it
+        self._lingers = True
+        request = Request("", "", "", {}, b"", http10=False, keep_alive=False)
+        exchange = self._exchange = Exchange(self, request)
+        self._task = None
         self._owner.refused(exchange, error)
+        exchange.abort()
 
     def _serve(self) -> None:
         if self._exchange is not None or not self._waiting or self._transport is None:
             return
-        request = self._waiting.popleft()
-        exchange = self._exchange = Exchange(self, request)
-        self._task = asyncio.get_running_loop().create_task(self._run(exchange))
+        exchange = self._exchange = Exchange(self, self._waiting.popleft())
+        self._task = self._loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
-        await self._owner.handler(exchange)
-        if not exchange.ended:
-            exchange.abort()
-
-
-class Connections:
-    """All connections of one listening server."""
-
-    def __init__(self, handler: Handler, refused: Callable[[Exchange, ApiError], None]) -> None:
-        self.handler = handler
-        self.refused = refused
-        self.closing = False
-        self._live: set[Connection] = set()
-
-    def __len__(self) -> int:
-        """Return how many clients are connected."""
-        return len(self._live)
-
-    def add(self, connection: Connection) -> None:
-        """Know a new connection."""
-        connection.closing = self.closing
-        self._live.add(connection)
-
-    def remove(self, connection: Connection) -> None:
-        """Forget a lost one."""
-        self._live.discard(connection)
-
-    def check(self) -> int:
-        """Close the connections that hold a place without getting on; return how many that were."""
-        now = monotonic()
-        late = [why for connection in list(self._live) if (why := connection.check(now)) is not None]
-        for why in late:
-            if why != "idle":
-                log.info("connection_closed", extra={"reason": why})
-        return len(late)
-
-    def close_after_replies(self, *, idle: bool) -> None:
-        """Let every connection, and those to come, end with their next answer; with ``idle`` the others end now."""
-        self.closing = True
-        for connection in list(self._live):
-            connection.closing = True
-            if idle and not connection.busy:
-                connection.close()
-
-    def abort(self) -> None:
-        """Cut all off."""
-        for connection in list(self._live):
-            connection.abort()
+        try:
+            await self._owner.handler(exchange)
+        except Exception:  # whatever a handler leaves open ends this connection and no other
+            log.exception("handler_failed")
+        finally:
+            exchange.abort()  # unless it has ended

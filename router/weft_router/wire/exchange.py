@@ -5,9 +5,13 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Protocol
 
-from weft_router.wire.request import Request
+from weft_router.wire.head import Request
 
-_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_JOINED = 16 * 2**10
+"""Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
+_REMEMBERED = 256
+_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
+_starts: dict[tuple[int, str], bytes] = {}
 
 
 class Source(Protocol):
@@ -25,9 +29,17 @@ class Outgoing(Protocol):
 
     closing: bool
     """Whether the connection ends with this answer."""
+    full: bool
+    """Whether the client does not keep up."""
 
-    def put(self, *parts: bytes) -> None:
+    def put(self, data: bytes) -> None:
         """Write bytes."""
+
+    def put_two(self, first: bytes, second: bytes) -> None:
+        """Write bytes that are too many to be joined."""
+
+    def flush_soon(self) -> None:
+        """Have the exchange flushed once the callback under way is over."""
 
     def finished(self, *, keep: bool) -> None:
         """The answer is whole: serve the next request, or close."""
@@ -40,14 +52,16 @@ class Exchange:
     """A request under way; ``facts`` collects what the access line says of it."""
 
     __slots__ = (
-        "_connection", "_framed", "_keep", "body", "ended", "facts", "gone", "headers", "method", "path", "query",
-        "source", "stalled", "started", "status",
+        "_connection", "_framed", "_held", "_keep", "_source", "body", "ended", "facts", "gone", "headers", "method",
+        "path", "query", "stalled", "started", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Outgoing, request: Request) -> None:
         self._connection = connection
         self._keep = request.keep_alive
         self._framed = not request.http10
+        self._held = b""
+        self._source: Source | None = None
         self.method = request.method
         self.path = request.path
         self.query = request.query
@@ -62,12 +76,22 @@ class Exchange:
         """Whether the client went away."""
         self.stalled = False
         """Whether it was cut off because it did not read."""
-        self.source: Source | None = None
 
     @property
     def begun(self) -> bool:
         """Tell whether anything was sent."""
         return self.status != 0
+
+    @property
+    def source(self) -> Source | None:
+        """Return who is told to wait while the client does not read."""
+        return self._source
+
+    @source.setter
+    def source(self, source: Source | None) -> None:
+        self._source = source
+        if source is not None and self._connection.full:
+            source.pause()
 
     def reply(
         self,
@@ -77,55 +101,106 @@ class Exchange:
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Answer in one piece."""
-        self.status = status
+        """Answer in one piece.
+
+        Raises:
+            RuntimeError: an answer was begun before.
+        """
         head = self._head(status, content_type, headers, b"Content-Length: %d\r\n" % len(body))
+        if self.ended:
+            return
         if self.method == "HEAD":
             self._connection.put(head)
+        elif len(body) <= _JOINED:
+            self._connection.put(head + body)
         else:
-            self._connection.put(head, body)
+            self._connection.put_two(head, body)
         self._finish()
 
     def begin(self, status: int, *, content_type: str, headers: Mapping[str, str] | None = None) -> None:
-        """Begin an answer that comes in pieces."""
-        self.status = status
-        framing = b"Transfer-Encoding: chunked\r\n" if self._framed else b""
-        self._keep = self._keep and self._framed
-        self._connection.put(self._head(status, content_type, headers, framing))
+        """Begin an answer that comes in pieces; its head is sent with the first of them, or soon.
+
+        Raises:
+            RuntimeError: an answer was begun before.
+        """
+        framed = self._framed = self._framed and self.method != "HEAD"
+        if not framed:
+            self._keep = False
+        head = self._head(status, content_type, headers, b"Transfer-Encoding: chunked\r\n" if framed else b"")
+        if not self.ended:
+            self._held = head
+            self._connection.flush_soon()
 
     def write(self, data: bytes) -> None:
         """Send a piece of a begun answer; the source is told when the client does not keep up."""
+        if self.ended or not data or self.method == "HEAD":
+            return
         if self._framed:
             data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._held:
+            data = self._held + data
+            self._held = b""
         self._connection.put(data)
 
-    def end(self) -> None:
-        """End a begun answer."""
-        if self._framed:
-            self._connection.put(b"0\r\n\r\n")
+    def end(self, data: bytes = b"") -> None:
+        """End a begun answer, with a last piece, if given."""
+        if self.ended:
+            return
+        if self.method == "HEAD":
+            data = b""
+        elif self._framed:
+            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        if data:
+            self._connection.put(data)
         self._finish()
+
+    def flush(self) -> None:
+        """Send the head of an answer that nothing was written of yet."""
+        if self._held and not self.ended:
+            self._connection.put(self._held)
+            self._held = b""
 
     def abort(self) -> None:
         """Cut the client off: it does not read what it asked for, or the answer cannot be ended properly."""
-        self.ended = True
-        self._connection.abort()
+        if not self.ended:
+            self.ended = True
+            self._source = None
+            self._connection.abort()
 
     def _finish(self) -> None:
         self.ended = True
-        self.source = None
+        self._source = None
         self._connection.finished(keep=self._keep)
 
     def _head(self, status: int, content_type: str, headers: Mapping[str, str] | None, framing: bytes) -> bytes:
-        keep = self._keep and (self._framed or b"Length" in framing) and not self._connection.closing
-        self._keep = keep
-        lines = "" if not headers else "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if headers and lines.count("\n") != len(headers):
-            raise ValueError("a header's value holds a line break")
-        ending = b"\r\n" if keep and self._framed else b"Connection: keep-alive\r\n\r\n" if keep else _CLOSE
-        kind = (
-            f"Server: weft\r\nContent-Type: {content_type}\r\n{lines}" if content_type else f"Server: weft\r\n{lines}"
-        )
-        return b"".join((_LINES[status], kind.encode("latin-1", "replace"), framing, ending))
+        if self.status:
+            raise RuntimeError(f"{self.path}: answered twice, with {self.status} and {status}")
+        start = _starts.get((status, content_type)) or _start(status, content_type)
+        if headers:
+            lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+            if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+                raise ValueError("a header's value holds a line break")
+            start += lines.encode("latin-1", "replace")
+        self.status = status
+        keep = self._keep = self._keep and not self._connection.closing
+        if keep and self._framed:
+            return b"%b%b\r\n" % (start, framing)
+        return b"%b%b%b" % (start, framing, _KEEP if keep else _CLOSE)
 
 
+def _start(status: int, content_type: str) -> bytes:
+    line = _LINES[status]
+    start = (f"{line}Content-Type: {content_type}\r\n" if content_type else line).encode("latin-1", "replace")
+    if start.count(b"\n") != start.count(b"\r\n") or start.count(b"\r") != (3 if content_type else 2):
+        raise ValueError("a content type holds a line break")
+    if len(_starts) >= _REMEMBERED:
+        _starts.clear()
+    _starts[status, content_type] = start
+    return start
+
+
+_KEEP = b"Connection: keep-alive\r\n\r\n"
 _CLOSE = b"Connection: close\r\n\r\n"

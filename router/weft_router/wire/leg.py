@@ -2,12 +2,22 @@
 
 import asyncio
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from weft_router.errors import LegFailedError
 
-if TYPE_CHECKING:
-    from weft_router.wire.pool import Upstream
+
+class Carrier(Protocol):
+    """The connection a leg runs over."""
+
+    def pause(self) -> None:
+        """Stop reading."""
+
+    def resume(self) -> None:
+        """Read again."""
+
+    def drop(self) -> None:
+        """Close at once."""
 
 
 class Leg:
@@ -17,30 +27,37 @@ class Leg:
     the connection's own callback, so nothing waits between a token's arrival and its departure.
     """
 
-    __slots__ = ("_connection", "_paused", "answered", "connected", "done", "end", "idle_s", "lost", "until")
+    __slots__ = ("_connecting", "_connection", "_paused", "answered", "done", "end", "idle_s", "lost", "until")
 
     def __init__(self, *, first_s: float, idle_s: float = 0.0, total_s: float = 0.0) -> None:
         """Allow ``first_s`` until the answer's first byte, ``idle_s`` after each (0: no more than before)."""
         now = monotonic()
-        self.end = now + (total_s or first_s)
-        self.until = min(now + first_s, self.end)
+        until = now + first_s
+        self.end = end = now + total_s if total_s else until
+        self.until = until if until < end else end
         self.idle_s = idle_s
         self.lost = ""
         self.answered = False
         """Whether a byte of the answer came."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._connection: Upstream | None = None
+        self._connection: Carrier | None = None
+        self._connecting: asyncio.Timeout | None = None
         self._paused = False
 
-    def attach(self, connection: "Upstream") -> None:
+    def connecting(self, scope: asyncio.Timeout | None) -> None:
+        """Name what ends the wait for a connection when the leg fails meanwhile; None when there is no such wait."""
+        self._connecting = scope
+
+    def attach(self, connection: Carrier) -> None:
         """Run over a connection from now on."""
         self._connection = connection
         if self._paused:
             connection.pause()
 
-    def detach(self) -> None:
-        """Run over no connection."""
-        self._connection = None
+    def again(self) -> None:
+        """Forget a failure: the leg is sent once more."""
+        self.lost = ""
+        self.done = asyncio.get_running_loop().create_future()
 
     def extend(self, now: float) -> None:
         """Move the deadline: a piece of the answer came."""
@@ -48,12 +65,19 @@ class Leg:
             until = now + self.idle_s
             self.until = until if until < self.end else self.end
 
+    def late(self, now: float) -> bool:
+        """Tell whether its time is over; while it waits for the client only the end of all counts."""
+        return (self.until < now and not self._paused) or self.end < now
+
     def fail(self, reason: str, detail: str = "") -> None:
         """End the leg: close its connection, which aborts the work at its other end."""
-        self.lost = self.lost or reason
+        if self.lost in ("", "disconnected"):
+            self.lost = reason
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()
+        if self._connecting is not None:
+            self._connecting.reschedule(0.0)
         if not self.done.done():
             self.done.set_exception(LegFailedError(self.lost, detail))
             self.done.exception()  # a leg that is lost while it connects has nobody to hear of it

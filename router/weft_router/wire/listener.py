@@ -5,28 +5,25 @@ import ssl
 from collections.abc import Callable
 
 from weft_router.errors import ApiError
-from weft_router.wire.connection import BODY_S, Connection, Connections, Handler
+from weft_router.wire.connection import Connection, Handler
+from weft_router.wire.connections import Connections
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.request import Gate
+from weft_router.wire.head import Gate
+from weft_router.wire.limits import WireLimits
 
 BACKLOG = 4096
-STALL_S = 30.0
-"""How long a client may leave its buffer full."""
-SWEEP_S = 0.5
 
 
 class Listener:
     """A listening HTTP/1.1 server."""
 
     def __init__(
-        self, handler: Handler, *, refused: Callable[[Exchange, ApiError], None], max_body: int,
-        gate: Gate | None = None, body_s: float = BODY_S, stall_s: float = STALL_S,
+        self, handler: Handler, *, refused: Callable[[Exchange, ApiError], None], limits: WireLimits,
+        gate: Gate | None = None,
     ) -> None:  # fmt: skip
-        self.connections = Connections(handler, refused)
-        self._max_body = max_body
+        self.connections = Connections(handler, refused, limits)
+        self._limits = limits
         self._gate = gate
-        self._body_s = body_s
-        self._stall_s = stall_s
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -38,10 +35,17 @@ class Listener:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self, host: str, port: int, *, shared: bool = False, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; with ``shared`` other processes listen on the same port, too, and the kernel spreads connections."""
+        """Listen; with ``shared`` other processes listen on the same port, too, and the kernel spreads connections.
+
+        A context given as ``tls`` may load another certificate while it serves: new connections use it. Handshakes
+        take no place of a connection, and end after ``handshake_s``.
+        """
+        limits = self._limits
         self._server = await asyncio.get_running_loop().create_server(
-            self._accept, host, port, backlog=BACKLOG, reuse_address=True, reuse_port=shared, ssl=tls
-        )
+            self._accept, host, port, backlog=BACKLOG, reuse_address=True, reuse_port=shared, ssl=tls,
+            ssl_handshake_timeout=limits.handshake_s if tls is not None else None,
+            ssl_shutdown_timeout=limits.linger_s if tls is not None else None,
+        )  # fmt: skip
         self._sweep()
 
     def stop_accepting(self) -> None:
@@ -58,10 +62,8 @@ class Listener:
         await asyncio.sleep(0)
 
     def _accept(self) -> Connection:
-        return Connection(
-            self.connections, max_body=self._max_body, gate=self._gate, body_s=self._body_s, stall_s=self._stall_s
-        )
+        return Connection(self.connections, self._limits, gate=self._gate)
 
     def _sweep(self) -> None:
         self.connections.check()
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(self._limits.sweep_s, self._sweep)

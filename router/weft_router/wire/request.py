@@ -1,96 +1,38 @@
-"""Read HTTP/1.1 requests from bytes, strictly: what two parsers could read in two ways is refused.
+"""Read HTTP/1.1 requests from bytes as they come: heads, bodies, and one request after the other."""
 
-llhttp does the framing in its strict form; this adds bounds on lines, headers and bodies, and refuses what it lets
-pass but nobody needs: repeated singletons, absolute targets, codings other than ``chunked``.
-"""
+from weft_router.wire.chunks import ChunkDecoder
+from weft_router.wire.head import CHUNKED, FramingError, Gate, Request, bad, read_head
+from weft_router.wire.limits import WireLimits
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import httptools
-
-from weft_router.errors import ApiError, TooLargeError
-
-MAX_LINE = 8 * 2**10
-MAX_HEAD = 32 * 2**10
-MAX_HEADERS = 100
-SINGLETONS = frozenset(
-    {"host", "content-length", "content-type", "transfer-encoding", "authorization", "x-session-id", "x-weft-token"}
-)
-"""Headers that may come once: two of them would let two readers choose differently."""
-_KNOWN = {
-    name.encode(): name.lower()
-    for known in (
-        "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection", "Content-Type", "Content-Length",
-        "Authorization", "X-Session-Id", "Transfer-Encoding", "X-Weft-Token", "X-Weft-Session", "X-Weft-Tenant",
-        "X-Weft-Path", "X-Weft-History", "X-Weft-Increment", "X-Request-Id", "Traceparent",
-    )
-    for name in (known, known.lower())
-}  # fmt: skip
-
-
-class FramingError(Exception):
-    """Report bytes that are no acceptable HTTP request; the answer is ``error`` and the connection's end."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
-def _bad(message: str, status: int = 400) -> FramingError:
-    return FramingError(ApiError(message, status=status))
-
-
-@dataclass(slots=True)
-class Request:
-    """One whole request; header names are lower case, ``query`` is what follows the question mark."""
-
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    body: bytes
-    http10: bool
-    keep_alive: bool
-
-
-Gate = Callable[[Request], ApiError | None]
-"""Looks at a request's head before its body is read; an error refuses it there."""
+__all__ = ["FramingError", "Gate", "Request", "RequestReader"]
 
 
 class RequestReader:
     """Requests of one connection, as their bytes come."""
 
-    def __init__(self, *, max_body: int, gate: Gate | None = None) -> None:
-        self._parser = httptools.HttpRequestParser(self)
-        self._max_body = max_body
+    __slots__ = ("_body", "_chunks", "_gate", "_head", "_left", "_limits", "_request", "ended", "failure",
+                 "wants_continue")  # fmt: skip
+
+    def __init__(self, limits: WireLimits, *, gate: Gate | None = None) -> None:
+        self._limits = limits
         self._gate = gate
-        self._done: list[Request] = []
-        self._failure: FramingError | None = None
-        self._upgraded = False
-        self._reset()
+        self._head: bytearray | None = None
+        """The head so far, when it did not come in one piece."""
+        self._request: Request | None = None
+        self._body: bytearray | None = None
+        self._left = 0
+        self._chunks: ChunkDecoder | None = None
+        self.failure: FramingError | None = None
+        """Why what came after the requests returned so far cannot be read."""
+        self.ended = False
+        """Whether a request said that it is the connection's last; what follows it is dropped."""
         self.wants_continue = False
         """Set when a client waits for a word before it sends its body; the connection says it and clears this."""
-
-    def _reset(self) -> None:
-        self._url = b""
-        self._headers: dict[str, str] = {}
-        self._count = 0
-        self._size = 0
-        self._parts: list[bytes] = []
-        self._received = 0
-        self._request: Request | None = None
-        self._begun = False
 
     @property
     def idle(self) -> bool:
         """Tell whether no request has begun that is not whole yet."""
-        return not self._begun
-
-    @property
-    def broken(self) -> bool:
-        """Tell whether what came after the requests returned so far cannot be read."""
-        return self._failure is not None
+        return self._request is None and self._head is None
 
     @property
     def in_body(self) -> bool:
@@ -100,7 +42,9 @@ class RequestReader:
     @property
     def received(self) -> int:
         """Return the bytes of the body so far."""
-        return self._received
+        if self._chunks is not None:
+            return len(self._chunks.body)
+        return len(self._body) if self._body is not None else 0
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes; return the requests they complete.
@@ -108,103 +52,97 @@ class RequestReader:
         Raises:
             FramingError: the bytes cannot be accepted; nothing more can be read from this connection.
         """
-        if self._failure is not None:
-            raise self._failure
-        if self._upgraded:
-            return []
-        if self._request is None:
-            self._size += len(data)
+        if self.failure is not None:
+            raise self.failure
+        done: list[Request] = []
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # The request asked for another protocol; HTTP/1.1 answers it, and what follows is not ours to read.
-            self._upgraded = True
-            if self._done:
-                self._done[-1].keep_alive = False
-        except httptools.HttpParserError as error:
-            if self._failure is None:
-                self._failure = _bad("the request is no valid HTTP; nothing of it was served")
-            if not self._done:
-                raise self._failure from error
-        if self._begun and self._request is None and self._size > MAX_HEAD:
-            self._failure = _bad(f"the request's headers exceed {MAX_HEAD} bytes; send less", 431)
-            if not self._done:
-                raise self._failure
-        done, self._done = self._done, []
+            while data and not self.ended:
+                data = self._body_bytes(data, done) if self._request is not None else self._head_bytes(data, done)
+        except FramingError as error:
+            self.failure = error
+            self._head = self._body = self._chunks = self._request = None
+            if not done:
+                raise
         return done
 
-    # What follows is called by the parser.
-
-    def on_message_begin(self) -> None:
-        self._begun = True
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-        if len(self._url) > MAX_LINE:
-            self._fail(_bad(f"the request line exceeds {MAX_LINE} bytes; send a shorter one", 414))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count += 1
-        if self._count > MAX_HEADERS:
-            self._fail(_bad(f"the request has more than {MAX_HEADERS} headers; send fewer", 431))
-        if len(name) + len(value) > MAX_LINE:
-            self._fail(_bad(f"a header exceeds {MAX_LINE} bytes; send a shorter one", 431))
-        known = _KNOWN.get(name)
-        if known is None:
-            known = name.lower().decode("latin-1")
-        text = value.decode("latin-1")
-        if known in self._headers:
-            if known in SINGLETONS:
-                self._fail(_bad(f"{known}: may be given only once"))
-            text = f"{self._headers[known]}, {text}"
-        self._headers[known] = text
-
-    def on_headers_complete(self) -> None:
-        method = self._parser.get_method().decode("ascii")
-        version = self._parser.get_http_version()
-        headers = self._headers
-        if version not in ("1.1", "1.0"):
-            self._fail(_bad(f"HTTP/{version} is not spoken here; use HTTP/1.1", 505))
-        if not self._url.startswith(b"/") or not self._url.isascii():
-            self._fail(_bad("the request's target must be a path that begins with '/'"))
-        if version == "1.1" and "host" not in headers:
-            self._fail(_bad("host: a request needs this header"))
-        coding = headers.get("transfer-encoding")
-        if coding is not None and (coding.lower() != "chunked" or "content-length" in headers or version == "1.0"):
-            self._fail(_bad("transfer-encoding: only 'chunked', and not together with content-length"))
-        length = headers.get("content-length")
-        if length is not None:
-            if not (length.isascii() and length.isdigit()):
-                self._fail(_bad("content-length: must be a plain number"))
-            if int(length) > self._max_body:
-                self._fail(FramingError(TooLargeError(self._max_body)))
-        path, _, query = self._url.decode("ascii").partition("?")
-        keep = self._parser.should_keep_alive()
-        request = self._request = Request(method, path, query, headers, b"", version == "1.0", keep)
+    def _head_bytes(self, data: bytes, done: list[Request]) -> bytes:
+        """Take bytes of a head; return what is left of them."""
+        if self._head is None:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                self._partial(data, 0)
+                return b""
+        else:
+            known = len(self._head)
+            self._head += data
+            end = self._head.find(b"\r\n\r\n", max(0, known - 3))
+            if end < 0:
+                self._partial(self._head, known)
+                return b""
+            data = bytes(self._head)
+            self._head = None
+        # One empty line before a request is let pass: some clients send one after a body (RFC 9112, section 2.2).
+        start = 2 if data.startswith(b"\r\n") else 0
+        if end < start:
+            raise bad("the request begins with empty lines")
+        request, length = read_head(data[start:end], self._limits)
         if self._gate is not None and (refused := self._gate(request)) is not None:
-            self._fail(FramingError(refused))
-        expect = headers.get("expect")
-        if expect is not None:
-            if expect.lower() != "100-continue":
-                self._fail(_bad("expect: only '100-continue' is known here", 417))
-            self.wants_continue = True
+            raise FramingError(refused)
+        end += 4
+        if len(data) - end >= length >= 0:  # the usual case: the whole request came at once
+            end += length
+            request.body = data[end - length : end]
+            done.append(request)
+            self.ended = not request.keep_alive
+            return data[end:] if end < len(data) else b""
+        if length == CHUNKED:
+            self._chunks = ChunkDecoder(self._limits.max_body)
+        else:
+            self._body = bytearray()
+            self._left = length
+        self._request = request
+        self.wants_continue = "expect" in request.headers and not request.http10
+        return data[end:]
 
-    def on_body(self, part: bytes) -> None:
-        self._received += len(part)
-        if self._received > self._max_body:
-            self._fail(FramingError(TooLargeError(self._max_body)))
-        self._parts.append(part)
+    def _partial(self, head: bytes | bytearray, known: int) -> None:
+        """Keep a head that is not whole, unless nothing can become of it; ``known`` bytes of it were looked at."""
+        limits = self._limits
+        since = max(0, known - 1)
+        if head.count(b"\n", known) != head.count(b"\r\n", since):
+            raise bad("the request has a line that ends without CR LF")
+        if not known and not 0x41 <= head[0] <= 0x5A and head[0] != 0x0D:
+            raise bad("the request does not begin with a method")
+        if len(head) > limits.max_line and head.find(b"\r\n", 2, limits.max_line + 2) < 0:
+            raise bad(f"the request line exceeds {limits.max_line} bytes; send a shorter one", 414)
+        if len(head) > limits.max_head + 4:
+            raise bad(f"the request's headers exceed {limits.max_head} bytes; send less", 431)
+        if self._head is None:
+            self._head = bytearray(head)
 
-    def on_message_complete(self) -> None:
+    def _body_bytes(self, data: bytes, done: list[Request]) -> bytes:
+        """Take bytes of a body; return what is left of them."""
         request = self._request
-        if request is not None:
-            parts = self._parts
-            request.body = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._done.append(request)
+        if request is None:
+            return data
+        if self._chunks is not None:
+            rest = self._chunks.feed(data)
+            if not self._chunks.done:
+                return b""
+            request.body = bytes(self._chunks.body)
+            self._chunks = None
+        elif self._body is not None:
+            part = data if len(data) <= self._left else data[: self._left]
+            self._body += part
+            self._left -= len(part)
+            if self._left:
+                return b""
+            rest = data[len(part) :]
+            request.body = bytes(self._body)
+            self._body = None
+        else:
+            return data
+        self._request = None
         self.wants_continue = False
-        self._reset()
-
-    def _fail(self, failure: FramingError) -> None:
-        if self._failure is None:
-            self._failure = failure
-        raise failure
+        self.ended = not request.keep_alive
+        done.append(request)
+        return rest

@@ -5,8 +5,9 @@ from typing import Protocol
 import httptools
 
 MAX_HEAD = 64 * 2**10
-_KNOWN: dict[bytes, str] = {}
-_MOST_KNOWN = 256
+_REMEMBERED = 256
+_LONGEST_REMEMBERED = 128
+_names: dict[bytes, str] = {}
 
 
 class BadResponseError(Exception):
@@ -26,14 +27,15 @@ class Taker(Protocol):
 class ResponseReader:
     """Responses of one connection; each goes to the taker given before its bytes come."""
 
-    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_parser", "complete", "keep_alive", "taker")
+    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_keep", "_more", "_parser", "complete", "taker")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self.taker: Taker | None = None
         self.complete = False
         """Whether the response under way has come whole."""
-        self.keep_alive = False
+        self._keep = False
+        self._more = False
         self._in_head = True
         self._interim = False
         self._headers: dict[str, str] = {}
@@ -57,31 +59,57 @@ class ResponseReader:
             raise BadResponseError("bytes after the end of the response")
         if self._in_head:
             self._head_size += len(data)
-            if self._head_size > MAX_HEAD and len(self._headers) == 0:
-                raise BadResponseError("the head is too long")
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError as error:
-            raise (error.__context__ or error) from None
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self._followed():
+                return
+            if isinstance(error, httptools.HttpParserCallbackError) and error.__context__ is not None:
+                raise error.__context__ from None
             raise BadResponseError(str(error)) from error
+        if self._in_head and self._head_size > MAX_HEAD:
+            raise BadResponseError("the head is too long")
+
+    @property
+    def keep_alive(self) -> bool:
+        """Tell whether another request may follow: both ends keep the connection, and nothing followed unasked."""
+        return self._keep and not self._more
+
+    def close(self) -> None:
+        """Let go of the parser, whose callbacks would otherwise keep it alive until a collection."""
+        self.taker = None
+        del self._parser
 
     def eof(self) -> bool:
         """Tell whether the peer's close ends the response properly: it had neither a length nor chunks."""
         unframed = "content-length" not in self._headers and "transfer-encoding" not in self._headers
         return not self._in_head and unframed
 
+    def _followed(self) -> bool:
+        """Tell whether the answer was whole before an error: what followed it then only ends the connection."""
+        self._more = self._more or self.complete
+        return self.complete
+
     # What follows is called by the parser.
 
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self._more = True
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        known = _KNOWN.get(name)
+        if not self._in_head:
+            return  # a trailer
+        known = _names.get(name)
         if known is None:
             known = name.lower().decode("latin-1")
-            if len(_KNOWN) < _MOST_KNOWN:
-                _KNOWN[name] = known
-        self._headers[known] = value.decode("latin-1")
+            if len(_names) < _REMEMBERED and len(name) <= _LONGEST_REMEMBERED:
+                _names[name] = known
+        text = value.decode("latin-1")
+        self._headers[known] = text if known not in self._headers else f"{self._headers[known]}, {text}"
 
     def on_headers_complete(self) -> None:
+        if self._more:
+            raise BadResponseError("a second response")
         status = self._parser.get_status_code()
         self._interim = status < 200
         if self._interim:
@@ -98,4 +126,4 @@ class ResponseReader:
     def on_message_complete(self) -> None:
         if not self._interim:
             self.complete = True
-            self.keep_alive = self._parser.should_keep_alive()
+            self._keep = self._parser.should_keep_alive()

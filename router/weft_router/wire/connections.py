@@ -1,0 +1,69 @@
+"""All clients' connections of one listening server: places, deadlines, the end."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+
+from weft_router.errors import ApiError
+from weft_router.wire.connection import Connection, Handler
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.limits import WireLimits
+
+log = logging.getLogger(__name__)
+
+POLITE = 256
+"""So many clients beyond the limit are told that there is no place; any more are cut off."""
+
+
+class Connections:
+    """The connections that are open; ``cut`` counts those that were ended, by reason."""
+
+    def __init__(self, handler: Handler, refused: Callable[[Exchange, ApiError], None], limits: WireLimits) -> None:
+        self.handler = handler
+        self.refused = refused
+        self.closing = False
+        self.cut: Counter[str] = Counter()
+        self._most = limits.max_connections
+        self._live: set[Connection] = set()
+
+    def __len__(self) -> int:
+        """Return how many clients are connected."""
+        return len(self._live)
+
+    def add(self, connection: Connection) -> bool:
+        """Know a new connection; tell whether there is a place for it."""
+        self._live.add(connection)
+        if len(self._live) <= self._most:
+            return True
+        self.cut["too many"] += 1
+        if len(self._live) > self._most + POLITE:
+            connection.abort()
+        return False
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a lost one."""
+        self._live.discard(connection)
+
+    def check(self) -> int:
+        """Close the connections that hold a place without getting on; return how many that were."""
+        now = monotonic()
+        late = [why for connection in list(self._live) if (why := connection.check(now)) is not None]
+        for why in late:
+            self.cut[why] += 1
+            if why != "idle":
+                log.info("connection_closed", extra={"reason": why})
+        return len(late)
+
+    def close_after_replies(self, *, idle: bool) -> None:
+        """Let every connection, and those to come, end with their next answer; with ``idle`` the others end now."""
+        self.closing = True
+        for connection in list(self._live):
+            connection.closing = True
+            if idle and not connection.busy:
+                connection.close()
+
+    def abort(self) -> None:
+        """Cut all off."""
+        for connection in list(self._live):
+            connection.abort()

@@ -1,0 +1,154 @@
+"""One connection to an engine or another router process: a request at a time, its answer handed on as it comes."""
+
+import asyncio
+from time import monotonic
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from weft_router.errors import LegFailedError
+from weft_router.wire.leg import Leg
+from weft_router.wire.response import BadResponseError, ResponseReader, Taker
+
+_JOINED = 16 * 2**10
+"""Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
+_REMEMBERED = 64
+
+
+class Origin:
+    """An address requests go to; made once for each worker, not for each request."""
+
+    __slots__ = ("_heads", "host", "port", "prefix", "tls", "url")
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url}: give a URL such as http://10.0.0.7:8000")
+        self.url = url
+        self.host = parts.hostname
+        self.tls = parts.scheme == "https"
+        self.port = parts.port or (443 if self.tls else 80)
+        self.prefix = parts.path.rstrip("/")
+        self._heads: dict[str, bytes] = {}
+
+    def head(self, method: str, path: str) -> bytes:
+        """Return the first lines of a request."""
+        found = self._heads.get(path) if method == "POST" else None
+        if found is None:
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}:{self.port}\r\n"
+            if method == "POST":
+                lines += "Content-Type: application/json\r\n"
+            if lines.count("\n") != lines.count("\r\n") or lines.split("\r\n", 1)[0].count(" ") != 2:
+                raise ValueError(f"{path!r}: must be a path without spaces or line breaks")
+            found = lines.encode("ascii")
+            if method == "POST" and len(self._heads) < _REMEMBERED:
+                self._heads[path] = found
+        return found
+
+
+class Keeper(Protocol):
+    """Who keeps connections between requests."""
+
+    def give_back(self, connection: "Upstream") -> None:
+        """Keep a connection for the next request."""
+
+    def lost(self, connection: "Upstream") -> None:
+        """Forget a kept connection that its server closed."""
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to an origin."""
+
+    __slots__ = ("_keeper", "_leg", "_reader", "_transport", "idle_since", "kept", "origin")
+
+    def __init__(self, keeper: Keeper, origin: Origin) -> None:
+        self._keeper = keeper
+        self.origin = origin
+        self._reader = ResponseReader()
+        self._transport: asyncio.Transport | None = None
+        self._leg: Leg | None = None
+        self.idle_since = 0.0
+        self.kept = False
+        """Whether it waits for its next request."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        leg, self._leg = self._leg, None
+        if leg is not None:
+            if exc is None and self._reader.eof():
+                leg.finish()
+            else:
+                leg.fail("cut-short" if leg.answered else "disconnected", str(exc or ""))
+        if self.kept:
+            self._keeper.lost(self)
+        self._reader.close()
+
+    def data_received(self, data: bytes) -> None:
+        leg = self._leg
+        if leg is None:
+            self.drop()  # nobody asked
+            return
+        leg.answered = True
+        if leg.idle_s:
+            leg.extend(monotonic())
+        reader = self._reader
+        try:
+            reader.feed(data)
+        except BadResponseError as error:
+            leg.fail("protocol", str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - whatever a taker says of the answer ends this leg and no other
+            leg.fail(getattr(error, "reason", "engine-error"), repr(error))
+            return
+        if reader.complete and self._leg is leg:
+            self._answered(leg)
+
+    def send(self, leg: Leg, taker: Taker, head: bytes, payload: bytes) -> None:
+        """Begin a request."""
+        transport = self._transport
+        if transport is None:
+            raise LegFailedError("disconnected")
+        self._leg = leg
+        self._reader.expect(taker)
+        leg.attach(self)
+        if len(payload) <= _JOINED:
+            transport.write(head + payload)
+        else:
+            transport.writelines((head, payload))
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def drop(self) -> None:
+        """Close at once."""
+        self._leg = None
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    @property
+    def usable(self) -> bool:
+        """Tell whether it is connected."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _answered(self, leg: Leg) -> None:
+        """End the leg whose answer is whole; keep the connection if nothing of the request or after it is left over."""
+        self._leg = None
+        transport = self._transport
+        if self._reader.keep_alive and transport is not None and not transport.get_write_buffer_size():
+            if leg.paused:
+                transport.resume_reading()
+            self._keeper.give_back(self)
+        else:
+            self.drop()
+        leg.finish()
