@@ -14,8 +14,17 @@ import redis
 from weft_router_tests.stack import Stack, free_port
 
 
+@pytest.fixture(params=["sidecars", "standalone"])
+async def stack(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stack]:
+    """Give a service in both compositions."""
+    made = Stack(tmp_path, request.param)
+    yield made
+    await asyncio.wait_for(made.close(), 15)
+
+
 @pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+async def sidecars(tmp_path: Path) -> AsyncIterator[Stack]:
+    """Give a service of a coordinator and sidecars, for what only processes of their own can do."""
     made = Stack(tmp_path)
     yield made
     await asyncio.wait_for(made.close(), 15)

@@ -1,4 +1,8 @@
-"""A scripted engine over real sockets: one token a byte, vLLM's prefill/decode objects, and failures on demand."""
+"""A scripted engine over real sockets: one token a byte, vLLM's prefill/decode objects, and failures on demand.
+
+It counts the KV it holds for others: what it gave a handle for and nobody read or let go of. Its answers depend on
+every prompt id, and a prompt that ends with the beginning of its own answer is gone on with, as a greedy model does.
+"""
 
 import asyncio
 import hashlib
@@ -11,6 +15,10 @@ from aiohttp import web
 
 Body = dict[str, Any]
 
+NO_SUCH_MODEL = "weft-release"
+MAX_GIVEN = 256
+"""Most ids of an answer that a prompt may already hold."""
+
 
 @dataclass
 class Script:
@@ -18,6 +26,11 @@ class Script:
 
     status: int = 200
     health: int = 200
+    length: int = 8
+    times: int | None = None
+    """How many requests the failure below hits; None: all."""
+    die_at: str = ""
+    """before_headers, after_headers or after_body: where the answer to a prefill is cut off and its KV lost."""
     error_body: Body | None = None
     die_at_token: int | None = None
     hang: bool = False
@@ -49,6 +62,11 @@ class FakeEngine:
     port: int = 0
     kv_usage: float = 0.0
     on_request: Callable[[Body], None] | None = None
+    peers: dict[str, "FakeEngine"] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    """Tokens of KV by the request that made them, kept for a reader."""
+    released: int = 0
+    died: int = 0
     _runner: web.AppRunner | None = None
     _met: list[asyncio.Transport | None] = field(default_factory=list)
 
@@ -72,6 +90,8 @@ class FakeEngine:
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
 
     async def stop(self) -> None:
+        """Die: connections break, and the KV is gone."""
+        self.held.clear()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -97,6 +117,8 @@ class FakeEngine:
         self.headers.append(dict(request.headers))
         if self.on_request is not None:
             self.on_request(body)
+        if body["model"] == NO_SUCH_MODEL:
+            return self._let_go(body)
         self.running += 1
         try:
             return await self._answer(request, body)
@@ -106,8 +128,27 @@ class FakeEngine:
         finally:
             self.running -= 1
 
+    def _let_go(self, body: Body) -> web.Response:
+        """Refuse an unknown model; what the request points at is free then, as its reader will never come."""
+        params = body["kv_transfer_params"]
+        holder = self.peers.get(params["remote_engine_id"])
+        if holder is not None and holder is not self and holder.held.pop(params["remote_request_id"], None) is not None:
+            holder.released += 1
+        return web.json_response({"error": {"message": "no such model", "code": 404}}, status=404)
+
+    def _dies(self, where: str) -> bool:
+        """Tell whether this answer is cut off here; count it."""
+        script = self.script
+        if script.die_at != where or script.times == 0:
+            return False
+        if script.times is not None:
+            script.times -= 1
+        self.died += 1
+        return True
+
     async def _answer(self, request: web.Request, body: Body) -> web.StreamResponse:
         script = self.script
+        assert request.transport is not None
         if script.gate is not None:
             await script.gate.wait()
         await asyncio.sleep(script.delay_s)
@@ -117,30 +158,63 @@ class FakeEngine:
         if script.status != 200:
             error = script.error_body or {"error": {"message": "scripted failure", "type": "x", "code": script.status}}
             return web.json_response(error, status=script.status)
+        if self._dies("before_headers"):
+            request.transport.abort()
+            return web.Response()
         reads = params.get("remote_block_ids") is not None
-        if script.refuse_handles and reads:
+        if reads and not self._read(params):
             return web.json_response({"error": {"message": "KV load failed", "code": 500}}, status=500)
         prompt = prompt_ids(body)
         if script.wrong_ids:
             prompt = [7, *prompt]
-        output = list(reply_text(prompt).encode())[: body.get("max_tokens") or 8]
+        output = self._output(body, prompt)
         cached = (params.get("remote_num_tokens") or 0) if reads else 0
         finished = _Finished(body, prompt, output, cached, self._handle(params, prompt, output), script)
         if body.get("stream"):
             return await self._stream(request, finished)
+        if self._dies("after_headers"):
+            out = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
+            await out.prepare(request)
+            await out.write(b'{"id":')
+            request.transport.abort()
+            return out
+        if self._dies("after_body"):
+            self.held.clear()
+            finished.handle = {**finished.handle, "remote_request_id": "gone"} if finished.handle else None
         return web.json_response(finished.whole())
 
+    def _read(self, params: Body) -> bool:
+        """Take KV from where it is held; it can be read once."""
+        if self.script.refuse_handles:
+            return False
+        holder = self.peers.get(params["remote_engine_id"])
+        return holder is None or holder.held.pop(params["remote_request_id"], None) is not None
+
+    def _output(self, body: Body, prompt: list[int]) -> list[int]:
+        """Return the answer's ids, without what of it the prompt already has."""
+        limit = body.get("max_tokens") or body.get("max_completion_tokens")
+        most = limit or self.script.length
+        ids = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+        given = ids is not None or isinstance(body.get("prompt"), list)
+        for had in range(min(len(prompt), MAX_GIVEN), 0, -1) if given else ():
+            start, end = prompt[:-had], prompt[-had:]
+            if list(reply_text(start, had).encode()) == end:
+                return list(reply_text(start, had + limit if limit else self.script.length).encode())[had:]
+        return list(reply_text(prompt, most).encode())
+
     def _handle(self, params: Body, prompt: list[int], output: list[int]) -> Body | None:
-        if not params or self.script.no_params:
+        if not (params.get("do_remote_decode") or params.get("do_remote_prefill")) or self.script.no_params:
             return None
         exports = params.get("do_remote_decode") is True
         tokens = len(prompt) + (len(output) - 1 if len(output) > 1 else 0)
+        name = f"{self.name}-{len(self.seen)}"
+        self.held[name] = tokens
         return {
             "do_remote_prefill": exports,
             "do_remote_decode": not exports,
             "remote_block_ids": [list(range(1 + tokens // 16))],
             "remote_engine_id": self.name,
-            "remote_request_id": f"{self.name}-{len(self.seen)}",
+            "remote_request_id": name,
             "remote_host": "127.0.0.1",
             "remote_port": 5600,
             "tp_size": 1,
@@ -159,7 +233,9 @@ class FakeEngine:
             return out
         await out.write(finished.opening())
         for k in range(len(finished.output)):
-            if script.die_at_token is not None and k >= script.die_at_token:
+            if k == script.die_at_token and script.times != 0:
+                script.times = script.times - 1 if script.times is not None else None
+                self.died += 1
                 assert request.transport is not None
                 request.transport.abort()
                 return out
@@ -170,6 +246,12 @@ class FakeEngine:
             await out.write(finished.token(k))
             if script.padding:
                 await out.write(b": " + b"x" * script.padding + b"\n\n")
+        if script.die_at_token == len(finished.output) and script.times != 0:
+            script.times = script.times - 1 if script.times is not None else None
+            self.died += 1
+            assert request.transport is not None
+            request.transport.abort()
+            return out
         if script.cut_short:
             return out
         if not script.no_usage and (finished.body.get("stream_options") or {}).get("include_usage"):
@@ -253,6 +335,9 @@ def _event(chunk: Body) -> bytes:
 
 def prompt_ids(body: Body) -> list[int]:
     """Return one id a byte of the rendered prompt; the assistant's words render as they were generated."""
+    given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+    if given is not None:
+        return list(given)
     if "messages" not in body:
         prompt = body["prompt"]
         return list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
@@ -263,6 +348,11 @@ def prompt_ids(body: Body) -> list[int]:
     return list(("".join(parts) + "<assistant>").encode())
 
 
-def reply_text(prompt: list[int]) -> str:
-    """Return the engine's answer: eight hex digits that depend on every prompt id."""
-    return hashlib.sha256(bytes(i % 256 for i in prompt)).hexdigest()[:8]
+def reply_text(prompt: list[int], length: int = 8) -> str:
+    """Return the engine's answer: hex digits that depend on every prompt id."""
+    seed = hashlib.sha256(bytes(i % 256 for i in prompt)).hexdigest()
+    text = seed
+    while len(text) < length:
+        seed = hashlib.sha256(seed.encode()).hexdigest()
+        text += seed
+    return text[:length]

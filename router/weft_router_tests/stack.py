@@ -1,4 +1,7 @@
-"""Router processes of one small service inside one event loop, over real sockets, with scripted engines."""
+"""Router processes of one small service inside one event loop, over real sockets, with scripted engines.
+
+The same service comes in two compositions: a coordinator with a sidecar per engine, or one standalone process.
+"""
 
 import asyncio
 import json
@@ -7,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 
@@ -15,10 +18,14 @@ from weft_router.config import Flags, Role, Settings, load
 from weft_router.process import build
 from weft_router.roles.server import Duty, Server
 from weft_router.roles.serving import run
+from weft_router.rounds.decoding import Decoding
+from weft_router.rounds.worker import Worker
 from weft_router.state.redis_store import RedisStore
+from weft_router.state.registry import Registry
 from weft_router.state.store import MemoryStore, Store
 from weft_router_tests.fake_engine import FakeEngine
 
+Composition = Literal["sidecars", "standalone"]
 MODEL = "test/model"
 TOKEN = "internal-token-of-the-tests"
 PROFILE: dict[str, Any] = {
@@ -41,6 +48,9 @@ PROFILE: dict[str, Any] = {
 
 
 _CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=15)
+
+
+FRONTS = ("coordinator", "standalone")
 
 
 def free_port() -> int:
@@ -71,6 +81,7 @@ def router_json(**sections: dict[str, Any]) -> dict[str, Any]:
 def settings(
     folder: Path, role: Role, *, port: int, worker: str = "", engine_url: str = "http://127.0.0.1:9",
     config: dict[str, Any] | None = None, redis_url: str = "memory://", keys: Path | None = None, drain_s: float = 5.0,
+    workers: Path | None = None,
 ) -> Settings:  # fmt: skip
     """Return the settings of one router process, read from real files."""
     path = folder / f"{role}-{worker}-{port}.json"
@@ -89,6 +100,7 @@ def settings(
         engine_url=engine_url,
         advertise=None,
         drain_seconds=drain_s,
+        workers=workers,
     )
     return load(flags, env)
 
@@ -110,9 +122,10 @@ class Running:
 
 @dataclass
 class Stack:
-    """A coordinator, sidecars and engines; ``close`` ends them all."""
+    """A coordinator and sidecars, or a standalone process, and engines; ``close`` ends them all."""
 
     folder: Path
+    composition: Composition = "sidecars"
     config: dict[str, Any] = field(default_factory=router_json)
     redis_url: str = "memory://"
     store: Store = field(default_factory=MemoryStore)
@@ -124,6 +137,13 @@ class Stack:
     async def up(
         self, *, decode: int = 1, prefill: int = 1, coordinators: int = 1, keys: Path | None = None
     ) -> "Stack":
+        if self.composition == "standalone":
+            assert coordinators == 1, "one process is its own and only front"
+            for name in [f"p{i}" for i in range(prefill)] + [f"d{i}" for i in range(decode)]:
+                await self.engine(name)
+            await self.router("standalone", "c0", keys=keys)
+            await self.settle(decode=decode, prefill=prefill)
+            return self
         for i in range(prefill):
             await self.worker("prefill", f"p{i}")
         for i in range(decode):
@@ -141,7 +161,7 @@ class Stack:
                 if running.settings.role == "prefill" or running.task.done():
                     continue
                 page = await self.metrics(name)
-                if running.settings.role == "coordinator" and page.get(_ready("decode")) != decode:
+                if running.settings.role in FRONTS and page.get(_ready("decode")) != decode:
                     return False
                 if page.get(_ready("prefill")) != prefill:
                     return False
@@ -149,18 +169,26 @@ class Stack:
 
         await until(seen)
 
-    async def worker(self, role: Role, name: str) -> None:
-        engine = FakeEngine(name)
-        await engine.start(free_port())
+    async def engine(self, name: str) -> FakeEngine:
+        """Start an engine, or the same one again at its address."""
+        engine = self.engines.get(name) or FakeEngine(name)
+        await engine.start(engine.port or free_port())
         self.engines[name] = engine
+        engine.peers = self.engines
+        return engine
+
+    async def worker(self, role: Role, name: str) -> None:
+        assert self.composition == "sidecars", "a standalone process knows its workers from the start"
+        engine = await self.engine(name)
         await self.router(role, name, engine_url=engine.url)
 
     async def router(
         self, role: Role, name: str, *, engine_url: str = "http://127.0.0.1:9", keys: Path | None = None
     ) -> None:
         found = settings(
-            self.folder, role, port=free_port(), worker="" if role == "coordinator" else name,
+            self.folder, role, port=free_port(), worker="" if role in FRONTS else name,
             engine_url=engine_url, config=self.config, redis_url=self.redis_url, keys=keys,
+            workers=self._workers_file() if role == "standalone" else None,
         )  # fmt: skip
         store = self.store
         if self.redis_url != "memory://":
@@ -171,6 +199,35 @@ class Stack:
         task = asyncio.get_running_loop().create_task(run(server, duty, found, stop))
         self.processes[name] = Running(found, server, duty, stop, task)
         await until(lambda: self._answers(f"http://127.0.0.1:{found.port}/healthz"))
+
+    def _workers_file(self) -> Path:
+        roles = {"p": "prefill", "d": "decode"}
+        path = self.folder / "workers.json"
+        entries = [{"name": n, "role": roles[n[0]], "url": e.url, "degree": 1} for n, e in self.engines.items()]
+        path.write_text(json.dumps({"workers": entries}))
+        return path
+
+    def host(self, name: str) -> Running:
+        """Return the process that does a worker's duty: its sidecar, or the standalone process."""
+        return self.processes["c0" if self.composition == "standalone" else name]
+
+    def worker_of(self, name: str) -> Worker:
+        """Return what the router holds of one worker."""
+        duty: Any = self.host(name).duty
+        worker: Worker = duty._workers[name] if self.composition == "standalone" else duty._worker
+        return worker
+
+    def decoding(self, name: str) -> Decoding:
+        """Return the decode duty of one worker."""
+        duty: Any = self.host(name).duty
+        decoding: Decoding = duty._decodings[name] if self.composition == "standalone" else duty._decoding
+        return decoding
+
+    def registry(self, name: str) -> Registry:
+        """Return the picture that a process has of all workers."""
+        duty: Any = self.host(name).duty
+        registry: Registry = duty._registry
+        return registry
 
     async def kill(self, name: str) -> None:
         """End a process at once, its heartbeat with it."""
@@ -189,13 +246,21 @@ class Stack:
             await store.close()
         await self.http.close()
 
+    async def count(self, name: str, process: str = "c0", **labels: str) -> float:
+        """Return the sum of a process's samples of one name that have these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        page = await self.metrics(process)
+        return sum(
+            value for key, value in page.items() if key.split("{")[0] == name and all(part in key for part in wanted)
+        )
+
     @property
     def front(self) -> str:
         return self.processes["c0"].url
 
     async def metrics(self, name: str) -> dict[str, float]:
-        """Return a process's samples by name and labels as printed."""
-        async with self.http.get(self.processes[name].url + "/metrics") as response:
+        """Return the samples of the process of that name, or that does this worker's duty, by name and labels."""
+        async with self.http.get(self.host(name).url + "/metrics") as response:
             text = await response.text()
         lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {key: float(value) for key, value in lines}

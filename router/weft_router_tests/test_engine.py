@@ -1,9 +1,9 @@
 """The watch of one engine: what requests tell about it counts as much as its health endpoint."""
 
-import aiohttp
 import pytest
 
 from weft_router.engines.watch import REST_S, STRIKES, Engine
+from weft_router.wire.pool import Pool
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import free_port
 
@@ -31,8 +31,9 @@ async def test_failures_in_a_row_count_against_a_green_health_check(replaceable:
 
     fake = FakeEngine("d0")
     await fake.start(free_port())
-    async with aiohttp.ClientSession() as http:
-        engine = Engine(http, fake.url, on_change=changed, may_rest=lambda: replaceable, clock=clock)
+    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    try:
+        engine = Engine(pool, fake.url, on_change=changed, may_rest=lambda: replaceable, clock=clock)
         await engine.poll()
         assert healthy(engine)
         for _ in range(2):
@@ -58,4 +59,6 @@ async def test_failures_in_a_row_count_against_a_green_health_check(replaceable:
             engine.failed()
             assert healthy(engine)
             assert changes == 5
-    await fake.stop()
+    finally:
+        await pool.close()
+        await fake.stop()

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import http_parser
 
-from weft_router import process
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import MODEL, TOKEN, free_port, router_json, until
@@ -131,10 +129,3 @@ def test_a_wrong_configuration_ends_with_status_2_and_one_line(tmp_path: Path) -
     assert done.returncode == 2
     assert "routing.policy" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    process.require_c_parser()
-    monkeypatch.setattr("aiohttp.http_parser.HttpRequestParser", http_parser.HttpRequestParserPy)
-    with pytest.raises(process.SlowParserError):
-        process.require_c_parser()

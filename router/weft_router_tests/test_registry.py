@@ -84,14 +84,14 @@ async def test_silence_is_probed_and_two_dead_answers_end_a_worker() -> None:
     world = World()
     lost: list[str] = []
     await world.tick(0)
-    with world.registry.watched("d0", lambda: lost.append("d0")):
-        world.health = "dead"
-        await world.tick(SILENT_S + 0.1)
-        assert (world.ready, lost) == ([], [])
-        await world.tick(PROBE_EVERY_S)
-        assert lost == ["d0"]
-        assert world.store.withdrawn == ["d0"]
-        assert world.registry.known("decode") == []
+    world.registry.on_gone = lambda record: lost.append(record.worker)
+    world.health = "dead"
+    await world.tick(SILENT_S + 0.1)
+    assert (world.ready, lost) == ([], [])
+    await world.tick(PROBE_EVERY_S)
+    assert lost == ["d0"]
+    assert world.store.withdrawn == ["d0"]
+    assert world.registry.known("decode") == []
 
 
 async def test_a_lost_or_emptied_store_changes_nothing_for_workers_that_answer() -> None:
@@ -142,13 +142,11 @@ async def test_a_restarted_worker_is_a_new_one() -> None:
     world = World()
     lost: list[str] = []
     await world.tick(0)
-    with world.registry.watched("d0", lambda: lost.append("d0")):
-        world.beat(incarnation="j")
-        await world.tick(0.5)
-        assert lost == ["d0"]
+    world.registry.on_gone = lambda record: lost.append(record.worker)
+    world.beat(incarnation="j")
+    await world.tick(0.5)
+    assert lost == ["d0"]
     assert world.ready == ["d0"]
-    with world.registry.watched("unknown", lambda: lost.append("unknown")):
-        assert lost == ["d0", "unknown"]
 
 
 async def test_a_new_epoch_is_told_once() -> None:
@@ -216,7 +214,7 @@ async def test_the_watch_outlives_an_unexpected_error(
         return Snapshot((), "e1")
 
     monkeypatch.setattr(world.store, "snapshot", broken)
-    task = asyncio.get_running_loop().create_task(world.registry.run())
+    task = asyncio.get_running_loop().create_task(world.registry._run())
     async with asyncio.timeout(5):
         await done.wait()
     assert "turn_failed" in caplog.text

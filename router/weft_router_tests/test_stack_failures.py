@@ -3,7 +3,6 @@
 import asyncio
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -33,12 +32,12 @@ async def test_without_a_working_prefill_worker_rounds_are_local(stack: Stack) -
     assert (answer.headers["X-Weft-Route"], answer.headers["X-Weft-Reason"]) == ("local", "prefill-failed")
 
 
-async def test_a_killed_prefill_sidecar_fails_no_request(stack: Stack) -> None:
-    await stack.up()
-    stack.engines["p0"].script.hang = True
-    pending = asyncio.ensure_future(stack.chat(HELLO))
-    await until(lambda: is_so(stack.engines["p0"].running == 1))
-    await stack.kill("p0")
+async def test_a_killed_prefill_sidecar_fails_no_request(sidecars: Stack) -> None:
+    await sidecars.up()
+    sidecars.engines["p0"].script.hang = True
+    pending = asyncio.ensure_future(sidecars.chat(HELLO))
+    await until(lambda: is_so(sidecars.engines["p0"].running == 1))
+    await sidecars.kill("p0")
     answer = await pending
     assert answer.status == 200
     assert answer.headers["X-Weft-Route"] == "local"
@@ -57,18 +56,15 @@ async def test_a_refused_handle_costs_one_more_call_and_no_failure(stack: Stack)
     assert (await stack.metrics("d0"))['weft_router_kv_handles_total{outcome="refused"}'] == 1
 
 
-async def test_an_expired_handle_is_not_offered(tmp_path: Path) -> None:
-    config = router_json(engine={"leaseSeconds": 2, "handleTtlSeconds": 2})  # less than the margin: dead on arrival
-    stack = Stack(tmp_path, config=config)
-    try:
-        await stack.up()
-        first = await stack.chat(HELLO, session="s")
-        follow = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more " * 100}]
-        assert (await stack.chat(follow, session="s")).status == 200
-        assert all(body["kv_transfer_params"]["remote_engine_id"] is None for body in stack.engines["p0"].seen)
-        assert (await stack.metrics("d0"))['weft_router_kv_handles_total{outcome="expired"}'] == 1
-    finally:
-        await stack.close()
+async def test_an_expired_handle_is_not_offered(stack: Stack) -> None:
+    # Less than the margin: dead on arrival.
+    stack.config = router_json(engine={"leaseSeconds": 2, "handleTtlSeconds": 2})
+    await stack.up()
+    first = await stack.chat(HELLO, session="s")
+    follow = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more " * 100}]
+    assert (await stack.chat(follow, session="s")).status == 200
+    assert all(body["kv_transfer_params"]["remote_engine_id"] is None for body in stack.engines["p0"].seen)
+    assert (await stack.metrics("d0"))['weft_router_kv_handles_total{outcome="expired"}'] == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -96,6 +92,7 @@ async def test_an_error_event_before_the_first_token_is_a_failed_leg(stack: Stac
 async def test_a_decode_engine_that_dies_is_replaced_before_the_first_token_and_told_about_after(
     stack: Stack, token: int
 ) -> None:
+    stack.config = router_json(routing={"resume": "off"})
     await stack.up(decode=2)
     whole = await stack.chat(HELLO, session="s", stream=True)
     bound = whole.headers["X-Weft-Worker"]
@@ -121,52 +118,52 @@ async def test_a_stream_that_just_ends_is_not_passed_off_as_whole(stack: Stack) 
     assert answer.chunks[-1]["error"]["code"] == "stream_interrupted"
 
 
-async def test_a_decode_pod_lost_mid_stream_ends_in_an_error_event(stack: Stack) -> None:
-    await stack.up(prefill=0)
-    stack.engines["d0"].script.gap_s = 0.1
-    async with stack.http.post(
-        stack.front + "/v1/chat/completions", json={"model": MODEL, "messages": HELLO, "stream": True}
+async def test_a_decode_pod_lost_mid_stream_ends_in_an_error_event(sidecars: Stack) -> None:
+    await sidecars.up(prefill=0)
+    sidecars.engines["d0"].script.gap_s = 0.1
+    async with sidecars.http.post(
+        sidecars.front + "/v1/chat/completions", json={"model": MODEL, "messages": HELLO, "stream": True}
     ) as response:
         await response.content.readuntil(b"\n\n")
-        await stack.kill("d0")
+        await sidecars.kill("d0")
         rest = await response.read()
     assert b'"code":"stream_interrupted"' in rest
     assert rest.endswith(b"\n\n")
 
 
-async def test_a_decode_pod_lost_before_the_first_byte_is_replayed_unseen(stack: Stack) -> None:
-    await stack.up(decode=2, prefill=0)
-    bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
-    stack.engines[bound].script.hang = True
-    pending = asyncio.ensure_future(stack.chat(HELLO, session="s", stream=True))
-    await until(lambda: is_so(stack.engines[bound].running == 1))
-    await stack.kill(bound)
+async def test_a_decode_pod_lost_before_the_first_byte_is_replayed_unseen(sidecars: Stack) -> None:
+    await sidecars.up(decode=2, prefill=0)
+    bound = (await sidecars.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    sidecars.engines[bound].script.hang = True
+    pending = asyncio.ensure_future(sidecars.chat(HELLO, session="s", stream=True))
+    await until(lambda: is_so(sidecars.engines[bound].running == 1))
+    await sidecars.kill(bound)
     answer = await pending
     assert answer.status == 200
     assert answer.headers["X-Weft-Worker"] != bound
-    again = await stack.chat(HELLO, session="s")
+    again = await sidecars.chat(HELLO, session="s")
     assert again.headers["X-Weft-Worker"] == answer.headers["X-Weft-Worker"]
 
 
 async def test_a_worker_that_falls_silent_with_open_connections_is_given_up(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    sidecars: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A powered-off node closes nothing: its address stops answering and its heartbeats stop."""
     monkeypatch.setattr("weft_router.state.registry.SILENT_S", 0.3)
     monkeypatch.setattr("weft_router.state.registry.PROBE_EVERY_S", 0.2)
     monkeypatch.setattr("weft_router.state.registry.REFRESH_S", 0.1)
-    await stack.up(prefill=0)
-    stack.engines["d0"].script.gap_s = 30.0
-    pending = asyncio.ensure_future(stack.chat(HELLO, stream=True))
-    await until(lambda: is_so(stack.engines["d0"].running == 1))
+    await sidecars.up(prefill=0)
+    sidecars.engines["d0"].script.gap_s = 30.0
+    pending = asyncio.ensure_future(sidecars.chat(HELLO, stream=True))
+    await until(lambda: is_so(sidecars.engines["d0"].running == 1))
 
     async def dead(_: object, __: str) -> str:
         return "dead"
 
-    coordinator: Any = stack.processes["c0"].duty
-    coordinator._registry._probe = lambda url: dead(None, url)
-    sidecar: Any = stack.processes["d0"].duty
-    sidecar._sidecar.heartbeat._store = _Deaf()
+    watcher: Any = sidecars.registry("c0")
+    watcher._probe = lambda url: dead(None, url)
+    heartbeat: Any = sidecars.worker_of("d0").heartbeat
+    heartbeat._store = _Deaf()
     started = time.monotonic()
     answer = await pending
     assert time.monotonic() - started < 10
@@ -200,7 +197,7 @@ async def test_a_client_that_leaves_stops_both_engines(stack: Stack) -> None:
         await response.content.readuntil(b"\n\n")
         response.close()
     await until(lambda: is_so(decode.running == 0 and decode.aborted == 2))
-    for name in ("c0", "d0", "p0"):
+    for name in stack.processes:
         await until(partial(_gauge, stack, name))
 
 
@@ -292,29 +289,25 @@ async def test_a_connection_closed_while_idle_costs_no_request(stack: Stack) -> 
     assert (await stack.chat(HELLO)).status == 200
 
 
-async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, config=router_json(timeouts={"idle": 0.5}))
-    try:
-        await stack.up(prefill=0)
-        engine = stack.engines["d0"]
-        engine.script.padding = 4_000_000
-        body = orjson.dumps({"model": MODEL, "messages": HELLO, "stream": True})
-        reader, writer = await asyncio.open_connection("127.0.0.1", stack.processes["c0"].settings.port, limit=1024)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        await reader.readline()
-        await until(lambda: _gauge(stack, "c0"))
-        await until(lambda: _gauge(stack, "d0"))
-        assert engine.running == 0
-        assert (await stack.metrics("c0"))['weft_router_broken_streams_total{reason="slow client"}'] == 1
-        writer.close()
-    finally:
-        await stack.close()
+async def test_a_client_that_does_not_read_is_cut_off(stack: Stack) -> None:
+    stack.config = router_json(timeouts={"idle": 0.5})
+    await stack.up(prefill=0)
+    engine = stack.engines["d0"]
+    engine.script.padding = 4_000_000
+    body = orjson.dumps({"model": MODEL, "messages": HELLO, "stream": True})
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.processes["c0"].settings.port, limit=1024)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await reader.readline()
+    await until(lambda: _gauge(stack, "c0"))
+    await until(lambda: _gauge(stack, "d0"))
+    await until(lambda: is_so(engine.running == 0))
+    assert (await stack.metrics("c0"))['weft_router_broken_streams_total{reason="slow client"}'] == 1
+    writer.close()
 
 
-async def test_connections_that_ask_for_nothing_are_closed(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_router.wire.connections.HEADERS_S", 0.2)
-    monkeypatch.setattr("weft_router.wire.connections.CHECK_S", 0.05)
+async def test_connections_that_ask_for_nothing_are_closed(stack: Stack) -> None:
+    stack.config = router_json(timeouts={"header": 0.2})
     await stack.up(prefill=0)
     stack.engines["d0"].script.gap_s = 0.1
     live = asyncio.ensure_future(stack.chat(HELLO, stream=True))

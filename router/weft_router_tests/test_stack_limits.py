@@ -1,7 +1,6 @@
 """How long answers may take, what one bad request may cost, and what a router that must go tells its clients."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,46 +23,40 @@ async def test_answers_in_one_piece_decode_side_by_side(stack: Stack) -> None:
     engine.script.gate = asyncio.Event()
     pending = [asyncio.ensure_future(stack.chat(HELLO, session=f"s{i}")) for i in range(4)]
     await until(lambda: is_so(engine.running == 4))
-    duty: Any = stack.processes["d0"].duty
-    await until(lambda: is_so(duty._answering.batch == 4))
+    answering = stack.decoding("d0").answering
+    await until(lambda: is_so(answering.batch == 4))
     engine.script.gate.set()
     assert [answer.status for answer in await asyncio.gather(*pending)] == [200] * 4
-    assert duty._answering.batch == 0
-    assert len(duty._sidecar.queue) == 0
+    assert answering.batch == 0
+    assert len(stack.worker_of("d0").queue) == 0
     page = await stack.metrics("d0")
-    assert not [name for name in page if name.startswith("weft_router_ttft_seconds_count")]
-    assert not [name for name in page if name.startswith("weft_router_slo_rounds_total")]
+    shown = ("weft_router_ttft_seconds_count", "weft_router_slo_rounds_total")
+    assert not [name for name, value in page.items() if name.startswith(shown) and value]
 
 
-async def test_a_slow_answer_in_one_piece_is_waited_for(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, config=router_json(timeouts={"firstByte": 0.2}))
-    try:
-        await stack.up(decode=2, prefill=0)
-        for engine in stack.engines.values():
-            engine.script.delay_s = 1.5
-        assert (await stack.chat(HELLO)).status == 200
-        assert seen(stack, "d") == 1
-    finally:
-        await stack.close()
+async def test_a_slow_answer_in_one_piece_is_waited_for(stack: Stack) -> None:
+    stack.config = router_json(timeouts={"firstByte": 0.2})
+    await stack.up(decode=2, prefill=0)
+    for engine in stack.engines.values():
+        engine.script.delay_s = 1.5
+    assert (await stack.chat(HELLO)).status == 200
+    assert seen(stack, "d") == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("prefill", [0, 1])
-async def test_an_answer_that_takes_too_long_is_not_begun_anew(tmp_path: Path, stream: bool, prefill: int) -> None:
-    stack = Stack(tmp_path, config=router_json(timeouts={"firstByte": 0.3, "total": 0.4}))
-    try:
-        await stack.up(decode=2, prefill=prefill)
-        for name in ("d0", "d1"):
-            stack.engines[name].script.hang = True
-        answer = await stack.chat(HELLO, session="s", stream=stream)
-        assert answer.status == 504
-        assert answer.json["error"]["type"] == "server_error"
-        assert seen(stack, "d") == 1
-        coordinator: Any = stack.processes["c0"].duty
-        assert len(coordinator._registry.ready("decode")) == 2
-        assert not [n for n in await stack.metrics("c0") if n.startswith("weft_router_replays_total{")]
-    finally:
-        await stack.close()
+async def test_an_answer_that_takes_too_long_is_not_begun_anew(stack: Stack, stream: bool, prefill: int) -> None:
+    stack.config = router_json(timeouts={"firstByte": 0.3, "total": 0.4})
+    await stack.up(decode=2, prefill=prefill)
+    for name in ("d0", "d1"):
+        stack.engines[name].script.hang = True
+    answer = await stack.chat(HELLO, session="s", stream=stream)
+    assert answer.status == 504
+    assert answer.json["error"]["type"] == "server_error"
+    assert seen(stack, "d") == 1
+    coordinator: Any = stack.processes["c0"].duty
+    assert len(coordinator._registry.ready("decode")) == 2
+    assert not [n for n in await stack.metrics("c0") if n.startswith("weft_router_replays_total{")]
 
 
 async def test_a_coordinator_cut_short_says_when_to_come_back_and_blames_nobody(stack: Stack) -> None:
@@ -82,14 +75,14 @@ async def test_a_coordinator_cut_short_says_when_to_come_back_and_blames_nobody(
 
 
 @pytest.mark.parametrize("leg", ["p", "d"])
-async def test_a_decode_sidecar_cut_short_hands_its_requests_back(stack: Stack, leg: str) -> None:
-    await stack.up(decode=2)
-    bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
-    held = stack.engines["p0" if leg == "p" else bound]
+async def test_a_decode_sidecar_cut_short_hands_its_requests_back(sidecars: Stack, leg: str) -> None:
+    await sidecars.up(decode=2)
+    bound = (await sidecars.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    held = sidecars.engines["p0" if leg == "p" else bound]
     held.script.gate = asyncio.Event()
-    pending = asyncio.ensure_future(stack.chat(HELLO, session="s"))
+    pending = asyncio.ensure_future(sidecars.chat(HELLO, session="s"))
     await until(lambda: is_so(held.running == 1))
-    stack.processes[bound].duty.cut()
+    sidecars.processes[bound].duty.cut()
     held.script.gate.set()
     answer = await pending
     assert answer.status == 200
@@ -104,34 +97,31 @@ async def test_a_request_that_hurts_engines_reaches_few_of_them(stack: Stack) ->
     assert (seen(stack, "p"), seen(stack, "d")) == (2, 2)
 
 
-async def test_a_reply_that_is_too_large_is_not_asked_for_again(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, config=router_json(limits={"maxReplyBytes": 1024}))
-    try:
-        await stack.up(decode=2, prefill=0)
-        answer = await stack.chat([{"role": "user", "content": "x" * 2000}])
-        assert answer.status == 502
-        assert "reply-too-large" in answer.json["error"]["message"]
-        assert seen(stack, "d") == 1
-    finally:
-        await stack.close()
+async def test_a_reply_that_is_too_large_is_not_asked_for_again(stack: Stack) -> None:
+    stack.config = router_json(limits={"maxReplyBytes": 1024})
+    await stack.up(decode=2, prefill=0)
+    answer = await stack.chat([{"role": "user", "content": "x" * 2000}])
+    assert answer.status == 502
+    assert "reply-too-large" in answer.json["error"]["message"]
+    assert seen(stack, "d") == 1
 
 
-async def test_only_workers_of_one_revision_pair(stack: Stack) -> None:
-    stack.config = {**router_json(), "planRevision": "old"}
-    await stack.worker("prefill", "p0")
-    stack.config = {**router_json(), "planRevision": "new"}
-    await stack.worker("decode", "d0")
-    await stack.router("coordinator", "c0")
-    await stack.settle(decode=1, prefill=1)
-    answer = await stack.chat(HELLO)
+async def test_only_workers_of_one_revision_pair(sidecars: Stack) -> None:
+    sidecars.config = {**router_json(), "planRevision": "old"}
+    await sidecars.worker("prefill", "p0")
+    sidecars.config = {**router_json(), "planRevision": "new"}
+    await sidecars.worker("decode", "d0")
+    await sidecars.router("coordinator", "c0")
+    await sidecars.settle(decode=1, prefill=1)
+    answer = await sidecars.chat(HELLO)
     assert (answer.headers["X-Weft-Route"], answer.headers["X-Weft-Reason"]) == ("local", "no-prefill-worker")
-    await stack.worker("prefill", "p1")
-    await stack.settle(decode=1, prefill=2)
-    assert (await stack.chat(HELLO)).headers["X-Weft-Prefill-Worker"] == "p1"
-    await stack.engines["p1"].stop()
-    answer = await stack.chat(HELLO)
+    await sidecars.worker("prefill", "p1")
+    await sidecars.settle(decode=1, prefill=2)
+    assert (await sidecars.chat(HELLO)).headers["X-Weft-Prefill-Worker"] == "p1"
+    await sidecars.engines["p1"].stop()
+    answer = await sidecars.chat(HELLO)
     assert (answer.status, answer.headers["X-Weft-Route"]) == (200, "local")
-    assert len(stack.engines["p0"].seen) == 0
+    assert len(sidecars.engines["p0"].seen) == 0
 
 
 async def test_prefilled_kv_that_nobody_takes_is_counted(stack: Stack) -> None:
@@ -178,8 +168,7 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     engine.script.gate = asyncio.Event()
     pending = asyncio.ensure_future(stack.chat(follow, session="s", stream=True))
     await until(lambda: is_so(engine.running == 1))
-    duty: Any = stack.processes["d0"].duty
-    (noted,) = [task for tasks in duty._remote.dispatched._live.values() for task in tasks.values()]
+    (noted,) = [task for tasks in stack.decoding("d0").remote.dispatched._live.values() for task in tasks.values()]
     assert isinstance(noted, PrefillTask)
     assert noted.history == 0
     assert noted.increment > 100
@@ -195,17 +184,17 @@ async def test_an_engine_that_fails_under_a_green_health_check_rests_and_is_trie
     await stack.up(decode=2, prefill=0)
     bound = (await stack.chat(HELLO, session="s")).headers["X-Weft-Worker"]
     sick = stack.engines[bound]
-    duty: Any = stack.processes[bound].duty
-    await until(lambda: is_so(len(duty._sidecar.registry.ready("decode")) == 2))
+    worker = stack.worker_of(bound)
+    await until(lambda: is_so(len(stack.registry(bound).ready("decode")) == 2))
     sick.script.status = 500
     for i in range(3):
         answers = await asyncio.gather(*(stack.chat(HELLO, session=f"s{i}{k}") for k in range(4)))
         assert {answer.status for answer in answers} == {200}
-        if duty.ready() is not None:
+        if worker.ready() is not None:
             break
-    assert duty.ready() is not None
+    assert worker.ready() is not None
     sick.script.status = 200
-    await until(lambda: is_so(duty.ready() is None))
+    await until(lambda: is_so(worker.ready() is None))
     await stack.settle(decode=2, prefill=0)
 
 
@@ -215,7 +204,7 @@ async def test_the_last_decode_worker_does_not_rest(stack: Stack) -> None:
     for _ in range(5):
         assert (await stack.chat(HELLO)).status in (502, 503)
     assert len(stack.engines["d0"].seen) >= 4
-    assert stack.processes["d0"].duty.ready() is None
+    assert stack.worker_of("d0").ready() is None
 
 
 async def leave(stack: Stack, when: Any, messages: list[dict[str, Any]]) -> None:

@@ -53,7 +53,7 @@ async def test_weft_runs_in_the_modes_that_stock_engines_allow(stack: Stack, mod
     stack.config = router_json(routing={"policy": "weft", "mode": mode})
     await stack.up()
     reasons = {reason for _, reason in await rounds(stack)}
-    assert reasons <= ({"shortest-finish"} if mode == "remote-jsq" else {"local-whole", "remote-cheaper"})
+    assert reasons <= ({"shortest-finish"} if mode == "remote-jsq" else {"local-whole", "local-chunked", "remote-cheaper"})
 
 
 @pytest.mark.component

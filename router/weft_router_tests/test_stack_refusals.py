@@ -95,49 +95,49 @@ async def test_broken_framing_is_refused_and_the_connection_closed(
     writer.close()
     assert "aaaa" not in caplog.text
     assert answer.split(b"\r\n")[0].split(b" ")[1] in (b"400", b"431")
-    assert answer.count(b"HTTP/1.") == 1
+    assert answer.count(b"HTTP/1.1 4") == 1
     assert not stack.engines["d0"].seen
 
 
-async def test_sidecars_serve_the_routers_own_hops_only(stack: Stack) -> None:
-    await stack.up()
+async def test_sidecars_serve_the_routers_own_hops_only(sidecars: Stack) -> None:
+    await sidecars.up()
     for name, path in (("d0", CHAT), ("p0", "/internal/prefill"), ("d0", "/drain"), ("c0", "/drain")):
         for token in ({}, {"X-Weft-Token": "wrong"}, {"X-Weft-Token": "ü"}):
-            async with stack.http.post(stack.processes[name].url + path, json=OK, headers=token) as response:
+            async with sidecars.http.post(sidecars.processes[name].url + path, json=OK, headers=token) as response:
                 assert response.status == 401
-    assert not stack.engines["d0"].seen
-    assert not stack.engines["p0"].seen
+    assert not sidecars.engines["d0"].seen
+    assert not sidecars.engines["p0"].seen
 
 
-async def test_open_endpoints_answer_without_a_token(stack: Stack) -> None:
-    await stack.up()
+async def test_open_endpoints_answer_without_a_token(sidecars: Stack) -> None:
+    await sidecars.up()
     for name in ("c0", "d0", "p0"):
-        url = stack.processes[name].url
+        url = sidecars.processes[name].url
         for path in ("/healthz", "/readyz", "/metrics"):
-            async with stack.http.get(url + path) as response:
+            async with sidecars.http.get(url + path) as response:
                 assert response.status == 200, (name, path)
     for name in ("d0", "p0"):
-        url = stack.processes[name].url
-        async with stack.http.get(url + "/engine/livez") as response:
+        url = sidecars.processes[name].url
+        async with sidecars.http.get(url + "/engine/livez") as response:
             assert response.status == 200
-        async with stack.http.get(url + "/engine/metrics") as response:
+        async with sidecars.http.get(url + "/engine/metrics") as response:
             assert "vllm:kv_cache_usage_perc" in await response.text()
-        stack.engines[name].script.health = 500
-        async with stack.http.get(url + "/engine/livez") as response:
+        sidecars.engines[name].script.health = 500
+        async with sidecars.http.get(url + "/engine/livez") as response:
             assert response.status == 503
-    async with stack.http.get(stack.front + "/v1/models") as response:
+    async with sidecars.http.get(sidecars.front + "/v1/models") as response:
         body: dict[str, Any] = await response.json()
     assert [entry["id"] for entry in body["data"]] == [MODEL]
 
 
-async def test_a_sidecar_without_an_engine_is_alive_but_not_ready(stack: Stack) -> None:
-    await stack.router("decode", "lonely", engine_url=f"http://127.0.0.1:{free_port()}")
-    url = stack.processes["lonely"].url
+async def test_a_sidecar_without_an_engine_is_alive_but_not_ready(sidecars: Stack) -> None:
+    await sidecars.router("decode", "lonely", engine_url=f"http://127.0.0.1:{free_port()}")
+    url = sidecars.processes["lonely"].url
 
     async def not_ready() -> bool:
-        async with stack.http.get(url + "/readyz") as response:
+        async with sidecars.http.get(url + "/readyz") as response:
             return response.status == 503 and "engine" in await response.text()
 
     await until(not_ready)
-    async with stack.http.get(url + "/healthz") as response:
+    async with sidecars.http.get(url + "/healthz") as response:
         assert response.status == 200

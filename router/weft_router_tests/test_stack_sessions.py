@@ -53,8 +53,9 @@ async def test_later_remote_rounds_read_their_history_by_the_handle_of_the_round
     page = await stack.metrics("d0")
     assert page['weft_router_kv_handles_total{outcome="stored"}'] == 4
     assert page['weft_router_kv_handles_total{outcome="used"}'] == 3
-    assert page.get('weft_router_ttft_seconds_count{phase="first",route="remote"}', 0) == stream
-    assert page.get('weft_router_ttft_seconds_count{phase="later",route="remote"}', 0) == 3 * stream
+    for phase, count in (("first", 1), ("later", 3)):
+        name = f'weft_router_ttft_seconds_count{{phase="{phase}",route="remote",class="default"}}'
+        assert page.get(name, 0) == count * stream
     assert page['weft_router_history_tokens_total{kind="recomputed"}'] <= 3
     assert page['weft_router_kv_bytes_total{direction="decode_to_prefill"}'] > 0
 
@@ -93,25 +94,22 @@ async def test_a_changed_history_is_never_read_by_handle(stack: Stack) -> None:
     assert (await stack.metrics("d0"))['weft_router_kv_handles_total{outcome="history_changed"}'] == 1
 
 
-async def test_a_local_round_is_exported_and_its_handle_turned_for_the_next_remote_one(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, config=router_json(routing={"policy": "ampd"}))
-    try:
-        await stack.up(prefill=0)
-        messages = [SYSTEM, user("one")]
-        first = await stack.chat(messages, session="s", stream=True)
-        assert first.headers["X-Weft-Route"] == "local"
-        assert stack.engines["d0"].seen[-1]["kv_transfer_params"]["do_remote_decode"] is True
-        await stack.worker("prefill", "p0")
-        await stack.settle(decode=1, prefill=1)
-        messages += [assistant(first.text), user("two")]
-        second = await stack.chat(messages, session="s", stream=True)
-        assert second.headers["X-Weft-Route"] == "remote"
-        assert second.text == expected(messages)
-        sent = stack.engines["p0"].seen[-1]["kv_transfer_params"]
-        assert (sent["do_remote_decode"], sent["do_remote_prefill"]) == (True, False)
-        assert sent["remote_engine_id"] == "d0"
-    finally:
-        await stack.close()
+async def test_a_local_round_is_exported_and_its_handle_turned_for_the_next_remote_one(sidecars: Stack) -> None:
+    sidecars.config = router_json(routing={"policy": "ampd"})
+    await sidecars.up(prefill=0)
+    messages = [SYSTEM, user("one")]
+    first = await sidecars.chat(messages, session="s", stream=True)
+    assert first.headers["X-Weft-Route"] == "local"
+    assert sidecars.engines["d0"].seen[-1]["kv_transfer_params"]["do_remote_decode"] is True
+    await sidecars.worker("prefill", "p0")
+    await sidecars.settle(decode=1, prefill=1)
+    messages += [assistant(first.text), user("two")]
+    second = await sidecars.chat(messages, session="s", stream=True)
+    assert second.headers["X-Weft-Route"] == "remote"
+    assert second.text == expected(messages)
+    sent = sidecars.engines["p0"].seen[-1]["kv_transfer_params"]
+    assert (sent["do_remote_decode"], sent["do_remote_prefill"]) == (True, False)
+    assert sent["remote_engine_id"] == "d0"
 
 
 async def test_a_history_nobody_can_read_is_prefilled_where_it_is_cached(stack: Stack) -> None:
@@ -186,17 +184,17 @@ async def test_what_clients_write_into_router_fields_reaches_no_engine(stack: St
             assert seen["vllm_xargs"] == {"keep": 1}
 
 
-async def test_a_nameless_conversation_is_found_again_by_its_prefix(stack: Stack) -> None:
-    await stack.up(coordinators=2)
+async def test_a_nameless_conversation_is_found_again_by_its_prefix(sidecars: Stack) -> None:
+    await sidecars.up(coordinators=2)
     messages = [SYSTEM, user("one")]
-    first = await stack.chat(messages)
+    first = await sidecars.chat(messages)
     messages += [assistant(first.text), user("two")]
-    second = await stack.chat(messages)
+    second = await sidecars.chat(messages)
     assert second.headers["X-Weft-Session"] == first.headers["X-Weft-Session"]
     messages += [assistant(second.text), user("three")]
-    third = await stack.chat(messages, front=stack.processes["c1"].url)
+    third = await sidecars.chat(messages, front=sidecars.processes["c1"].url)
     assert third.headers["X-Weft-Session"] == first.headers["X-Weft-Session"]
-    other = await stack.chat([SYSTEM, user("one")])
+    other = await sidecars.chat([SYSTEM, user("one")])
     assert other.headers["X-Weft-Session"] != first.headers["X-Weft-Session"]
 
 

@@ -62,6 +62,7 @@ class Coordinator:
 
     def cut(self) -> None:
         """End what is still under way."""
+        self._front.cut()
         self._pool.cut(SHUTTING_DOWN)
 
     def observe(self) -> None:

@@ -87,6 +87,7 @@ class Front:
         self._ids = Ids()
         self._background = Background()
         self._writes: set[asyncio.Task[None]] = set()
+        self._ending = False
 
     def routes(self) -> Routes:
         """Return the public endpoints."""
@@ -106,6 +107,10 @@ class Front:
         for task in self._writes:
             task.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Send nothing anywhere again: this process ends, and what it calls off is nobody's failure."""
+        self._ending = True
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -210,6 +215,9 @@ class Front:
             try:
                 await self._workers.serve(record, job, outlet)
             except StreamBrokenError as error:
+                if self._ending:
+                    broken = SHUTTING_DOWN
+                    break
                 self._registry.report_failure(record.worker)
                 log.warning(
                     "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
@@ -223,8 +231,8 @@ class Front:
                     broken = error.reason
                     tried.add(record.worker)
                     continue
-                if error.reason in FINAL:
-                    raise _final(error) from error
+                if self._ending or error.reason in FINAL:
+                    raise _final(SHUTTING_DOWN if self._ending else error.reason) from error
                 failure = error
                 tried.add(record.worker)
                 self._metrics.replays.labels(error.reason).inc()
@@ -286,12 +294,12 @@ def _keys(path: Path | None, classes: frozenset[str]) -> ApiKeys | None:
     return ApiKeys(path, classes=classes) if path is not None else None
 
 
-def _final(error: LegFailedError) -> ApiError:
-    if error.reason == SHUTTING_DOWN:
+def _final(reason: str) -> ApiError:
+    if reason == SHUTTING_DOWN:
         return UnavailableError("this router is shutting down; try again")
-    late = error.reason == "timeout"
+    late = reason == "timeout"
     return ApiError(
-        f"the decode worker did not answer this request ({error.reason})",
+        f"the decode worker did not answer this request ({reason})",
         status=504 if late else 502,
         kind="server_error",
         code="timeout" if late else "worker_failed",

@@ -92,6 +92,7 @@ class Standalone:
 
     def cut(self) -> None:
         """End what is still under way."""
+        self._front.cut()
         self._engines.cut(SHUTTING_DOWN)
 
     def observe(self) -> None:

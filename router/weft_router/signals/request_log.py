@@ -35,12 +35,12 @@ class RequestLog:
             self._listener = QueueListener(self._records, target)
             self._listener.start()
 
-    def write(self, rnd: Round, *, now: float | None = None) -> None:
+    def write(self, rnd: Round, *, worker: str = "", now: float | None = None) -> None:
         """Write one round, finished or failed; ``now`` is the monotonic clock."""
         if self._records is None:
             return
         now = monotonic() if now is None else now
-        line = orjson.dumps(entry(rnd, worker=self._worker, now=now)).decode()
+        line = orjson.dumps(entry(rnd, worker=worker or self._worker, now=now)).decode()
         self._records.put(logging.LogRecord("weft.rounds", logging.INFO, "", 0, line, None, None))
 
     def close(self) -> None:
