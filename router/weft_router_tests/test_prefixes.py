@@ -1,0 +1,131 @@
+"""What caches may hold is guessed from what was sent: never more than that, and no longer than there is room."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.policies.live_binding import Binding
+from weft_core.policies.snapshot import BindingView
+from weft_router.rounds.prefixes import MOST_LINKS, Prefixes, chain_of, lengths
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def chain(text: str) -> tuple[list[str], list[int]]:
+    """Return a chain with a link for each letter, of 10 tokens each."""
+    return [text[: i + 1] for i in range(len(text))], [10 * (i + 1) for i in range(len(text))]
+
+
+def test_the_longest_prefix_of_each_worker_counts() -> None:
+    known = Prefixes(clock=Clock())
+    known.note("a", *chain("hello"))
+    known.note("b", *chain("help"))
+    assert known.hits(*chain("helping")) == {"a": 30, "b": 40}
+    assert known.hits(*chain("world")) == {}
+    assert known.hits(*chain("helping"), scope="acme") == {}, "tenants' caches are apart"
+    assert known.hits([], []) == {}
+
+
+def test_a_worker_that_took_in_more_than_it_holds_has_forgotten() -> None:
+    known = Prefixes(clock=Clock())
+    known.note("a", *chain("hello"))
+    known.note("a", *chain("hello"))  # nothing new: nothing is pushed out
+    assert known.hits(*chain("hello"), capacity={"a": 100}) == {"a": 50}
+    known.note("a", *chain("0123456789"))
+    assert known.hits(*chain("hello"), capacity={"a": 100}) == {"a": 50}
+    known.note("a", *chain("x"))
+    assert known.hits(*chain("hello"), capacity={"a": 100}) == {}
+    assert known.hits(*chain("hello"), capacity={"a": 0}) == {"a": 50}, "a capacity that is not known"
+    assert known.hits(*chain("hello")) == {"a": 50}
+
+
+def test_an_engine_that_began_anew_has_nothing() -> None:
+    clock = Clock()
+    known = Prefixes(ttl_s=100.0, clock=clock)
+    known.note("a", *chain("hello"))
+    known.forget("a")
+    known.forget("nobody")
+    assert known.hits(*chain("hello")) == {}
+    known.note("a", *chain("hell"))
+    assert known.hits(*chain("hello")) == {"a": 40}
+    clock.now = 101.0
+    assert known.hits(*chain("hello")) == {}
+    known.note("a", *chain("x"))
+    assert len(known) == 1
+    known.keep(["b"])
+    assert known.hits(*chain("x")) == {}
+
+
+def test_the_least_recently_sent_is_dropped_at_the_limit() -> None:
+    known = Prefixes(limit=6, clock=Clock())
+    known.note("a", *chain("abc"))
+    known.note("a", *chain("xyz"))
+    known.note("a", *chain("abc"))
+    known.note("a", *chain("q"))
+    assert len(known) == 6
+    assert known.hits(*chain("abc")) == {"a": 30}
+    assert known.hits(*chain("xyz")) == {"a": 30}, "a digest names all before it"
+    known.note("a", *chain("rst"))
+    assert known.hits(*chain("xyz")) == {}
+
+
+prompts = st.text("ab", max_size=5)
+
+
+@given(st.lists(st.tuples(st.sampled_from("uvw"), prompts, st.booleans()), max_size=25), prompts, st.integers(0, 90))
+def test_it_says_what_remembering_everything_would(sent: list[tuple[str, str, bool]], prompt: str, room: int) -> None:
+    known = Prefixes(clock=Clock())
+    held: dict[str, dict[str, int]] = {}
+    taken: dict[str, int] = {}
+    for worker, text, anew in sent:
+        if anew:
+            known.forget(worker)
+            held[worker] = {}
+        known.note(worker, *chain(text))
+        mine = held.setdefault(worker, {})
+        common = max((10 * i for i in range(len(text) + 1) if text[:i] in mine and i), default=0)
+        taken[worker] = taken.get(worker, 0) + max(0, 10 * len(text) - common)
+        for i in range(len(text)):
+            mine[text[: i + 1]] = taken[worker]
+    expected = {}
+    for worker, mine in held.items():
+        for i in range(len(prompt), 0, -1):
+            then = mine.get(prompt[:i])
+            if then is not None and (room == 0 or taken[worker] - then <= room):
+                expected[worker] = 10 * i
+                break
+    capacity = dict.fromkeys("uvw", room)
+    found = known.hits(*chain(prompt), capacity=capacity)
+    assert found.keys() == expected.keys() or any(anew for _, _, anew in sent)
+    assert all(found[worker] == expected[worker] for worker in found.keys() & expected.keys())
+
+
+def test_bindings_read_the_hits() -> None:
+    known = Prefixes(clock=Clock())
+    known.note("b", *chain("hello"))
+    views = [BindingView(name, 100, 1000, 1, 1.0) for name in "abc"]
+    hits = known.hits(*chain("hello!"))
+    assert Binding("prefix-aware").choose(views, need=60, prefix_hit=hits) == "b"
+    assert Binding("kv-aware").choose(views, need=60, prefix_hit=hits) == "b"
+    assert Binding("kv-headroom").choose(views, need=60, prefix_hit=hits) == "a"
+
+
+@given(st.text(max_size=60), st.text(max_size=60), st.integers(1, 9))
+def test_chains_of_plain_prompts_agree_as_far_as_the_prompts_do(a: str, b: str, block: int) -> None:
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    left, sizes = chain_of(a, block=block)
+    right, _ = chain_of(b, block=block)
+    shared = sum(x == y for x, y in zip(left, right, strict=False))
+    assert shared == min(same // block, MOST_LINKS)
+    assert sizes == [block * (i + 1) for i in range(len(left))]
+    ids = [ord(c) for c in a]
+    assert len(chain_of(ids, block=block)[0]) == len(left)
+    assert not left or chain_of(ids, block=block)[0] != left
+
+
+def test_sizes_become_tokens() -> None:
+    assert lengths([0, 400, 40], units_per_token=4.0) == [0, 100, 110]
