@@ -14,9 +14,8 @@ import orjson
 from weft_router.api.body import Json
 from weft_router.api.inference import Kind
 from weft_router.api.reply import FirstToken, Reply, head_of, ids_of, to_event, without_ids
-from weft_router.api.usual import Usual, is_ids, learn
-from weft_router.engines.handles import Ids
-from weft_router.wire.sse import EventSplitter, payload
+from weft_router.api.usual import Usual, learn
+from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
 
 HANDLE_COMMENT = b": kv_transfer_params "
 MAX_FORMS = 16
@@ -51,7 +50,8 @@ class StreamTap:
         if public_id is not None:
             self._put["id"] = public_id
         self._splitter = EventSplitter()
-        self._partial = False
+        self._rest = b""
+        self._unseen = 0
         self._held: list[bytes] = []
         self._usual: Usual | None = None
         self._forms = MAX_FORMS
@@ -66,7 +66,7 @@ class StreamTap:
     @property
     def complete(self) -> bool:
         """Tell whether the stream ended as it should: with its last event, and nothing cut off."""
-        return self.done and not self._splitter.rest.strip()
+        return self.done and not (self._rest or self._splitter.rest).strip()
 
     @property
     def reply(self) -> Reply:
@@ -82,81 +82,103 @@ class StreamTap:
         has been sent as long as the engine has not shown its first token.
         """
         usual = self._usual
-        if usual is None or self._partial or b"\r" in data:
-            events = self._splitter.feed(data)
-            self._partial = self._splitter.rest != b""
-            return self._feed(events)
-        if data.endswith(usual.tail, 0, -2) and data.startswith(usual.head):
-            text = data[usual.start : usual.end - 2]
-            ids = b""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        if usual is not None and data.startswith(usual.head) and data.endswith(usual.last):
+            inner = data[usual.start : usual.end]
             if usual.ids:
-                text, _, ids = text.partition(usual.ids)
-            if self._pass(usual, text, ids):
-                return data if usual.same else usual.out(text, ids) + b"\n\n"
-        return self._several(usual, data)
+                text, _, ids = inner.partition(usual.ids)
+                if text and ids.isdigit() and b'"' not in text and b"\\" not in text:
+                    self._texts.append(text)
+                    self._ids.append(ids)
+                    self._unseen = 0
+                    self.tokens += 1
+                    return data if usual.same else usual.out_head + text + usual.out_last
+            elif inner and b'"' not in inner and b"\\" not in inner:
+                self._texts.append(inner)
+                self.tokens += 1
+                return data if usual.same else usual.out_head + inner + usual.out_last
+            return self._run(usual, inner.split(usual.joint))
+        if usual is None or self._splitter.rest or b"\r" in data:
+            return self._slowly(data)
+        return self._quickly(usual, data)
 
-    def _pass(self, usual: Usual, text: bytes, ids: bytes) -> bool:
-        """Take what lies between the constant parts of an event, if it is a text and ids and nothing else."""
-        if b'"' in text or text[-1:] == b"\\":
-            return False
-        if usual.ids:
-            if not ids.isdigit() and not is_ids(ids):
-                return False
-            self._ids.append(ids)
-            self.tokens += 1 + ids.count(b",")
-        elif text:
-            self.tokens += 1
-        else:
-            return False
-        self._texts.append(text)
-        return True
-
-    def _several(self, usual: Usual, data: bytes) -> bytes:
-        events = data.split(b"\n\n")
-        rest = events.pop()
-        out: list[bytes] = []
-        unchanged = True
-        head, tail, start, end, separator = usual.head, usual.tail, usual.start, usual.end, usual.ids
-        for event in events:
-            if event.endswith(tail) and event.startswith(head):
-                text = event[start:end]
-                ids = b""
-                if separator:
-                    text, _, ids = text.partition(separator)
-                if self._pass(usual, text, ids):
-                    if usual.same:
-                        out.append(event)
-                    else:
-                        out.append(usual.out(text, ids))
-                        unchanged = False
-                    continue
-            kept = self._take(event + b"\n\n")[:-2]
-            if kept:
-                out.append(kept)
-            unchanged = unchanged and kept == event
-            if self._usual is not usual and self._usual is not None:
-                usual = self._usual
-                head, tail, start, end, separator = usual.head, usual.tail, usual.start, usual.end, usual.ids
-        if rest:
-            self._splitter.feed(rest)
-            self._partial = True
-        elif unchanged:
-            return data
-        out.append(b"")
-        return b"\n\n".join(out)
-
-    def _feed(self, events: list[bytes]) -> bytes:
-        out = self._held
-        self._held = []
-        for event in events:
+    def _slowly(self, data: bytes) -> bytes:
+        """Parse event by event until the usual one is known."""
+        events = self._splitter.feed(data)
+        out, self._held = self._held, []
+        for i, event in enumerate(events):
             kept = self._take(event)
             if kept:
                 out.append(kept)
+            if self._usual is not None:
+                rest = b"".join([*events[i + 1 :], self._splitter.rest])
+                if b"\r" not in rest:
+                    self._splitter = EventSplitter()
+                    out.append(self._quickly(self._usual, rest))
+                    break
         reply = self._reply
         if out and not self.tokens and not self.done and not reply.error and reply.finish_reason is None:
             self._held = out
             return b""
         return b"".join(out)
+
+    def _quickly(self, usual: Usual, data: bytes) -> bytes:
+        """Take a read of any events: runs of usual ones at once, others one by one; what is not whole waits."""
+        cut = data.rfind(b"\n\n") + 2
+        if cut < 2:
+            cut = 0
+        if cut < len(data):
+            data, self._rest = data[:cut], data[cut:]
+            if len(self._rest) > MAX_EVENT:
+                raise EventTooLargeError(f"a server-sent event exceeds {MAX_EVENT} bytes")
+        out: list[bytes] = []
+        if not data.startswith(usual.head):
+            at = data.find(b"\n\n" + usual.head) + 2
+            out.append(self._each(data[:at] if at >= 2 else data))
+            data = data[at:] if at >= 2 else b""
+        if data:
+            pieces = data[usual.start :].split(usual.joint)
+            last = pieces.pop()
+            if last.endswith(usual.last):
+                pieces.append(last[: -len(usual.last)])
+                last = b""
+            if pieces:
+                out.append(self._run(usual, pieces))
+            if last:
+                out.append(self._each(usual.head + last))
+        return b"".join(out)
+
+    def _run(self, usual: Usual, pieces: list[bytes]) -> bytes:
+        """Take events that begin and end as usual; return what goes on."""
+        texts = usual.read(pieces)
+        if texts is None:
+            if len(pieces) > 1:
+                return b"".join([self._run(usual, [piece]) for piece in pieces])
+            return self._each(usual.head + pieces[0] + usual.last)
+        self._texts.append(texts.text)
+        if texts.ids:
+            self._ids.append(texts.ids)
+            self.tokens += texts.ids.count(b",") + 1
+            self._unseen = 0
+            if not texts.each[-1]:
+                self._count_unseen(usual, pieces)
+        else:
+            self.tokens += len(pieces) if all(pieces) else len(pieces) - pieces.count(b"")
+        if usual.same:
+            return usual.head + usual.joint.join(pieces) + usual.last
+        return usual.out_head + usual.out_joint.join(texts.each) + usual.out_last
+
+    def _count_unseen(self, usual: Usual, pieces: list[bytes]) -> None:
+        for piece in reversed(pieces):
+            text, _, ids = piece.partition(usual.ids)
+            if text:
+                return
+            self._unseen += 1 + ids.count(b",")
+
+    def _each(self, data: bytes) -> bytes:
+        """Take whole events one by one."""
+        return b"".join([self._take(event) for event in EventSplitter().feed(data)])
 
     def _take(self, event: bytes) -> bytes:
         if event.startswith(HANDLE_COMMENT):
@@ -290,24 +312,17 @@ class StreamTap:
 
     def _settle(self) -> None:
         """Read the texts and ids of the usual events that passed."""
-        reply, texts, ids = self._reply, self._texts, self._ids
-        reply.text.append(_text(texts))
+        reply, ids = self._reply, self._ids
+        text = _text(self._texts)
+        if text:
+            reply.text.append(text)
         found = ids_of([int(one) for group in ids for one in group.split(b",")])
         if ids and found is not None:
-            self._add_ids(found, texts, ids)
-        texts.clear()
+            reply.output_ids = found if reply.output_ids is None else reply.output_ids + found
+            if self._unseen < len(found):
+                reply.shown = len(reply.output_ids) - self._unseen
+        self._texts.clear()
         ids.clear()
-
-    def _add_ids(self, found: Ids, texts: list[bytes], ids: list[bytes]) -> None:
-        reply = self._reply
-        reply.output_ids = found if reply.output_ids is None else reply.output_ids + found
-        unseen = 0
-        for text, raw in zip(reversed(texts), reversed(ids), strict=True):
-            if text:
-                break
-            unseen += 1 + raw.count(b",")
-        if unseen < len(found):
-            reply.shown = len(reply.output_ids) - unseen
 
 
 def _text(parts: list[bytes]) -> str:

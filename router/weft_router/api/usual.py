@@ -5,28 +5,53 @@ parsed, and what lies between holds no quote, then it is the same object with an
 """
 
 import re
+from typing import NamedTuple
 
 _IDS = b'"token_ids":['
 _LIST = re.compile(rb"[0-9]+(?:,[0-9]+)+")
 
 
 class Usual:
-    """The constant parts of a stream's usual event, as it comes and as it goes on."""
+    """The constant parts of a stream's usual event, as it comes and as it goes on; ``last`` has the blank line."""
 
-    __slots__ = ("end", "head", "ids", "out_head", "out_ids", "out_tail", "same", "start", "tail")
+    __slots__ = ("end", "head", "ids", "joint", "last", "out_head", "out_joint", "out_last", "same", "start")
 
     def __init__(self, came: tuple[bytes, bytes, bytes], goes: tuple[bytes, bytes, bytes]) -> None:
-        self.head, self.ids, self.tail = came
-        """Up to the text; between text and ids (empty when there are none); after that."""
-        self.out_head, self.out_ids, self.out_tail = goes
+        self.head, self.ids, tail = came
+        """Up to the text; between text and ids (empty when there are none)."""
+        self.last = tail + b"\n\n"
+        self.joint = self.last + self.head
+        """Between the texts of two usual events; it spans a blank line, so it stands nowhere else."""
+        self.out_head = goes[0]
+        self.out_last = goes[2] + b"\n\n"
+        self.out_joint = self.out_last + self.out_head
         self.same = came == goes
-        self.start, self.end = len(self.head), -len(self.tail)
+        self.start, self.end = len(self.head), -len(self.last)
 
-    def out(self, text: bytes, ids: bytes) -> bytes:
-        """Return the event that goes on, without the blank line that ends it."""
-        if self.out_ids:
-            return self.out_head + text + self.out_ids + ids + self.out_tail
-        return self.out_head + text + self.out_tail
+    def read(self, pieces: list[bytes]) -> "Texts | None":
+        """Return what stands between the constant parts of usual events, None when one of them is no usual event."""
+        if not self.ids:
+            text = b"".join(pieces)
+            return None if b'"' in text or _open(text, pieces) else Texts(text, pieces, b"")
+        parts = [piece.partition(self.ids) for piece in pieces]
+        texts, groups = [part[0] for part in parts], [part[2] for part in parts]
+        text, ids = b"".join(texts), b",".join(groups)
+        if b'"' in text or _open(text, texts) or not all(groups) or not is_ids(ids):
+            return None
+        return Texts(text, texts, ids)
+
+
+class Texts(NamedTuple):
+    """Several usual events: their text in one, each one's, and all their ids."""
+
+    text: bytes
+    each: list[bytes]
+    ids: bytes
+
+
+def _open(text: bytes, texts: list[bytes]) -> bool:
+    """Tell whether one of the texts may end within an escape, so that the quote after it would not end it."""
+    return b"\\" in text and any(one.endswith(b"\\") for one in texts)
 
 
 def learn(came: bytes, goes: bytes, *, chat: bool) -> Usual | None:
@@ -35,6 +60,8 @@ def learn(came: bytes, goes: bytes, *, chat: bool) -> Usual | None:
     first, second = _parts(came, key), _parts(goes, key)
     if first is None or second is None or first[0] != second[0]:
         return None
+    if second[1][1] and first[1] != second[1]:
+        return None  # ids that go on, within an event that is changed otherwise: too seldom to be worth it
     return Usual(first[1], second[1])
 
 
