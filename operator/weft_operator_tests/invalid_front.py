@@ -161,5 +161,11 @@ FRONT_CASES: tuple[Case, ...] = (
     one_change(
         "more-than-all-traces", "spec.telemetry", {"sampleRatio": 2}, words=("spec.telemetry.sampleRatio", "equal to 1")
     ),
+    one_change(
+        "slices-of-a-minute",
+        "spec.routing.slices",
+        {"overhead": "1m"},
+        rule="spec.routing.slices.overhead: must be at most 10s; 5ms is common",
+    ),
     one_change("unknown-resume", "spec.routing.resume", "Maybe", words=("spec.routing.resume", "Unsupported value")),
 )

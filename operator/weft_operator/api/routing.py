@@ -70,8 +70,18 @@ class Slices(ApiModel):
     """Auto slices where policy and engine can."""
     block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
     """Tokens of one block of the engine's prefix cache; slices end at multiples of it."""
-    least_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 512
-    """Fewest tokens of a slice."""
+    least_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 32
+    """Fewest tokens of a slice; the overhead makes them longer by itself."""
+    overhead: Duration = "5ms"
+    """What each slice costs beyond its tokens: one more request to the engine."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.overhead) <= duration('10s')",
+            "spec.routing.slices.overhead: must be at most 10s; 5ms is common",
+            lambda s: parse_duration(s.overhead) <= 10,
+        ),
+    )
 
 
 class RequestClass(ApiModel):

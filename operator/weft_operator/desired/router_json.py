@@ -143,7 +143,12 @@ def _failures_and_races(routing: Routing) -> dict[str, Any]:
     if hedge is not None:
         told["hedge"] = {"mode": hedge.mode.lower(), "top": hedge.top, "risk": hedge.risk}
     if slices is not None:
-        told["slices"] = {"mode": slices.mode.lower(), "block": slices.block_tokens, "least": slices.least_tokens}
+        told["slices"] = {
+            "mode": slices.mode.lower(),
+            "block": slices.block_tokens,
+            "least": slices.least_tokens,
+            "overheadSeconds": parse_duration(slices.overhead),
+        }
     words = {
         "firstTokenFromPrefill": routing.first_token_from_prefill,
         "resume": routing.resume,

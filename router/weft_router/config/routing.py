@@ -28,8 +28,10 @@ class SlicesConfig(Section):
     """auto: where the policy and the engine can."""
     block: int = Field(default=16, ge=1, le=1024)
     """Tokens of one block of the engine's prefix cache; slices end at multiples of it."""
-    least: int = Field(default=512, ge=1)
-    """Fewest tokens of a slice."""
+    least: int = Field(default=32, ge=1)
+    """Fewest tokens of a slice; what a slice costs beyond its tokens makes them longer by itself."""
+    overhead_seconds: float = Field(default=0.005, ge=0, le=10)
+    """What each slice costs beyond its tokens: one more request to the engine."""
 
 
 class HedgeConfig(Section):
