@@ -48,7 +48,11 @@ def api_app(engine: Engine) -> web.Application:
     for path in ("/health", "/ping", "/health_generate"):
         app.router.add_get(path, api.health)
     app.router.add_get("/load", api.load)
-    app.router.add_get("/metrics", api.metrics)
+    if protocol == "tensorrt-llm":
+        app.router.add_get("/metrics", api.iteration_stats)
+        app.router.add_get("/prometheus/metrics", api.metrics)
+    else:
+        app.router.add_get("/metrics", api.metrics)
     if protocol in ("sglang", "tensorrt-llm"):
         for path in ("/server_info", "/get_server_info"):
             app.router.add_get(path, api.server_info)
@@ -209,6 +213,22 @@ class _Api:
                 "max_total_num_tokens": config.capacity_tokens,
             }
         )
+
+    async def iteration_stats(self, _request: web.Request) -> web.Response:
+        scheduler = self._engine.scheduler
+        pool = scheduler.pool
+        cache = {
+            "maxNumBlocks": pool.total,
+            "freeNumBlocks": pool.free,
+            "usedNumBlocks": pool.used,
+            "tokensPerBlock": pool.block_size,
+        }
+        latest = {
+            "numActiveRequests": len(scheduler.running),
+            "numQueuedRequests": len(scheduler.waiting) + len(scheduler.fetching),
+            "kvCacheStats": cache,
+        }
+        return json_reply([latest])
 
     async def metrics(self, _request: web.Request) -> web.Response:
         return web.Response(

@@ -1,6 +1,6 @@
 """Read and write JSON over HTTP."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 from aiohttp import web
@@ -23,6 +23,6 @@ async def read_object(request: web.Request) -> Mapping[str, object]:
     return body
 
 
-def json_reply(body: Mapping[str, object], *, status: int = 200) -> web.Response:
+def json_reply(body: Mapping[str, object] | Sequence[object], *, status: int = 200) -> web.Response:
     """Return a reply with a JSON body."""
     return web.Response(status=status, body=orjson.dumps(body), content_type="application/json")

@@ -1,4 +1,4 @@
-"""Export vLLM 0.32's metric names, and the ledger under names of the mock engine's own."""
+"""Export the engine's metric names, vLLM 0.32's or SGLang's, and the ledger under names of the mock engine's own."""
 
 from collections.abc import Iterable, Mapping
 
@@ -45,6 +45,7 @@ class Metrics:
         """Register everything in a registry of this engine's own, so that several engines share a process in tests."""
         self.registry = CollectorRegistry()
         self._values = (config.names[0], "0")
+        self._vllm = config.protocol in ("vllm", "neuron")
         self.first_token = self._histogram("time_to_first_token_seconds", _FIRST_TOKEN)
         self.inter_token = self._histogram("inter_token_latency_seconds", _TOKEN)
         self._per_token = self._histogram("request_time_per_output_token_seconds", _TOKEN)
@@ -109,8 +110,12 @@ class Metrics:
                     self._per_token.observe((now - sequence.started) / (record.generated - 1))
 
     def text(self) -> bytes:
-        """Return the exposition text."""
-        return generate_latest(self.registry)
+        """Return the exposition text; without vLLM's names for an engine that has others."""
+        text = generate_latest(self.registry)
+        if self._vllm:
+            return text
+        marks = (b"vllm:", b"# HELP vllm:", b"# TYPE vllm:")
+        return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(marks))
 
 
 class _State(Collector):
@@ -167,6 +172,17 @@ class _State(Collector):
         )
         info.add_metric((str(pool.block_size), str(pool.total), "0"), 1)
         yield info
+        if config.protocol == "sglang":
+            for name, text, value in (
+                ("num_running_reqs", "Requests in the running batch", len(scheduler.running)),
+                ("num_queue_reqs", "Requests that wait", waiting + fetching),
+                ("num_used_tokens", "Used part of the KV cache", pool.used * pool.block_size),
+                ("token_usage", "Used part of the KV cache, 1 is all", pool.used / pool.total),
+                ("max_total_num_tokens", "Size of the KV cache", pool.total * pool.block_size),
+            ):
+                family = GaugeMetricFamily(f"sglang:{name}", text, labels=("model_name",))
+                family.add_metric(values[:1], value)
+                yield family
         blocks = {"free": pool.free, "used": pool.used, "cached": pool.cached, "pinned": scheduler.pins.blocks}
         for state, count in blocks.items():
             yield GaugeMetricFamily(f"weft_mock_{state}_blocks", f"KV blocks that are {state}", count)

@@ -196,6 +196,30 @@ async def test_the_small_endpoints(engine: Client) -> None:
     assert (await engine.get("/v1/chat/completions"))[0] == 405
 
 
+async def test_tokenize_renders_as_the_chat_does(engine: Client) -> None:
+    async def ids(**body: object) -> object:
+        reply = await engine.post("/tokenize", body)
+        assert reply.status == 200, reply.body
+        assert isinstance(reply.body["tokens"], list)
+        assert reply.body["count"] == len(reply.body["tokens"])
+        return reply.body["tokens"]
+
+    assert await ids(prompt="some text") == completion_ids("some text")
+    assert await ids(prompt="some text", add_special_tokens=False) == encode("some text")
+    assert await ids(messages=HELLO, add_generation_prompt=False) == chat_ids(HELLO, add_generation_prompt=False)
+    said: list[dict[str, object]] = [*HELLO, {"role": "assistant", "content": "I am"}]
+    wanted = chat_ids(said, continue_final_message=True)
+    assert await ids(messages=said, add_generation_prompt=False, continue_final_message=True) == wanted
+    tools: list[object] = [{"type": "function", "function": {"name": "add"}}]
+    assert await ids(messages=HELLO, tools=tools) == chat_ids(HELLO, tools=tools)
+    texts = (await engine.post("/tokenize", {"prompt": "hi there", "return_token_strs": True})).body["token_strs"]
+    assert isinstance(texts, list)
+    assert "".join(texts) == "hi there"
+    wrongs: list[dict[str, object]] = [{}, {"messages": []}, {"messages": [{"role": "king"}]}, {"prompt": 5}]
+    for wrong in wrongs:
+        assert (await engine.post("/tokenize", wrong)).status == 400
+
+
 async def test_metrics_have_vllm_s_names_and_true_values(engine: Client) -> None:
     await engine.chat(HELLO, max_tokens=10, ignore_eos=True)
     text = (await engine.get("/metrics"))[1].decode()

@@ -106,10 +106,20 @@ def test_the_process_dies_when_a_fault_says_so(tmp_path: Path) -> None:
         assert process.wait(10) == 70
 
 
+@pytest.mark.component
+def test_a_process_speaks_the_protocol_it_was_told(tmp_path: Path) -> None:
+    flags = ("--protocol", "sglang", "--role", "decode", "--meeting-seconds", "1", "--scheduling-policy", "priority")
+    with engine(tmp_path, *flags) as (port, _), completion(port, max_tokens=2, priority=3) as reply:
+        assert reply.status == 400
+        assert json.loads(reply.read())["message"] == "Disaggregated request received without bootstrap room id"
+
+
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
         (["--degree", "3"], "degree 3"),
+        (["--protocol", "sglang", "--bidirectional"], "--bidirectional"),
+        (["--protocol", "openai", "--role", "decode"], "--role"),
         (["--time-scale", "0"], "--time-scale"),
         (["--listen", "8000"], "--listen"),
         (["--kv-capacity", "8"], "--kv-capacity"),

@@ -228,3 +228,12 @@ async def test_an_engine_without_a_role_serves_alone_and_refuses_bootstrap_field
         status, body = await alone.get("/server_info")
         assert status == 200
         assert b'"disaggregation_mode":"null"' in body
+
+
+async def test_metrics_have_sglang_s_names() -> None:
+    async with engines(config(protocol="sglang", bidirectional=False, time_scale=0.1)) as (alone,):
+        text = (await alone.get("/metrics"))[1].decode()
+        assert 'sglang:max_total_num_tokens{model_name="test/model"} 4096.0' in text
+        assert 'sglang:num_running_reqs{model_name="test/model"} 0.0' in text
+        assert "weft_mock_free_blocks 256.0" in text
+        assert "vllm:" not in text

@@ -213,3 +213,14 @@ async def test_what_no_generation_server_reads_is_freed_when_its_lease_is_over()
 async def test_without_parameters_any_server_answers_alone(pair: Pair) -> None:
     for client in pair:
         assert (await client.chat(ask(), max_tokens=3)).text == decode(answer(chat_ids(ask()), 3))
+
+
+async def test_iteration_statistics_are_json(pair: Pair) -> None:
+    _, g = pair
+    running = await g.open_stream(ask(), max_tokens=500, ignore_eos=True)
+    (latest,) = orjson.loads((await g.get("/metrics"))[1])
+    assert latest["numActiveRequests"] == 1
+    assert latest["kvCacheStats"]["usedNumBlocks"] >= 4
+    assert "weft_mock_used_blocks" in (await g.get("/prometheus/metrics"))[1].decode()
+    running.close()
+    await at_rest(g)
