@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_router.api import digest
 from weft_router.api.identity import Heads, derived, explicit, session_key
 from weft_router.api.inference import Inference, check
 from weft_router.api.transcript import extends, heads, of_request, shared_share, with_reply
@@ -46,6 +47,45 @@ def test_the_next_round_extends_and_any_change_does_not(texts: list[str], reply:
         assert shared_share(of_request(edited), seen) < 1.0
     same = chat(history)
     assert not extends(same, of_request(same), seen)
+
+
+LONG_ONE = "word " * 2000
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_long_texts_are_condensed_and_still_all_of_them_counts(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
+    if not fast:
+        monkeypatch.setattr(digest, "_mac", lambda _: None)
+    asked = chat([{"role": "user", "content": LONG_ONE}])
+    seen = with_reply(of_request(asked), asked, {"role": "assistant", "content": LONG_ONE})
+    answered = {"role": "assistant", "content": LONG_ONE}
+    same = chat([{"role": "user", "content": LONG_ONE}, answered, {"role": "user", "content": "x"}])
+    assert extends(same, of_request(same), seen)
+    for place in (0, 5_000, len(LONG_ONE) - 1):
+        other = LONG_ONE[:place] + "\u00fc" + LONG_ONE[place + 1 :]
+        changed = chat([{"role": "user", "content": other}, answered, {"role": "user", "content": "x"}])
+        assert not extends(changed, of_request(changed), seen)
+    prompt = text(LONG_ONE)
+    told = with_reply(of_request(prompt), prompt, "a")
+    assert extends(text(LONG_ONE + "ab"), of_request(text(LONG_ONE + "ab")), told)
+    assert not extends(text(LONG_ONE + "bb"), of_request(text(LONG_ONE + "bb")), told)
+
+
+def test_processes_with_the_same_secret_find_the_same_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest._Key, "value", b"0" * 16)
+    asked = chat([{"role": "user", "content": LONG_ONE}])
+    found = []
+    for secret in (b"one", b"two", b"one"):
+        digest.use_key(secret)
+        found.append(heads(of_request(asked))[-1])
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_digest_in_place_of_a_text_is_another_message() -> None:
+    raw = digest.condensed(LONG_ONE.encode())
+    forged = chat([{"role": "user", "content": raw.decode("latin-1")}])
+    real = chat([{"role": "user", "content": LONG_ONE}])
+    assert of_request(forged).links != of_request(real).links
 
 
 def test_what_templates_render_besides_messages_counts() -> None:

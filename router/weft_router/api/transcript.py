@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from weft_router.api.body import CHAINED, Json
+from weft_router.api.digest import LONG, condensed
 from weft_router.api.inference import Inference, Kind
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def head(transcript: Transcript, messages: int) -> str:
 
 def _flat(prompt: str | Sequence[int]) -> Transcript:
     raw = prompt.encode("utf-8", "surrogatepass") if isinstance(prompt, str) else orjson.dumps(list(prompt))
-    link = hashlib.sha256(raw).digest()
+    link = hashlib.sha256(raw if len(raw) < LONG else b"l" + condensed(raw)).digest()
     return Transcript("text", link, (len(prompt),), length=len(prompt), ids=not isinstance(prompt, str))
 
 
@@ -151,7 +152,7 @@ def _add(state: "_Hash", message: Json) -> int:
     """Put a message into the hash, in a form that no other sequence of messages has; return its size.
 
     Most messages are a role and a text; those are not written as JSON. A role ends at a NUL, which it must not
-    hold, and the text's length says where it ends.
+    hold, and the text's length says where it ends; a long text is condensed first.
     """
     content = message.get("content")
     if len(message) != 2 or type(content) is not str:
@@ -161,7 +162,10 @@ def _add(state: "_Hash", message: Json) -> int:
         role = message.get("role")
         if type(role) is str and "\0" not in role:
             size = len(content)
-            state.update(f"m{role}\0{size}:{content}".encode("utf-8", "surrogatepass"))
+            if size < LONG:
+                state.update(f"m{role}\0{size}:{content}".encode("utf-8", "surrogatepass"))
+            else:
+                state.update(f"l{role}\0{size}:".encode() + condensed(content.encode("utf-8", "surrogatepass")))
             return 1 + size
     raw = orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
     state.update(b"j%d:%b" % (len(raw), raw))

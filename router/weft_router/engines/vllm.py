@@ -229,7 +229,6 @@ def transfer_params(params: object) -> Json | None:
     if not isinstance(params, dict) or params.get("do_remote_prefill") is not True:
         return None
     for key in _NEEDED:
-        value = params.get(key)
-        if value is None or value == "" or value == []:
+        if not params.get(key):
             return None
     return cast(Json, params)
