@@ -17,6 +17,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "external-both": (*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS),
     "watch-namespaces": ('operator.watchNamespaces:=["team-a","team-b"]',),
     "pod-monitor": ("podMonitor.enabled=true", "podMonitor.labels.release=kube-prometheus"),
+    "rules-and-dashboards": ("prometheusRule.enabled=true", "dashboards.enabled=true"),
     "no-network-policy": ("networkPolicy.enabled=false",),
     "persistent-redis": ("redis.embedded.persistence.enabled=true", "redis.embedded.persistence.storageClass=fast"),
     "no-crds": ("crds.install=false",),

@@ -1,0 +1,101 @@
+"""Alerts and dashboard: they reach whoever evaluates them, and ask for metrics and labels that the routers have."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from weft_chart_tests.rendering import CHART, Render
+from weft_router.signals.instruments import metrics_of
+from weft_router.signals.metrics import Metrics
+
+FILES = CHART / "files" / "monitoring"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((FILES / "router-alerts.yaml").read_text())["groups"] for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads((FILES / "router-dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
+SCRAPED = {"namespace", "service", "pod", "component", "worker", "degree", "node"}
+"""Labels that the scrape configuration adds."""
+
+
+def labels_of_samples() -> dict[str, set[str]]:
+    known: dict[str, set[str]] = {}
+    for metric in metrics_of(Metrics()):
+        labels = set(metric.label_names) | SCRAPED
+        if metric.kind == "histogram":
+            known |= {f"{metric.name}_{part}": labels for part in ("sum", "count")}
+            known[f"{metric.name}_bucket"] = labels | {"le"}
+        else:
+            known[metric.name + ("_total" if metric.kind == "counter" else "")] = labels
+    known |= dict.fromkeys(re.findall(r"process_[a-z_]+", " ".join(EXPRESSIONS)), SCRAPED)
+    return known
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_every_expression_asks_for_labels_that_its_metrics_have(expression: str) -> None:
+    known = labels_of_samples()
+    names = set(re.findall(r"\b(?:weft_router|process)_[a-z_]+", expression))
+    assert names
+    assert names <= set(known)
+    grouped = {label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.replace(" ", "").split(",")}
+    for name, selector in re.findall(r"\b((?:weft_router|process)_[a-z_]+)\{([^}]*)\}", expression):
+        assert set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", selector)) <= known[name], name
+        assert grouped <= known[name], name
+    assert expression.count("(") == expression.count(")")
+    assert all("_bucket" in name for name in names) or "histogram_quantile" not in expression
+
+
+def test_every_metric_of_the_routers_is_on_the_dashboard() -> None:
+    shown = " ".join(target["expr"] for panel in PANELS for target in panel["targets"])
+    missing = {metric.name for metric in metrics_of(Metrics()) if metric.name not in shown}
+    assert missing == set()
+
+
+def test_alerts_say_what_is_wrong_and_what_to_look_at() -> None:
+    assert len({rule["alert"] for rule in RULES}) == len(RULES) >= 10
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert "$labels.service" in rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith(".")
+        grouped = set(re.findall(r"\$labels\.([a-z]+)", rule["annotations"]["summary"]))
+        assert grouped <= set(re.findall(r"[a-z]+", " ".join(re.findall(r"by \(([^)]*)\)", rule["expr"]))))
+
+
+def test_panels_have_a_place_of_their_own_and_say_what_they_show() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    assert all(panel["description"].endswith(".") for panel in PANELS)
+
+
+def test_the_embedded_prometheus_evaluates_the_alerts(render: Render) -> None:
+    config = render().get("ConfigMap", "weft-prometheus")["data"]
+    (path,) = yaml.safe_load(config["prometheus.yml"])["rule_files"]
+    assert yaml.safe_load(config[path.rpartition("/")[2]]) == {"groups": [{"name": "weft-router", "rules": RULES}]}
+    (mount,) = [
+        mount
+        for mount in render().pod_specs()["weft-prometheus"]["containers"][0]["volumeMounts"]
+        if mount["name"] == "config"
+    ]
+    assert path.startswith(mount["mountPath"] + "/")
+
+
+def test_others_get_them_when_they_ask(render: Render) -> None:
+    rules = render("prometheusRule.enabled=true", "prometheusRule.labels.release=mine").get(
+        "PrometheusRule", "weft-router"
+    )
+    assert rules["spec"]["groups"][0]["rules"] == RULES
+    assert rules["metadata"]["labels"]["release"] == "mine"
+    dashboards = render("dashboards.enabled=true").get("ConfigMap", "weft-dashboards")
+    assert json.loads(dashboards["data"]["weft-router.json"]) == DASHBOARD
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert not render().of_kind("PrometheusRule")
