@@ -1,5 +1,6 @@
 """Read one HTTP/1.1 response after the other from the bytes of an upstream connection."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import httptools
@@ -27,9 +28,12 @@ class Taker(Protocol):
 class ResponseReader:
     """Responses of one connection; each goes to the taker given before its bytes come."""
 
-    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_keep", "_more", "_parser", "complete", "taker")
+    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_keep", "_more", "_parser", "_parts", "complete",
+                 "on_body", "taker")  # fmt: skip
 
     def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.on_body: Callable[[bytes], None] = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
         self.taker: Taker | None = None
         self.complete = False
@@ -48,9 +52,10 @@ class ResponseReader:
         self._in_head = True
         self._headers = {}
         self._head_size = 0
+        self._parts.clear()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes.
+        """Take bytes; what they hold of the body goes to the taker in one piece.
 
         Raises:
             BadResponseError: they are no response, or belong to none that was asked for.
@@ -59,14 +64,20 @@ class ResponseReader:
             raise BadResponseError("bytes after the end of the response")
         if self._in_head:
             self._head_size += len(data)
+        failure: Exception | None = None
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if self._followed():
-                return
-            if isinstance(error, httptools.HttpParserCallbackError) and error.__context__ is not None:
-                raise error.__context__ from None
-            raise BadResponseError(str(error)) from error
+            failure = error
+        parts = self._parts
+        if parts:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            self.taker.data(body)
+        if failure is not None and not self._followed():
+            if isinstance(failure, httptools.HttpParserCallbackError) and failure.__context__ is not None:
+                raise failure.__context__ from None
+            raise BadResponseError(str(failure)) from failure
         if self._in_head and self._head_size > MAX_HEAD:
             raise BadResponseError("the head is too long")
 
@@ -78,6 +89,7 @@ class ResponseReader:
     def close(self) -> None:
         """Let go of the parser, whose callbacks would otherwise keep it alive until a collection."""
         self.taker = None
+        self._parts.clear()
         del self._parser
 
     def eof(self) -> bool:
@@ -118,10 +130,6 @@ class ResponseReader:
         self._in_head = False
         if self.taker is not None:
             self.taker.head(status, self._headers)
-
-    def on_body(self, chunk: bytes) -> None:
-        if self.taker is not None:
-            self.taker.data(chunk)
 
     def on_message_complete(self) -> None:
         if not self._interim:
