@@ -113,12 +113,12 @@ class FakeEngine:
             request.transport.abort()
             return web.Response()
         self._met.append(request.transport)
+        if body["model"] == NO_SUCH_MODEL:
+            return self._let_go(body)
         self.seen.append(body)
         self.headers.append(dict(request.headers))
         if self.on_request is not None:
             self.on_request(body)
-        if body["model"] == NO_SUCH_MODEL:
-            return self._let_go(body)
         self.running += 1
         try:
             return await self._answer(request, body)

@@ -168,7 +168,8 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     engine.script.gate = asyncio.Event()
     pending = asyncio.ensure_future(stack.chat(follow, session="s", stream=True))
     await until(lambda: is_so(engine.running == 1))
-    (noted,) = [task for tasks in stack.decoding("d0").remote.dispatched._live.values() for task in tasks.values()]
+    workers = stack.decoding("d0").remote.dispatched._workers
+    (noted,) = [task for known in workers.values() for task, _ in known.mine.values()]
     assert isinstance(noted, PrefillTask)
     assert noted.history == 0
     assert noted.increment > 100

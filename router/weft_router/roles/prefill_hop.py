@@ -61,7 +61,7 @@ async def serve(exchange: Exchange, prefilling: Prefilling) -> None:
     path = headers.get(PATH_HEADER, "")
     if path not in PATHS:
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
-    task = PrefillTask(_length(headers, HISTORY_HEADER, 0), _length(headers, INCREMENT_HEADER, 1))
+    task = PrefillTask(_length(headers, HISTORY_HEADER, 0), _length(headers, INCREMENT_HEADER, 0))
     request_id = headers.get(TASK_HEADER, "")
     exchange.facts.update(request_id=request_id, history=task.history, increment=task.increment)
     passed = {shown: headers[name] for name, shown in _PASSED.items() if name in headers}

@@ -41,6 +41,8 @@ class Outlook:
     continues: bool
     handle: KvHandle | None = None
     lost: Outcome | None = None
+    spare: KvHandle | None = None
+    """A handle that is good, but not for this round."""
     gap_s: float | None = None
     prefilled: Mapping[str, int] = field(default_factory=dict)
     index: int = 0
@@ -74,7 +76,9 @@ class Sessions:
             history = min(whole - 1, int(session.tokens * shared_share(transcript, session.transcript)))
             task = PrefillTask(max(0, history), max(1, whole - history))
             lost: Outcome | None = "history_changed" if handle is not None else None
-            return Outlook(task, later=True, continues=False, lost=lost, gap_s=gap_s, index=session.rounds)
+            return Outlook(
+                task, later=True, continues=False, lost=lost, spare=handle, gap_s=gap_s, index=session.rounds
+            )
         known = session.prefilled
         if inference.exact_tokens is not None:
             increment = max(1, inference.exact_tokens - session.tokens)
