@@ -106,6 +106,7 @@ chart-test: $(STAMP) ## Lint the Helm chart and check its rendered variants
 generate: $(STAMP) ## Regenerate CRDs, reference pages and the chart's copies from the code
 	@$(PY) -m weft_operator.api.generate
 	@$(PY) -m weft_router.signals.metrics > docs/reference/metrics.md
+	@$(PY) -m weft_router.config.reference > docs/reference/router.md
 	@$(PY) -m weft_planner.cli_reference > docs/reference/cli.md
 
 .PHONY: verify

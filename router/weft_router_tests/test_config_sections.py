@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from weft_router.config import ConfigError, Flags, RouterConfig, load, read_config
+from weft_router.config.reference import router_page
 
 PROFILE: dict[str, Any] = {
     "model": "m",
@@ -49,6 +50,17 @@ def test_a_file_without_the_new_sections_means_what_it_meant() -> None:
     assert (plain.routing, plain.slo) == (config.routing, config.slo)
     assert not plain.qos.early_rejection
     assert (config.routing.hedge.mode, config.routing.symmetric) == ("off", False)
+
+
+def test_the_reference_page_is_up_to_date_and_describes_every_field() -> None:
+    page = router_page()
+    assert (Path(__file__).parents[2] / "docs" / "reference" / "router.md").read_text() == page, "run make generate"
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    for field, *_, meaning in rows:
+        words = meaning.removesuffix(" |").partition(" (")[0]
+        assert len(words) > 10, f"{field} is not described"
+        assert not words.startswith(("at least", "above", "one of")), f"{field} is not described"
 
 
 def test_a_class_has_its_own_rules_and_the_services_for_the_rest() -> None:

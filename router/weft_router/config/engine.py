@@ -13,13 +13,16 @@ class ModelConfig(Section):
     """The one model that a service runs."""
 
     name: str = Field(min_length=1)
+    """The name that requests have to ask for."""
     max_model_len: int = Field(ge=1)
+    """Longest context in tokens, prompt and answer together."""
 
 
 class EngineConfig(Section):
     """How the engines are spoken to; each field says which engines read it."""
 
     type: EngineType
+    """Which protocol they speak; openai is any OpenAI-compatible server, without disaggregation."""
     bidirectional: bool = True
     """vllm, mock: prefill workers read a session's history back from its decode worker."""
     lease_seconds: float = Field(default=30.0, gt=0)
@@ -38,21 +41,27 @@ class SloConfig(Section):
     """The times a round has to hold, in seconds."""
 
     ttft: float = Field(gt=0)
+    """To the first token of a round."""
     itl: float = Field(gt=0)
+    """Between two tokens."""
 
 
 class TimeoutsConfig(Section):
-    """Seconds; in streams ``first_byte`` covers queue and prefill, ``idle`` each gap; ``total`` bounds all answers.
-
-    The others hold for clients of the front door: ``header`` from the first byte to the end of the headers, ``body``
-    for the whole body, ``keep_alive`` between requests, ``slow_reader`` for a full buffer nobody reads.
-    """
+    """Seconds that connections, answers and clients may take."""
 
     connect: float = Field(default=2.0, gt=0)
+    """To connect to a worker or an engine."""
     first_byte: float = Field(default=300.0, gt=0)
+    """To the first byte of a stream, queue and prefill included."""
     idle: float = Field(default=60.0, gt=0)
+    """Each gap within a stream."""
     total: float = Field(default=3600.0, gt=0)
+    """The whole of any answer."""
     body: float = Field(default=30.0, gt=0)
+    """A client: the whole body of its request."""
     header: float = Field(default=10.0, gt=0)
+    """A client: from the first byte of a request to the end of its headers."""
     keep_alive: float = Field(default=75.0, gt=0)
+    """A client: between two requests on one connection."""
     slow_reader: float = Field(default=30.0, gt=0)
+    """A client: how long its buffer may stay full because it does not read."""

@@ -28,7 +28,9 @@ class RouterConfig(Section):
     """The file the operator renders; unknown fields are refused."""
 
     service: str = Field(min_length=1)
+    """With the namespace, the name of its keys in Redis: ``weft:{namespace/service}:…``."""
     namespace: str = Field(min_length=1)
+    """The service's namespace."""
     model: ModelConfig
     engine: EngineConfig
     slo: SloConfig
@@ -42,9 +44,11 @@ class RouterConfig(Section):
     access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)
     request_log: RequestLogConfig = Field(default_factory=RequestLogConfig)
     profile: dict[str, object]
+    """The cost profile that policies predict with."""
     profiles: dict[str, dict[str, object]] = Field(default_factory=dict)
     """The profile of every planned pool, where pools differ."""
     plan_revision: str = ""
+    """Workers exchange KV within one revision only; WEFT_REVISION wins over it."""
 
     @model_validator(mode="after")
     def _classes_known(self) -> "RouterConfig":

@@ -15,9 +15,13 @@ class LimitsConfig(Section):
     """Bounds on one request and on one client; beyond them a request is refused before any byte goes upstream."""
 
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    """The body of a request."""
     max_n: int = Field(default=8, ge=1)
+    """``n`` and ``best_of``."""
     max_output_tokens: int = Field(default=32768, ge=1)
+    """Tokens that an answer may be asked to have."""
     max_reply_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """An answer in one piece, and one event of a stream."""
     max_line_bytes: int = Field(default=8192, ge=256)
     """The request line, and each header line."""
     max_headers: int = Field(default=100, ge=8)
@@ -37,18 +41,21 @@ class JwtConfig(Section):
     """Tokens that an identity provider signed; only asymmetric algorithms."""
 
     issuer: str = Field(min_length=1)
+    """The token's ``iss`` must be this."""
     audience: tuple[str, ...] = Field(min_length=1)
     """One of these must be in the token's ``aud``."""
     jwks_url: str = ""
     """Where the provider publishes its keys; fetched in the background, never on a request's path."""
     jwks_file: str = ""
-    """A file with the same, read again on change."""
+    """A file with the same, read again as often."""
     algorithms: tuple[Algorithm, ...] = Field(default=("RS256", "ES256", "EdDSA"), min_length=1)
+    """What tokens may be signed with; a key of the provider stands for one of them."""
     tenant_claim: str = Field(default="sub", min_length=1)
     """The claim that names the tenant."""
     class_claim: str = ""
     """The claim that names the class of the token's requests; none if empty."""
     leeway_seconds: float = Field(default=30.0, ge=0, le=300)
+    """How far the provider's clock may be off."""
     refresh_seconds: float = Field(default=300.0, ge=10)
     """How often the keys are fetched anew."""
 
@@ -75,7 +82,7 @@ class AuthConfig(Section):
     """Who may send requests: holders of an API key, of a token, or, with neither, everyone."""
 
     api_keys_file: str = ""
-    """One key a line, see docs/reference/router.md; WEFT_API_KEYS_FILE wins over it."""
+    """A file with [one key a line](../front-door.md); WEFT_API_KEYS_FILE wins over it."""
     jwt: JwtConfig | None = None
 
 
@@ -83,7 +90,10 @@ class TlsConfig(Section):
     """The certificate of the front door; both files are read again when they change."""
 
     cert_file: str = Field(min_length=1)
+    """Certificate and intermediates, PEM."""
     key_file: str = Field(min_length=1)
+    """Its private key, PEM, unencrypted."""
     min_version: Literal["1.2", "1.3"] = "1.2"
+    """Oldest version of TLS that is spoken."""
     client_ca_file: str = ""
     """Certificates that clients must be signed by; none are asked for if empty."""

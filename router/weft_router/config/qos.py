@@ -18,6 +18,7 @@ class Rates(Section):
     """Most that may be asked for; None is without bound."""
 
     requests_per_second: float | None = Field(default=None, gt=0)
+    """Requests, whatever their size."""
     tokens_per_minute: float | None = Field(default=None, gt=0)
     """Prompt and answer together."""
     concurrent: int | None = Field(default=None, ge=1)
@@ -48,12 +49,16 @@ class QosClass(Section):
 
 
 class Pressure(Section):
-    """When answers are capped and low classes stay local; shares of KV memory, tokens, tasks per prefill worker."""
+    """When answers are capped, and low classes stay on their decode workers."""
 
     kv_use: float = Field(default=capping.PARAMS[capping.PRESSURE], ge=0, le=0.99)
+    """Share of KV memory in use above which answers are capped."""
     largest: int = Field(default=int(capping.PARAMS[capping.LARGEST]), ge=1)
+    """Tokens of an answer where the cap begins."""
     least: int = Field(default=int(capping.PARAMS[capping.LEAST]), ge=1)
+    """Tokens of an answer at full memory."""
     busy: float = Field(default=staying.PARAMS[staying.BUSY], ge=0)
+    """Queued prefills per prefill worker from which these are busy."""
 
     @model_validator(mode="after")
     def _falls(self) -> "Pressure":
@@ -83,6 +88,7 @@ class QosConfig(Section):
     class_field: str = "service_tier"
     """The body field that names a class if the header does not; names that are no class are the engine's affair."""
     default_class: str = PLAIN_CLASS
+    """The class of requests whose header, field, key, token and tenant name none."""
     classes: dict[str, QosClass] = Field(default_factory=dict, max_length=32)
     tenants: dict[str, Tenant] = Field(default_factory=dict, max_length=10_000)
     pressure: Pressure = Field(default_factory=Pressure)

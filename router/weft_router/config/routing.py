@@ -38,6 +38,7 @@ class HedgeConfig(Section):
     """A raced second prefill for the top classes; the loser is cancelled."""
 
     mode: Literal["auto", "off"] = "off"
+    """auto: where a prefill may miss its TTFT and another worker should make it."""
     top: float = Field(default=racing.PARAMS[racing.TOP], ge=0)
     """Priority from which prefills are raced."""
     risk: float = Field(default=racing.PARAMS[racing.RISK], ge=0, le=10)
@@ -48,10 +49,15 @@ class ClassRouting(Section):
     """What one class of requests does otherwise; what is absent is the service's."""
 
     policy: PolicyName | None = None
+    """Instead of the service's; parameters and order then begin at the policy's own."""
     mode: ModeName | None = None
+    """Instead of the service's."""
     binding: BindingName | None = None
+    """Instead of the service's."""
     order: OrderName | None = None
+    """Instead of the policy's own."""
     params: dict[str, float] | None = None
+    """Instead of the service's."""
     ttft: float | None = Field(default=None, gt=0)
     """Seconds, instead of ``slo.ttft``."""
     itl: float | None = Field(default=None, gt=0)
@@ -62,19 +68,33 @@ class RoutingConfig(Section):
     """The rules of the service; ``classes`` names what a class of requests does otherwise."""
 
     policy: PolicyName = DEFAULT_POLICY
+    """Where a prefill runs; [the policies](policies.md)."""
     mode: ModeName = LIVE_MODE
+    """weft: which local prefills are on offer."""
     binding: BindingName = DEFAULT_BINDING
+    """The decode worker of a new session."""
     order: OrderName = "ampd-window"
+    """Which queued prefill runs next; absent, the policy's own."""
     params: dict[str, float] = Field(default_factory=dict)
+    """The policy's parameters by name, where they differ from its defaults; those of ampd are alpha and beta."""
     alpha: float = Field(default=0.9, gt=0)
+    """ampd: a prefill worker is eligible while its recent TTFT is at most this part of the SLO."""
     beta: float = Field(default=0.85, gt=0)
+    """ampd: prefills stay local while the recent ITL is at most this part of the SLO."""
     window: int = Field(default=3, ge=1, le=6)
+    """ampd-window: tasks at the head of a queue that may be reordered."""
     ageing_cap: int = Field(default=DEFAULT_CAP, ge=1)
+    """How often the oldest task may be passed over."""
     stats_window_seconds: float = Field(default=10.0, gt=0)
+    """How far back recent TTFT and ITL look."""
     session_ttl_seconds: int = Field(default=3600, ge=1)
+    """Idle life of a session."""
     prefill_concurrency: int = Field(default=1, ge=1)
+    """Prefills at work in one engine, with as many that go there shortly before their turn."""
     prefill_queue_limit: int = Field(default=512, ge=1)
+    """Prefills that may wait at one worker."""
     seed: int = 0
+    """Seed of random choices."""
     symmetric: bool = False
     """There is no prefill pool: every worker decodes, and any may prefill for another's session."""
     hedge: HedgeConfig = Field(default_factory=HedgeConfig)

@@ -11,18 +11,24 @@ class RequestLogConfig(Section):
     """Where a decode worker writes a line for each round: nowhere, its standard output, or a file that is rotated."""
 
     to: str = Field(default="off", pattern=r"^(off|stdout|/.+)$")
+    """off, stdout, or the path of a file."""
     max_bytes: int = Field(default=64 * 2**20, ge=2**16)
+    """Size at which a file is rotated."""
     files: int = Field(default=4, ge=1, le=100)
+    """Files that are kept, the one written to included."""
 
 
 class AccessLogConfig(Section):
     """One structured line per request: nowhere, beside the other lines, the standard output, or a rotated file."""
 
     to: str = Field(default="stderr", pattern=r"^(off|stderr|stdout|/.+)$")
+    """off, stderr, stdout, or the path of a file."""
     sample_ratio: float = Field(default=1.0, ge=0, le=1)
     """Share of the lines of successful requests that is written; failures always are."""
     max_bytes: int = Field(default=64 * 2**20, ge=2**16)
+    """Size at which a file is rotated."""
     files: int = Field(default=4, ge=1, le=100)
+    """Files that are kept, the one written to included."""
 
 
 class TelemetryConfig(Section):
