@@ -132,8 +132,7 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         NotFoundError: the model is not the one this service runs.
     """
     kind = PATHS[path]
-    if body.get("model") != model.name:
-        _refuse_model(body, model)
+    check_model(body, model)
     rules = _RULES[kind]
     for name, value in body.items():
         rule = rules.get(name)
@@ -164,6 +163,17 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         chars,
         exact,
     )
+
+
+def check_model(body: Json, model: ModelConfig) -> None:
+    """Refuse a request for another model than the one this service runs.
+
+    Raises:
+        InvalidRequestError: it names none.
+        NotFoundError: it names another one.
+    """
+    if body.get("model") != model.name:
+        _refuse_model(body, model)
 
 
 def _refuse_model(body: Json, model: ModelConfig) -> None:

@@ -25,6 +25,7 @@ class LimitsConfig(Section):
     max_line_bytes: int = Field(default=8192, ge=256)
     """The request line, and each header line."""
     max_headers: int = Field(default=100, ge=8)
+    """Header lines of one request."""
     max_header_bytes: int = Field(default=65536, ge=1024)
     """All headers together."""
     max_connections: int = Field(default=10_000, ge=1)

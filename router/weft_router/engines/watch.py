@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 HEALTH_TIMEOUT_S = 2.0
+ASK_S = 30.0
 MAX_PAGE = 16 * 2**20
 UNHEALTHY_AFTER = 2
 """One refused health call may be a full accept queue; two in a row are not."""
@@ -93,6 +94,11 @@ class Engine:
     async def metrics(self) -> bytes | None:
         """Return the engine's metrics page, None when it does not answer."""
         return await self._get("/metrics")
+
+    async def ask(self, path: str, payload: bytes) -> tuple[int, bytes]:
+        """Return the status and body of the engine's answer to a small question; raise LegFailedError without one."""
+        answer = await self.pool.call(Leg(first_s=ASK_S), self.origin, path, payload, limit=MAX_PAGE, resend=True)
+        return answer.status, answer.body
 
     async def _get(self, path: str) -> bytes | None:
         try:

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import cast
 
+import orjson
+
 from weft_router.api.answers import models
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.inference import PATHS, check
@@ -23,6 +25,7 @@ from weft_router.roles.relay import (
     IDS_HEADER,
     LOCAL_HEADER,
     REQUEST_ID,
+    RESPONSE_HEADER,
     RESUME_KEY,
     SESSION_HEADER,
     TENANT_HEADER,
@@ -80,6 +83,7 @@ class DecodeSidecar:
         own: Routes = {
             **inference,
             "/v1/models": {"GET": self._models},
+            "/tokenize": {"POST": self._tokenize},
             "/debug/decisions": {"GET": self._debug},
             **self._pages.routes(),
         }
@@ -102,6 +106,7 @@ class DecodeSidecar:
         """Stop it."""
         await self._worker.stop()
         await self._registry.stop()
+        await self._decoding.stop()
         await self._engines.close()
         await self._peers.close()
         self._request_log.close()
@@ -135,6 +140,12 @@ class DecodeSidecar:
     async def _debug(self, exchange: Exchange) -> None:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
 
+    async def _tokenize(self, exchange: Exchange) -> None:
+        body = parse(exchange.body)
+        sanitise(body)
+        status, reply = await self._worker.engine.ask("/tokenize", orjson.dumps(body))
+        exchange.reply(status, reply)
+
     async def _prefill(self, exchange: Exchange) -> None:
         if self._prefilling is not None:
             await serve(exchange, self._prefilling)
@@ -161,6 +172,7 @@ class DecodeSidecar:
             class_=headers.get(CLASS_HEADER, "default"),
             local_only=LOCAL_HEADER in headers,
             cap=int(headers[CAP_HEADER]) if CAP_HEADER in headers else None,
+            response_id=headers.get(RESPONSE_HEADER),
             keep_ids=IDS_HEADER in headers,
             resumed=Reply.load(cast(Json, resumed)) if isinstance(resumed, dict) else None,
         )

@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import orjson
 
 from weft_router.api.answers import models, not_ready
 from weft_router.api.body import parse, sanitise
 from weft_router.api.identity import Heads, Identity, derived, explicit
-from weft_router.api.inference import PATHS, Inference, check
+from weft_router.api.inference import PATHS, Inference, check, check_model
+from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.api.transcript import of_request
 from weft_router.background import Background, guarded
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.resume import kinds, obstacle, resumable
 from weft_router.errors import (
@@ -42,6 +45,9 @@ from weft_router.state.registry import Registry
 from weft_router.state.store import Store, StoreDownError, WorkerRecord
 from weft_router.wire.exchange import Exchange
 
+if TYPE_CHECKING:
+    from weft_router.guard.key_refresh import KeyRefresh
+
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
@@ -51,6 +57,8 @@ EXPECTED_OUTPUT = 256
 FINAL = frozenset({"timeout", "reply-too-large", SHUTTING_DOWN})
 """Not the worker's fault, or the same on any other: sent again, a slow request would only double the load."""
 MAX_PARENTS = 32
+WATCH_S = 0.5
+RESPONSES = "/v1/responses"
 HOUSEKEEPING_S = 5.0
 
 
@@ -59,6 +67,9 @@ class Workers(Protocol):
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
         """Serve a round; raise LegFailedError before its first byte, StreamBrokenError after it, or ApiError."""
+
+    async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
+        """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
 
 
 class Front:
@@ -77,7 +88,12 @@ class Front:
         self._workers = workers
         self._kinds = kinds(adapter)
         self._keys = _keys(settings.api_keys_file, config.qos.known())
-        self._authenticator = Authenticator(self._keys, None)
+        self._token_keys = _token_keys(config)
+        tokens = self._token_keys.verifier if self._token_keys is not None else None
+        self._authenticator = Authenticator(self._keys, tokens)
+        self._secret = settings.token
+        self._kv_use = 0.0
+        self._queued = 0
         self._classifier = Classifier(config.qos)
         self._admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
@@ -91,7 +107,11 @@ class Front:
 
     def routes(self) -> Routes:
         """Return the public endpoints."""
-        return {**{path: {"POST": self._infer} for path in PATHS}, "/v1/models": {"GET": self._models}}
+        return {
+            **{path: {"POST": self._infer} for path in PATHS},
+            "/v1/models": {"GET": self._models},
+            "/tokenize": {"POST": self._tokenize},
+        }
 
     def admits(self, headers: Mapping[str, str]) -> None:
         """Let known callers in."""
@@ -99,7 +119,9 @@ class Front:
 
     def start(self) -> None:
         """Start background work."""
-        self._background.start(self._housekeeping())
+        self._background.start(self._housekeeping(), self._watching())
+        if self._token_keys is not None:
+            self._background.start(self._token_keys.run())
 
     async def stop(self) -> None:
         """End background work."""
@@ -127,6 +149,14 @@ class Front:
             await asyncio.sleep(HOUSEKEEPING_S)
             await guarded(self._tidy)
 
+    async def _watching(self) -> None:
+        """Keep the pressure that admission looks at: of the emptiest decode worker, and of all prefill queues."""
+        while True:
+            decode, prefill = self._registry.ready("decode"), self._registry.ready("prefill")
+            self._kv_use = min((r.kv_used / r.capacity for r in decode if r.capacity > 0), default=0.0)
+            self._queued = sum(len(record.queue) for record in prefill)
+            await asyncio.sleep(WATCH_S)
+
     async def _tidy(self) -> None:
         if self._keys is not None:
             self._keys.reload()
@@ -143,9 +173,10 @@ class Front:
         if not self._registry.ready("decode"):
             raise not_ready("decode worker")
         body = parse(exchange.body)
-        identity = explicit(caller.tenant, exchange.headers, body)
-        class_ = self._classifier.of(caller, exchange.headers, body)
         path = exchange.path
+        responses = path == RESPONSES
+        identity = explicit(caller.tenant, exchange.headers, body, secret=self._secret if responses else None)
+        class_ = self._classifier.of(caller, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
         inference = check(path, body, model=self._config.model, limits=self._config.limits)
@@ -162,6 +193,8 @@ class Front:
             if identity is None:
                 identity = await self._recognise(job)
             job.session = identity.key
+            if responses:
+                job.response_id = new_id(self._secret, caller.tenant, identity.key)
             exchange.facts.update(request_id=job.id, session=identity.key, tenant=caller.tenant)
             shown = {"X-Request-Id": job.id, "X-Weft-Session": _shown(identity)}
             await self._serve(job, Outlet(exchange, shown))
@@ -170,7 +203,10 @@ class Front:
 
     def _load(self, inference: Inference) -> Load:
         prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
-        return Load(prompt, output=inference.max_tokens, n=inference.n, ttft_s=math.nan)
+        return Load(
+            prompt, output=inference.max_tokens, n=inference.n, ttft_s=math.nan, kv_use=self._kv_use,
+            queued=self._queued,
+        )  # fmt: skip
 
     async def _recognise(self, job: Job) -> Identity:
         """Find the conversation a nameless request continues, here or, at first sight, in the store."""
@@ -198,6 +234,23 @@ class Front:
             await self._store.put_head(identity.head, identity.key, ttl_s=self._config.routing.session_ttl_seconds)
         except StoreDownError as error:
             log.info("head_not_written", extra={"error": str(error)})
+
+    async def _tokenize(self, exchange: Exchange) -> None:
+        """Let any decode worker's engine count a prompt's tokens."""
+        self._caller(exchange.headers)
+        ready = self._registry.ready("decode")
+        if not ready:
+            raise not_ready("decode worker")
+        body = parse(exchange.body)
+        sanitise(body)
+        check_model(body, self._config.model)
+        try:
+            status, reply = await self._workers.ask(ready[0], "/tokenize", orjson.dumps(body))
+        except LegFailedError as error:
+            raise ApiError(
+                f"the engine did not count the tokens ({error.reason}); try again", status=502, kind="server_error"
+            ) from error
+        exchange.reply(status, reply)
 
     async def _serve(self, job: Job, outlet: Outlet) -> None:
         """Serve by the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""
@@ -288,6 +341,16 @@ class Front:
             usable=lambda worker: worker not in tried and registry.get(worker) is not None,
             choose=lambda: self._placement.choose(records, need=need, avoid=tried),
         )
+
+
+def _token_keys(config: RouterConfig) -> "KeyRefresh | None":
+    """Return the keys that tokens are signed by; what reads them is loaded only where a service asks for tokens."""
+    if config.auth.jwt is None:
+        return None
+    from weft_router.guard.fetch import fetch
+    from weft_router.guard.key_refresh import KeyRefresh
+
+    return KeyRefresh(config.auth.jwt, fetch)
 
 
 def _keys(path: Path | None, classes: frozenset[str]) -> ApiKeys | None:

@@ -17,6 +17,7 @@ from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.pool import Pool
 
 ENGINE_FAILED = "engine-failed"
+ASK_S = 30.0
 PATIENCE_S = 1.0
 """The decode sidecar waits for its engine for the same times; its own end of waiting shall come first."""
 RETRY_HEADER = "x-weft-retry"
@@ -26,6 +27,7 @@ CLASS_HEADER = "x-weft-class"
 LOCAL_HEADER = "x-weft-local"
 CAP_HEADER = "x-weft-cap"
 IDS_HEADER = "x-weft-ids"
+RESPONSE_HEADER = "x-weft-response-id"
 RESUME_KEY = "x_weft_resume"
 RESUME_FIELD = b'"x_weft_resume":'
 REQUEST_ID = "x-request-id"
@@ -81,6 +83,8 @@ class Relay:
             headers[LOCAL_HEADER] = "1"
         if job.cap is not None:
             headers[CAP_HEADER] = str(job.cap)
+        if job.response_id is not None:
+            headers[RESPONSE_HEADER] = job.response_id
         if tap is not None:
             headers[IDS_HEADER] = "1"
         body = inference.whole()
@@ -97,6 +101,14 @@ class Relay:
             raise
         finally:
             outlet.fed_by(None)
+
+    async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
+        """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
+        answer = await self._pool.call(
+            Leg(first_s=ASK_S), self._pool.origin(record.url), path, payload, headers={TOKEN_HEADER: self._token},
+            limit=self._config.limits.max_reply_bytes, resend=True,
+        )  # fmt: skip
+        return answer.status, answer.body
 
 
 class _Relayed:

@@ -3,14 +3,18 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Protocol
 
 from weft_router.api.answers import LAST_WORDS_S, answer
+from weft_router.api.responses import not_kept
+from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.guard.hops import require_token
+from weft_router.guard.tls import ServerTls
 from weft_router.signals.access import open_access_log
 from weft_router.signals.instruments import Value
 from weft_router.signals.metrics import Metrics
@@ -27,6 +31,8 @@ AFTERGLOW_S = 1.0
 """A prefill's KV is fetched after its reply: the engine stays this long after the last one."""
 GATED_BYTES = 64 * 2**10
 """Up to here a body is read before its request may be refused, so that the connection can be kept."""
+RENEW_S = 10.0
+"""Between two looks at the certificate's files."""
 PLAIN = "text/plain; charset=utf-8"
 PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -74,6 +80,7 @@ class Server:
         self._metrics = metrics
         self._duty = duty
         self._gauge = metrics.inflight.labels(settings.role)
+        self._background = Background()
         self._answered: dict[int, Value] = {}
         self._access = open_access_log(settings.config.access_log, role=settings.role, metrics=metrics)
         self._inflight = 0
@@ -107,6 +114,9 @@ class Server:
             keep_alive_s=timeouts.keep_alive,
             stall_s=min(timeouts.slow_reader, timeouts.idle),
         )
+        self._tls = ServerTls(settings.config.tls) if front and settings.config.tls is not None else None
+        self.health = Listener(self._serve_open, refused=self._refused, limits=wire)
+        """Health and metrics without TLS, where that is wanted beside it."""
         self.listener = Listener(self._serve, refused=self._refused, limits=wire, gate=self._gate)
 
     @property
@@ -119,13 +129,26 @@ class Server:
         """Tell whether this process is on its way out."""
         return self._drains.is_set()
 
-    def start(self) -> None:
-        """Begin to write access lines."""
-        self._access.start(asyncio.get_running_loop())
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return what the main port speaks TLS by; None where it does not."""
+        return self._tls.context if self._tls is not None else None
 
-    def close(self) -> None:
-        """Write what is left of them."""
+    def start(self) -> None:
+        """Begin to write access lines, and to look for a new certificate."""
+        self._access.start(asyncio.get_running_loop())
+        if self._tls is not None:
+            self._background.start(self._renewing(self._tls))
+
+    async def close(self) -> None:
+        """Write what is left of the access lines."""
+        await self._background.stop()
         self._access.close()
+
+    async def _renewing(self, tls: ServerTls) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            tls.reload()
 
     def begin_drain(self) -> None:
         """Be unready from now on; requests in flight go on, up to the drain time."""
@@ -169,6 +192,8 @@ class Server:
     def _handler(self, path: str, method: str) -> Handler:
         methods = self._routes.get(path)
         if methods is None:
+            if path.startswith("/v1/responses/"):
+                raise not_kept(path.removeprefix("/v1/responses/"))
             raise NotFoundError(f"unknown path {path[:128]!r}; this service has {', '.join(self._public())}")
         handler = methods.get("GET" if method == "HEAD" else method)
         if handler is None:
@@ -187,6 +212,13 @@ class Server:
             self._duty.admits(headers)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
+
+    async def _serve_open(self, exchange: Exchange) -> None:
+        """Serve the port that has nothing but health and metrics."""
+        if exchange.path in _OPEN:
+            await self._serve(exchange)
+        else:
+            answer(exchange, NotFoundError(f"unknown path {exchange.path[:128]!r}; this port has health and metrics"))
 
     async def _serve(self, exchange: Exchange) -> None:
         path = exchange.path

@@ -18,7 +18,9 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
     await duty.start()
     listener = server.listener
     try:
-        await listener.start(settings.host, settings.port, shared=settings.processes > 1)
+        await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls_context)
+        if settings.health_port:
+            await server.health.start(settings.health_host, settings.health_port, shared=settings.processes > 1)
         log.info("listening", extra={"role": settings.role, "host": settings.host, "port": settings.port})
         await stop.wait()
         server.begin_drain()
@@ -32,5 +34,6 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
         if server.inflight:
             await server.last_words()
         await listener.close()
+        await server.health.close()
         await duty.stop()
-        server.close()
+        await server.close()

@@ -83,6 +83,7 @@ class Standalone:
         """End background work and close connections."""
         await self._front.stop()
         await self._registry.stop()
+        await asyncio.gather(*(decoding.stop() for decoding in self._decodings.values()))
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         await self._engines.close()
         self._request_log.close()
@@ -110,6 +111,10 @@ class Standalone:
             if error.retryable:
                 raise LegFailedError("refused" if error.status == 503 else ENGINE_FAILED, error.message) from error
             raise
+
+    async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
+        """Return the status and body of an engine's answer to a small question; raise LegFailedError without one."""
+        return await self._workers[record.worker].engine.ask(path, payload)
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing

@@ -94,7 +94,7 @@ class Answering:
                 if 400 <= passing.status < 500 and passing.status not in (408, 429):
                     raise EngineAnsweredError(passing.status, refusal)
                 raise LegFailedError("engine-error", f"status {passing.status}")
-            if PLUGIN_HEADER in passing.headers:
+            if PLUGIN_HEADER.lower() in passing.headers:
                 self._accounts.streams_export = True
             passing.finish()
             self._engine.served()
@@ -109,7 +109,11 @@ class Answering:
 
     async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
         """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
-        slot = await self._queue.acquire(rnd.id, rnd.outlook.task)
+        standing = rnd.standing
+        slot = await self._queue.acquire(
+            rnd.id, rnd.outlook.task, ttft_slo=standing.ttft_slo, priority=standing.priority,
+            tenant=standing.tenant, lost=standing.lost, waited_s=standing.waited_s,
+        )  # fmt: skip
         if warm is not None:
             try:
                 await warm(slot)

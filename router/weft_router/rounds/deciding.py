@@ -3,11 +3,11 @@
 from time import monotonic
 
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
-from weft_core.slo import Slo
-from weft_router.config import RouterConfig, Settings
+from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.rounds.accounts import Accounts
 from weft_router.rounds.answering import Answering
+from weft_router.rounds.policies import Policies
 from weft_router.rounds.remote import RemotePrefill
 from weft_router.rounds.round import Round
 from weft_router.rounds.routing import Policy
@@ -42,8 +42,10 @@ class Deciding:
         self._sliced = config.routing.slices.mode == "auto" and adapter.can.slices
         self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
         self._rounds = Window(config.routing.stats_window_seconds)
-        self._policies = _policies(config, settings)
-        self._default = self._policies["default"]
+        self._policies = Policies(
+            config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced
+        )
+        self._default = self._policies.of(PLAIN_CLASS)
 
     @property
     def never_remote(self) -> bool:
@@ -52,7 +54,21 @@ class Deciding:
 
     def policy_of(self, class_: str) -> Policy:
         """Return the policy of a session class."""
-        return self._policies.get(class_, self._default)
+        return self._policies.of(class_)
+
+    def reload(self, config: RouterConfig) -> None:
+        """Take over another configuration's policies; rounds under way keep theirs."""
+        settings = self._settings
+        self._policies = Policies(
+            config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
+            before=self._policies,
+        )  # fmt: skip
+        self._default = self._policies.of(PLAIN_CLASS)
+
+    @property
+    def trusted(self) -> bool:
+        """Tell whether predictions were right lately."""
+        return self._policies.trusted
 
     def decide(self, rnd: Round) -> Decision:
         """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
@@ -78,7 +94,7 @@ class Deciding:
             priority=rnd.standing.priority,
             sliceable=self._sliced and rnd.inference.kind != "responses",
         )
-        decision = policy.route(task, decode=self.view(now), prefill=self._remote.views(), known=known)
+        decision = policy.route(task, decode=self.view(now), prefill=self._remote.views(task), known=known)
         rnd.record = self._ring.add(
             now, session=rnd.session, class_=rnd.class_, policy=policy.name, worker=self._worker.name, task=task,
             decision=decision, trace=rnd.trace,
@@ -90,6 +106,8 @@ class Deciding:
         """Learn how good a decision's prediction was: its round's first token came."""
         if rnd.record is not None:
             rnd.record.ttft = ttft_s
+        if rnd.decision is not None and not rnd.retried:
+            self.policy_of(rnd.class_).observe(rnd.decision, ttft_s)
 
     def view(self, now: float) -> DecodeWorkerView:
         """Return this worker; the KV in use stands for the tokens of the sequences that decode."""
@@ -109,19 +127,11 @@ class Deciding:
             context=used,
             gap_sums=[pace.over for pace in paces] if self._counts_gaps else [pace.seconds for pace in paces],
             gap_counts=[pace.gaps for pace in paces],
+            queue_tokens=queue.tokens,
+            queue_work=queue.work,
         )
 
     def _answer_tokens(self, rnd: Round) -> float:
         """Return how long the answer may be: the mean answer so far, at most what the client allows."""
         mean, most = self._accounts.answer_tokens, rnd.inference.max_tokens
         return mean if most is None or mean <= most else float(most)
-
-
-def _policies(config: RouterConfig, settings: Settings) -> dict[str, Policy]:
-    return {
-        name: Policy(
-            of.routing, profile=settings.profile, pools=settings.pools, salt=settings.worker,
-            slo=Slo(ttft_s=of.slo.ttft, itl_s=of.slo.itl),
-        )
-        for name, of in config.session_classes().items()
-    }  # fmt: skip

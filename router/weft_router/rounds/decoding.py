@@ -23,8 +23,10 @@ from weft_router.guard.salt import Salts
 from weft_router.rounds.accounts import Accounts
 from weft_router.rounds.answering import Answering
 from weft_router.rounds.deciding import Deciding
+from weft_router.rounds.hedging import race
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Sessions
@@ -71,6 +73,8 @@ class Decoding:
         itl = Window(config.routing.stats_window_seconds)
         self._itl = itl
         self.remote = RemotePrefill(settings, adapter=adapter, port=port, registry=registry, metrics=metrics)
+        self._releasing = Releasing(worker, adapter=adapter, port=port, peers=self.remote.peers, metrics=metrics)
+        self.remote.releasing = self._releasing
         self._request_log = request_log
         self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
         self.answering = Answering(
@@ -108,6 +112,7 @@ class Decoding:
             decision = Decision(remote=None, reason="degraded")
         else:
             decision = rnd.decision = self._deciding.decide(rnd)
+            self._refuse_late(rnd, decision)
         rnd.reason = decision.reason
         try:
             if decision.remote is not None and self._adapter.can.order == "together":
@@ -116,20 +121,36 @@ class Decoding:
             if decision.remote is None and not self._adapter.can.local:
                 raise not_ready("prefill worker")
             if decision.remote is not None:
-                prefilled = await self.remote.run(rnd, decision.remote)
+                prefilled = await self._prefill(rnd, decision.remote)
                 if prefilled is None:
                     rnd.reason = "prefill-failed"
+                    rnd.retried = True
             elif rnd.outlook.handle is not None:
                 self._metrics.kv_handles.labels("superseded").inc()
+                self._releasing.unused(rnd.outlook.handle)
             await self._answer(outlet, rnd, prefilled, chunked=decision.chunked)
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
         except LegFailedError as error:
             raise _lost(error) from error
         finally:
-            self._request_log.write(rnd)
+            self._request_log.write(rnd, worker=self._worker.name)
             job.facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
             self._metrics.decisions.labels(self._deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
+
+    def _refuse_late(self, rnd: Round, decision: Decision) -> None:
+        """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
+        retry_s = self._deciding.policy_of(rnd.class_).refuse(decision)
+        if retry_s is not None:
+            self._metrics.rejected.labels("predicted-ttft", rnd.class_).inc()
+            raise ApiError(
+                f"the first token would come too late for class {rnd.class_!r}; try again in {retry_s:.0f} s",
+                status=429, kind="rate_limit_error", code="predicted_ttft", retry_after_s=max(1, round(retry_s)),
+            )  # fmt: skip
+
+    async def stop(self) -> None:
+        """Give up what runs beside the rounds."""
+        await self._releasing.stop()
 
     def observe(self) -> None:
         """Bring what is counted up to date."""
@@ -151,12 +172,15 @@ class Decoding:
         outlook = self.sessions.begin(job.session, inference, transcript, self.accounts.ratio)
         if outlook.lost is not None:
             self._metrics.kv_handles.labels(outlook.lost).inc()
+            if outlook.spare is not None:
+                self._releasing.unused(outlook.spare)
         # Without prefill workers nobody would read what the engine keeps.
         export = self._config.engine.bidirectional and inference.transferable and not self._deciding.never_remote
         if job.keep_ids:
             inference.wants_ids = True
         want_ids = export or job.keep_ids or (bool(self._resumes) and resumable(inference).how in self._resumes)
         ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
+        ask.response_id = job.response_id
         pace = self._paces.of(job.session)
         of = self._classes.get(job.class_) or self._classes["default"]
         standing = Standing(
@@ -179,6 +203,15 @@ class Decoding:
             standing=standing,
         )
 
+    async def _prefill(self, rnd: Round, worker: str) -> Prefilled | None:
+        """Run a prefill elsewhere; one of the top class that may be late is raced on a second worker."""
+        decision = rnd.decision
+        if decision is not None and rnd.outlook.handle is None:
+            second = self._deciding.policy_of(rnd.class_).hedge(decision)
+            if second is not None and second != "local":
+                return await race(partial(self.remote.once, rnd), worker, second, metrics=self._metrics)
+        return await self.remote.run(rnd, worker)
+
     async def _both(self, outlet: Outlet, rnd: Round, worker: str) -> None:
         """Send both legs at once; once more with another prefill worker when the first is lost."""
         for _ in range(MOST_PAIRS):
@@ -199,20 +232,25 @@ class Decoding:
                 return
         raise not_ready("prefill worker")
 
+    def _orphaned(self, prefilled: Prefilled) -> None:
+        """Count a prefill whose KV the engine here is not known to have taken, and give it back."""
+        self._metrics.kv_handles.labels("orphaned").inc()
+        self._releasing.unread(prefilled.handed.params)
+
     async def _answer(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, chunked: bool) -> None:
         """Let the engine answer; KV it cannot fetch is computed here, once. A dead engine is the front's case."""
         if prefilled is not None:
             try:
                 await self.answering.run(outlet, rnd, prefilled)
             except LegFailedError as error:
-                self._metrics.kv_handles.labels("orphaned").inc()
+                self._orphaned(prefilled)
                 log.warning("decode_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
                 if error.reason in _NOT_LOCALLY:
                     raise
                 rnd.reason = "kv-load-failed"
             except (EngineAnsweredError, asyncio.CancelledError):
                 if rnd.first_at is None:
-                    self._metrics.kv_handles.labels("orphaned").inc()
+                    self._orphaned(prefilled)
                 raise
             else:
                 return
@@ -227,6 +265,8 @@ class Decoding:
 def _lost(error: LegFailedError) -> ApiError:
     if error.reason == SHUTTING_DOWN:
         return UnavailableError("this decode worker is shutting down", retryable=True)
+    if error.reason == "connect":
+        return UnavailableError("the engine of this decode worker cannot be reached", retryable=True)
     status = 504 if error.reason == "timeout" else 502
     return ApiError(
         f"the decode engine failed ({error.reason})",

@@ -24,6 +24,8 @@ class Job:
     """Whether its prefill must not go to prefill workers: degraded under pressure."""
     cap: int | None = None
     """Most tokens of the answer: bounded under pressure."""
+    response_id: str | None = None
+    """The id that a response of the Responses API gets."""
     keep_ids: bool = False
     """Whether a coordinator wants the token ids of the stream, to go on with it elsewhere should this worker die."""
     resumed: Reply | None = None

@@ -56,7 +56,13 @@ class Prefilling:
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
         arrived = monotonic()
-        slot = await worker.queue.acquire(request_id, task)
+        if not task.increment:  # nothing to compute: KV is given back, which makes room rather than takes it
+            answer = await self._call(path, payload, headers, request_id, fresh=False)
+            return Prefill(answer.status, answer.body, 0.0, monotonic() - arrived)
+        slot = await worker.queue.acquire(
+            request_id, task, ttft_slo=standing.ttft_slo, priority=standing.priority, tenant=standing.tenant,
+            lost=standing.lost, waited_s=standing.waited_s,
+        )  # fmt: skip
         try:
             answer = await self._call(path, payload, headers, request_id, fresh=task.history == 0)
         finally:
@@ -85,6 +91,8 @@ class Prefilling:
             elif fresh and error.reason not in _NOT_THE_ENGINE:
                 engine.failed()
             log.warning("prefill_engine_failed", extra={"request_id": request_id, "reason": error.reason})
+            if error.reason == "connect":
+                raise UnavailableError("the prefill engine cannot be reached", retryable=True) from error
             if late:
                 raise ApiError("the prefill engine did not answer in time", status=504, kind="server_error") from error
             raise ApiError(

@@ -14,8 +14,8 @@ from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.handles import KvHandle, Outcome, prefix_digest
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, EngineAnsweredError, LegFailedError
+from weft_router.rounds.dispatched import Dispatched, candidates
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.routing import Dispatched
 from weft_router.rounds.standing import Standing
 from weft_router.signals.metrics import Metrics
 from weft_router.state.registry import Registry
@@ -26,8 +26,13 @@ log = logging.getLogger(__name__)
 MAX_CALLS = 3
 """One worker, the same again without a handle it refused, one other worker: each call may cost a whole prefill."""
 PREFILL_LOST = "prefill lost"
-_LOCALLY = frozenset({"engine-error", "no-kv", "reply-too-large", "timeout"})
-"""An engine that lives failed on this request: another one would more likely fail, too, than serve it."""
+_NOBODY: list[WorkerRecord] = []
+_NOT_BEGUN = frozenset({"connect", "refused"})
+"""Nothing was done there: another worker takes its place whatever the service wants done about lost prefills."""
+_SPENT = frozenset({"timeout", "reply-too-large"})
+"""The time is gone, or it would be the same elsewhere."""
+_GONE = frozenset({"connect", "disconnected", "cut-short", WORKER_LOST})
+"""Failures of the way to a worker, not of its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,16 @@ class PrefillPort(Protocol):
         """Run one prefill; raise LegFailedError when no answer came."""
 
 
+class Releases(Protocol):
+    """Who gives KV back that nobody will read."""
+
+    def unread(self, params: Json | None) -> None:
+        """Give back a prefill's KV that the decode engine here will not read."""
+
+    def unused(self, handle: KvHandle) -> None:
+        """Give back KV of the decode engine here that no prefill engine will read."""
+
+
 class RemotePrefill:
     """Calls from one decode sidecar to the prefill sidecars."""
 
@@ -56,7 +71,12 @@ class RemotePrefill:
     ) -> None:
         self._revision = settings.revision
         self._name = settings.worker
+        self._prefill: list[WorkerRecord] = _NOBODY
+        self._decode: list[WorkerRecord] = _NOBODY
+        self._peers: list[WorkerRecord] = []
         self._symmetric = settings.config.routing.symmetric
+        self._on_failure = settings.config.routing.on_prefill_failure
+        self.releasing: Releases | None = None
         self._profile_of = settings.profile_of
         self._adapter = adapter
         self._port = port
@@ -69,15 +89,20 @@ class RemotePrefill:
 
         In a symmetric service these are the other decode workers, too.
         """
-        found = self._registry.ready("prefill")
-        if self._symmetric:
-            found = found + [r for r in self._registry.ready("decode") if r.worker != self._name]
-        revision = self._revision
-        return [record for record in found if record.revision == revision and self._known(record)]
+        prefill = self._registry.ready("prefill")
+        decode = self._registry.ready("decode") if self._symmetric else _NOBODY
+        if prefill is not self._prefill or decode is not self._decode:  # as long as nothing changed, the same lists
+            self._prefill, self._decode = prefill, decode
+            found = prefill + [record for record in decode if record.worker != self._name]
+            self._peers = [r for r in found if r.revision == self._revision and self._known(r)]
+        return self._peers
 
-    def views(self) -> Sequence[PrefillWorkerView]:
-        """Return them as policies see them."""
-        return [self.dispatched.view(record) for record in self.peers()]
+    def views(self, task: PrefillTask) -> Sequence[PrefillWorkerView]:
+        """Return those that could hold a task's KV, as policies see them."""
+        peers = self.peers()
+        if self._symmetric:
+            peers = candidates(peers, tokens=task.history + task.increment)
+        return self.dispatched.views(peers)
 
     def _known(self, record: WorkerRecord) -> bool:
         """Tell whether the profile of the worker's pool knows its degree, without which nothing can be predicted."""
@@ -88,14 +113,17 @@ class RemotePrefill:
 
         A handle that is refused or lost is not tried again. Prefilling without it elsewhere pays only while the
         history is shorter than the increment: otherwise the decode worker, which still caches it, is the better place.
+        A prefill that is lost is done as the service says: here, by another prefill worker and then here, or not.
 
         Raises:
+            ApiError: a prefill was lost, and the service wants its round to fail then.
             EngineAnsweredError: the engine found the request itself wrong.
             LegFailedError: this process ends.
         """
         handle = rnd.outlook.handle
         tried: set[str] = set()
         target: str | None = worker
+        failure: LegFailedError | None = None
         for _ in range(MAX_CALLS):
             record = self._registry.get(target) if target is not None else None
             if record is None or record.revision != self._revision:
@@ -107,7 +135,7 @@ class RemotePrefill:
                 found = await self._attempt(rnd, record, handle)
             except (EngineAnsweredError, asyncio.CancelledError):
                 if handle is not None:
-                    self._metrics.kv_handles.labels("lost").inc()
+                    self._drop(handle, "called-off")
                 raise
             except LegFailedError as error:
                 self._metrics.prefill_failures.labels(error.reason).inc()
@@ -115,33 +143,72 @@ class RemotePrefill:
                     "prefill_failed",
                     extra={"request_id": rnd.id, "worker": record.worker, "reason": error.reason},
                 )
-                if error.reason in ("connect", "disconnected", "cut-short", WORKER_LOST):
+                if error.reason in _GONE:
                     self._registry.report_failure(record.worker)
-                if handle is not None:
-                    answered = error.reason in ("engine-error", "ids-differ")
-                    outcome: Outcome = (
-                        "ids_differ" if error.reason == "ids-differ" else "refused" if answered else "lost"
-                    )
-                    self._metrics.kv_handles.labels(outcome).inc()
-                    handle = None
-                    if error.reason != SHUTTING_DOWN:
-                        if rnd.outlook.task.history >= rnd.outlook.task.increment:
-                            return None
-                        if answered:
-                            continue
                 if error.reason == SHUTTING_DOWN:
+                    if handle is not None:
+                        self._metrics.kv_handles.labels("lost").inc()
                     raise
-                if error.reason in _LOCALLY:
+                begun = error.reason not in _NOT_BEGUN
+                unread = error.reason in ("engine-error", "ids-differ")
+                if handle is not None and begun:
+                    self._drop(handle, error.reason)
+                    handle = None
+                    if rnd.outlook.task.history >= rnd.outlook.task.increment and (
+                        unread or self._on_failure != "error"
+                    ):
+                        return None
+                    if unread:
+                        continue
+                if begun and self._ends(error):
                     return None
                 tried.add(record.worker)
                 target = self.other(tried)
+                failure = error
                 continue
             if handle is not None:
                 self._metrics.kv_handles.labels("used").inc()
             return found
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
+            self._give_back(handle)
+        if self._on_failure == "error" and failure is not None:
+            raise _lost(failure)
         return None
+
+    def _ends(self, error: LegFailedError) -> bool:
+        """Tell whether a lost prefill is done here, by what the service wants."""
+        if self._on_failure == "error":
+            raise _lost(error) from error
+        return self._on_failure == "local" or error.reason in _SPENT
+
+    def _drop(self, handle: KvHandle, reason: str) -> None:
+        """Count a handle that was sent and not read, and give back what it points at."""
+        outcome: Outcome = "lost"
+        if reason in ("engine-error", "ids-differ"):
+            outcome = "ids_differ" if reason == "ids-differ" else "refused"
+        self._metrics.kv_handles.labels(outcome).inc()
+        if reason != "ids-differ":
+            self._give_back(handle)
+
+    def _give_back(self, handle: KvHandle) -> None:
+        if self.releasing is not None:
+            self.releasing.unused(handle)
+
+    async def once(self, rnd: Round, worker: str) -> Prefilled | None:
+        """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
+        record = self._registry.get(worker)
+        if record is None:
+            return None
+        try:
+            return await self._attempt(rnd, record, None)
+        except LegFailedError as error:
+            self._metrics.prefill_failures.labels(error.reason).inc()
+            if error.reason in _GONE:
+                self._registry.report_failure(record.worker)
+            if error.reason == SHUTTING_DOWN:
+                raise
+            return None
 
     async def beside(self, rnd: Round, record: WorkerRecord) -> None:
         """Run the prefill leg of a round whose decode leg is sent at the same time.
@@ -158,7 +225,7 @@ class RemotePrefill:
         except LegFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise
-            if error.reason in ("connect", "disconnected", "cut-short", WORKER_LOST):
+            if error.reason in _GONE:
                 self._registry.report_failure(record.worker)
             raise LegFailedError(PREFILL_LOST, error.reason) from error
         finally:
@@ -191,7 +258,7 @@ class RemotePrefill:
         if answer.status != 200:
             if answer.from_engine and 400 <= answer.status < 500 and answer.status not in (408, 429):
                 raise EngineAnsweredError(answer.status, answer.body)
-            raise LegFailedError("engine-error" if answer.from_engine else "refused", f"status {answer.status}")
+            raise LegFailedError(_why(answer), f"status {answer.status}")
         return self._read(rnd, record, answer.body, handle)
 
     def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> Prefilled:
@@ -201,6 +268,8 @@ class RemotePrefill:
             ids = reply.prompt_ids
             if ids is None or prefix_digest(ids, handle.tokens) != handle.digest:
                 self._metrics.kv_handles.labels("orphaned").inc()
+                if self.releasing is not None:
+                    self.releasing.unread(handed.params)
                 raise LegFailedError("ids-differ")
         cached = handed.params.get("remote_prefill_cached_tokens") if handed.params else None
         return Prefilled(
@@ -210,6 +279,22 @@ class RemotePrefill:
             cached_tokens=cached if isinstance(cached, int) else reply.cached_tokens,
             read_tokens=handle.tokens if handle is not None else 0,
         )
+
+
+def _why(answer: PrefillAnswer) -> str:
+    if answer.from_engine:
+        return "engine-error"
+    return {503: "refused", 504: "timeout"}.get(answer.status, "engine-lost")
+
+
+def _lost(error: LegFailedError) -> ApiError:
+    return ApiError(
+        f"the prefill of this request was lost ({error.reason}); try again",
+        status=504 if error.reason == "timeout" else 503 if error.reason in _NOT_BEGUN else 502,
+        kind="server_error",
+        code="prefill_failed",
+        retry_after_s=1,
+    )
 
 
 def engine_error(answered: EngineAnsweredError) -> ApiError:

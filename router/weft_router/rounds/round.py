@@ -31,6 +31,8 @@ class Round:
     standing: Standing = ANYBODY
     decision: Decision | None = None
     record: Record | None = None
+    retried: bool = False
+    """Whether it went another way than decided: its TTFT says nothing of the prediction."""
     pace: Pace = field(default_factory=Pace)
     route: str = "local"
     reason: str = ""

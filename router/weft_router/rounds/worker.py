@@ -5,7 +5,8 @@ from collections.abc import Callable
 from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.engines.watch import Engine
-from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule
+from weft_router.rounds.policies import queue_rule
+from weft_router.rounds.prefill_queue import PrefillQueue
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store, WorkerRecord
@@ -35,7 +36,7 @@ class Worker:
             degree=settings.degree,
             concurrency=routing.prefill_concurrency,
             limit=routing.prefill_queue_limit,
-            rule=QueueRule(routing.order, window=routing.window, cap=routing.ageing_cap),
+            rule=queue_rule(settings.config),
             ttft_slo=settings.config.slo.ttft,
         )
 

@@ -48,6 +48,7 @@ class Registry:
         self._clock = clock
         self._workers: dict[str, _Tracked] = {}
         self._background = Background()
+        self._ready: dict[Role, list[WorkerRecord]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.store_up = False
         self.store_seen = False
@@ -91,8 +92,13 @@ class Registry:
         self._probe_the_silent()
 
     def ready(self, role: Role) -> list[WorkerRecord]:
-        """Return the workers of a role that may be given work now."""
-        return [t.record for t in self._workers.values() if t.record.role == role and _eligible(t)]
+        """Return the workers of a role that may be given work now: the same list as long as nothing changed."""
+        found = self._ready.get(role)
+        if found is None:
+            found = self._ready[role] = [
+                t.record for t in self._workers.values() if t.record.role == role and _eligible(t)
+            ]
+        return found
 
     def known(self, role: Role) -> list[WorkerRecord]:
         """Return every worker of a role, whatever its condition."""
@@ -108,6 +114,7 @@ class Registry:
         tracked = self._workers.get(worker)
         if tracked is not None and not tracked.excluded:
             tracked.excluded = True
+            self._ready.clear()
             log.warning("worker_suspected", extra={"worker": worker})
             self._probe_the_silent()
 
@@ -130,6 +137,7 @@ class Registry:
                 tracked.beat_at = now
         for name, tracked in self._workers.items():
             tracked.listed = name in listed
+        self._ready.clear()
 
     def _take_epoch(self, epoch: str) -> None:
         if epoch == self.epoch:
@@ -160,6 +168,7 @@ class Registry:
             health = await self._probe(tracked.record.url)
         finally:
             tracked.probing = False
+        self._ready.clear()
         if tracked.record.incarnation != asked:
             return  # it restarted meanwhile: the answer is about the one before
         if health != "dead":

@@ -1,0 +1,29 @@
+"""Race a prefill of the top class on two workers; the prompt of the one that is behind is cancelled at its engine."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from weft_router.rounds.round import Prefilled
+from weft_router.signals.metrics import Metrics
+
+Start = Callable[[str], Awaitable[Prefilled | None]]
+
+
+async def race(start: Start, first: str, second: str, *, metrics: Metrics) -> Prefilled | None:
+    """Return what came first from either worker, None when neither gave anything; the other one is given up."""
+    legs = {worker: asyncio.ensure_future(start(worker)) for worker in (first, second)}
+    pending = set(legs.values())
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for leg in done:
+                found = leg.result()
+                if found is not None:
+                    metrics.hedges.labels("first" if leg is legs[first] else "second").inc()
+                    return found
+        metrics.hedges.labels("neither").inc()
+        return None
+    finally:
+        for leg in legs.values():
+            leg.cancel()
+        await asyncio.gather(*legs.values(), return_exceptions=True)
