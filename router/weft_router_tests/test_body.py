@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_router.api import body as body_module
 from weft_router.api.body import MAX_DEPTH, parse, sanitise
 from weft_router.errors import InvalidRequestError
 
@@ -99,3 +100,21 @@ def test_depth_is_bounded_where_it_can_still_be_written() -> None:
     assert orjson.loads(orjson.dumps(parse(orjson.dumps({"a": deep})))) == {"a": deep}
     with pytest.raises(InvalidRequestError, match="nested"):
         parse(orjson.dumps({"a": [deep]}))
+
+
+def test_what_is_passed_over_is_neither_owned_nor_a_container() -> None:
+    for key in body_module._SAFE:
+        assert sanitise({key: {"kv_transfer_params": 1}}) == []
+        assert not body_module._router_owned(key)
+        assert body_module._plain(key) not in body_module._CONTAINERS
+
+
+@pytest.mark.parametrize("padding", [0, 20_000])
+def test_depth_is_found_in_short_and_long_bodies_and_brackets_in_texts_do_not_count(padding: int) -> None:
+    fine = {"text": "[" * 100 + "x" * padding, "a": [[{}] for _ in range(100)]}
+    assert parse(orjson.dumps(fine)) == fine
+    deep: Any = {}
+    for _ in range(MAX_DEPTH):
+        deep = {"a": deep}
+    with pytest.raises(InvalidRequestError, match="nested"):
+        parse(orjson.dumps({"pad": "x" * padding, **deep}))

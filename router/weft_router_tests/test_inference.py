@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from weft_router.api.inference import Inference, check
@@ -55,6 +56,17 @@ def text(**fields: Any) -> Inference:
         ({"top_p": True}, "top_p"),
         ({"stop": 5}, "stop"),
         ({"stop": ["a"] * 65}, "stop"),
+        ({"stop": "a" * 4097}, "stop"),
+        ({"stop": ["a", 1]}, "stop"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+        ({"bad_words": ["a"] * 1025}, "bad_words"),
+        ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
+        ({"allowed_token_ids": [1] * 1025}, "allowed_token_ids"),
+        ({"repetition_penalty": "x"}, "repetition_penalty"),
+        ({"min_tokens": 801}, "min_tokens"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"best_of": "2"}, "best_of"),
         ({"logprobs": 3}, "logprobs"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"prompt_logprobs": 99}, "prompt_logprobs"),
@@ -79,6 +91,41 @@ def test_wrong_prompts_are_named(prompt: object) -> None:
     with pytest.raises(ApiError) as refusal:
         text(prompt=prompt)
     assert (refusal.value.status, refusal.value.param) == (400, "prompt")
+
+
+def test_least_tokens_alone_must_fit_the_context_too() -> None:
+    limits = LimitsConfig.model_validate({"maxOutputTokens": 5000})
+    body: dict[str, object] = {"model": "m", "messages": [USER], "min_tokens": 1001}
+    with pytest.raises(ApiError) as refusal:
+        check("/v1/chat/completions", body, model=MODEL, limits=limits)
+    assert refusal.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 900}, {"max_completion_tokens": 900}])
+def test_an_answer_longer_than_the_context_is_refused(fields: dict[str, Any]) -> None:
+    limits = LimitsConfig.model_validate({"maxOutputTokens": 5000})
+    small = ModelConfig.model_validate({"name": "m", "maxModelLen": 800})
+    with pytest.raises(ApiError) as refusal:
+        check("/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, model=small, limits=limits)
+    assert (refusal.value.param, refusal.value.code) == (next(iter(fields)), "context_length_exceeded")
+
+
+def test_media_parts_pass_and_only_text_is_counted() -> None:
+    parts = [{"type": "text", "text": "abc"}, {"type": "image_url", "image_url": {"url": "data:" + "x" * 20_000}}]
+    found = chat(messages=[{"role": "user", "content": parts}])
+    assert found.chars == 3
+    assert found.body["messages"] == [{"role": "user", "content": parts}]
+
+
+def test_a_legs_body_is_the_clients_with_other_leg_fields() -> None:
+    given = chat(max_tokens=5, stream=True, seed=1, n=2)
+    assert orjson.loads(given.whole()) == given.body
+    leg = orjson.loads(given.encoded({"max_tokens": 1}))
+    assert leg == {"model": "m", "messages": [USER], "seed": 1, "max_tokens": 1}
+    assert orjson.loads(given.encoded({})) == {"model": "m", "messages": [USER], "seed": 1}
+    own = given.own()
+    own["max_tokens"] = 99
+    assert given.own() == {"max_tokens": 5, "stream": True, "n": 2}
 
 
 def test_an_unknown_model_is_404_and_a_long_name_is_cut() -> None:
