@@ -140,6 +140,10 @@ push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=re
 bench: $(STAMP) ## Measure what the router adds to a direct call of the engine
 	@$(PY) bench/router_overhead.py
 
+.PHONY: bench-router
+bench-router: $(STAMP) ## Hold the router against its peers on one core and write bench/router/RESULTS.md (BENCH_ARGS=--quick)
+	@$(PY) -m bench.router $(BENCH_ARGS)
+
 .PHONY: bench-planner
 bench-planner: $(STAMP) ## Measure the planner: simulator, plans, integer program, cold start, memory, decisions
 	@$(PY) -m bench.planner $(BENCH_ARGS)

@@ -17,7 +17,7 @@ class Load:
     """What to send; times in seconds, ``prompt`` in characters of each user message."""
 
     connections: int = 64
-    rounds: int = 4
+    rounds: int = 1
     tokens: int = 16
     prompt: int = 400
     warm_s: float = 1.0

@@ -28,11 +28,12 @@ class Extent:
 
     @property
     def requests(self) -> Load:
+        """Return the plain load: requests of one round in a closed loop."""
         return Load(seconds=self.seconds, warm_s=self.warm_s)
 
 
 def requests(router: Running, extent: Extent) -> dict[str, float]:
-    """Measure growing sessions in a closed loop, with and without a header that names them."""
+    """Measure requests of one round, each of a new session: with a header that names it, and without."""
     router.engines.reset()
     named = _send(router, extent.requests)
     both = _both_legs(router.engines)
@@ -47,15 +48,16 @@ def requests(router: Running, extent: Extent) -> dict[str, float]:
     }
 
 
-def short(router: Running, extent: Extent) -> dict[str, float]:
-    """Measure requests of one short round: what is left when there is hardly a body to read and write."""
-    found = _send(router, replace(extent.requests, prompt=40, tokens=1, rounds=1))
-    return {"short_core": found.requests / found.cpu_s, "short_us": _each(found)}
+def sessions(router: Running, extent: Extent) -> dict[str, float]:
+    """Measure growing sessions of four rounds, and how many of them took both legs."""
+    router.engines.reset()
+    found = _send(router, replace(extent.requests, rounds=4))
+    return {"sessions_core": found.requests / found.cpu_s, "sessions_both": _both_legs(router.engines)}
 
 
 def long_prompts(router: Running, extent: Extent) -> dict[str, float]:
     """Measure requests of one round with a prompt of 65 KB."""
-    found = _send(router, replace(extent.requests, prompt=65_000, rounds=1, connections=32))
+    found = _send(router, replace(extent.requests, prompt=65_000, connections=32))
     return {"long_core": found.requests / found.cpu_s, "long_us": _each(found)}
 
 
@@ -79,13 +81,13 @@ def latency(router: Running, extent: Extent) -> dict[str, float]:
 
 def eager_streams(router: Running, extent: Extent) -> dict[str, float]:
     """Measure streams whose events come as fast as they are read."""
-    found = _send(router, replace(extent.requests, stream=True, tokens=1000, rounds=1))
+    found = _send(router, replace(extent.requests, stream=True, tokens=1000))
     return {"events_core": found.events / found.cpu_s}
 
 
 def paced_streams(router: Running, extent: Extent) -> dict[str, float]:
     """Measure streams of 50 events a second each."""
-    paced = replace(extent.requests, stream=True, tokens=2000, rounds=1, connections=PACED_STREAMS, hold=True)
+    paced = replace(extent.requests, stream=True, tokens=2000, connections=PACED_STREAMS, hold=True)
     found = _send(router, paced, gap_s=GAP_S)
     return {"event_us": found.cpu_s / found.events * 1e6}
 
@@ -109,14 +111,14 @@ def _hold(router: Running, streams: int, extent: Extent) -> Outcome:
             f"{streams} streams need {streams * FILES_PER_STREAM + 500} open files, {allowed} are allowed here"
         )
     seconds = min(extent.seconds, 2)
-    held = Load(connections=streams, rounds=1, tokens=40, warm_s=0, seconds=seconds, stream=True, hold=True)
+    held = Load(connections=streams, tokens=40, warm_s=0, seconds=seconds, stream=True, hold=True)
     return _send(router, held, gap_s=1.0)
 
 
 MEASURES: dict[str, Callable[[Running, Extent], dict[str, float]]] = {
     "memory": memory,
     "requests": requests,
-    "short": short,
+    "sessions": sessions,
     "long": long_prompts,
     "latency": latency,
     "events": eager_streams,
@@ -147,8 +149,8 @@ def _decisions(port: int) -> tuple[float, float]:
 
 def sample(page: str, name: str) -> float:
     """Return the sum of a metric's samples over all its labels."""
-    lines = [line.rsplit(" ", 1) for line in page.splitlines() if line.startswith((name + " ", name + "{"))]
-    return sum(float(value.split()[0]) for _, value in lines)
+    found = [line[len(name) :] for line in page.splitlines() if line.startswith((name + " ", name + "{"))]
+    return sum(float(rest.rpartition("} ")[2].split()[0]) for rest in (one.split(" # ")[0] for one in found))
 
 
 def cost(port: int, pids: list[int], extent: Extent, *, cores: Cores, key: str | None) -> float:

@@ -21,10 +21,11 @@ or cut short would void the row. "Per core and second" divides by the processor 
 """
 LOADS = """## What was sent
 
-* Requests: 64 connections in a closed loop, sessions of four growing rounds (400 characters and 16 tokens each), the
-  session named by a header. Without it a router that keeps sessions has to recognise them by their messages.
-* Short rounds: 64 connections, 40 characters and one token each, no session goes on. 65 KB prompts: 32 connections,
-  one round each.
+* Requests: 64 connections in a closed loop, 400 characters and 16 tokens each, every one of a new session that a header
+  names. Without the header, a router that keeps sessions has to recognise them by their messages. 65 KB prompts: 32
+  connections.
+* Growing sessions: the same in four rounds, each with all that was said before. Weft runs later rounds where the
+  history is, in one leg, unless its engines hand KV back from decode to prefill; the peers always take both.
 * Added latency: 200 requests per second at random times, against the same client that calls the prefill and the decode
   engine itself, one after the other, from the other core. Direct: {direct}.
 * Eager streams: 64 at once, 1,000 events each, eight events a write. Paced streams: 200 with 50 events a second each.
@@ -124,7 +125,7 @@ def keys_of(measures: Sequence[str]) -> list[str]:
 GIVES: dict[str, tuple[str, ...]] = {
     "memory": ("rss_mb",),
     "requests": ("requests_core", "requests", "request_us", "unnamed_us", "both_legs"),
-    "short": ("short_core", "short_us"),
+    "sessions": ("sessions_core", "sessions_both"),
     "long": ("long_core", "long_us"),
     "latency": ("added_p50_ms", "added_p99_ms"),
     "events": ("events_core",),

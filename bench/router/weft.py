@@ -18,6 +18,8 @@ MODEL = "bench/model"
 PREFILL_DEGREE, DECODE_DEGREE = 1, 2
 CONCURRENCY = 64
 """Prefills at once on one engine: the peers do not bound them, so that the bound must not be what is measured."""
+WAITING = 20_000
+"""Requests without a first byte: 5,000 streams may begin at once, and the peers do not bound them either."""
 
 PROFILE = {
     "model": MODEL,
@@ -70,7 +72,8 @@ def written(folder: Path) -> Files:
         "model": {"name": MODEL, "maxModelLen": 1_000_000},
         "engine": {"type": "vllm", "bidirectional": False},
         "slo": {"ttft": 5.0, "itl": 0.05},
-        "routing": {"policy": "weft", "prefillConcurrency": CONCURRENCY, "prefillQueueLimit": 20_000},
+        "routing": {"policy": "weft", "prefillConcurrency": CONCURRENCY, "prefillQueueLimit": WAITING},
+        "qos": {"maxWaiting": WAITING},
         "profile": PROFILE,
         "planRevision": "bench",
     }
