@@ -243,16 +243,16 @@ async def test_expired_leases_and_rounds_are_refused() -> None:
 
 
 async def test_a_waiting_decode_engine_keeps_the_lease_alive() -> None:
-    p_config = config(engine_id="p", role="prefill", lease_seconds=0.3, time_scale=0.1)
-    d_config = config(engine_id="d", role="decode", lease_seconds=0.3, kv_capacity=128, max_model_len=128)
+    p_config = config(engine_id="p", role="prefill", lease_seconds=0.6, time_scale=0.1)
+    d_config = config(engine_id="d", role="decode", lease_seconds=0.6, kv_capacity=128, max_model_len=128)
     async with engines(p_config, d_config) as (p, d):
         blocker = await d.open_stream(ask(60, seed=5), max_tokens=60, ignore_eos=True)
         messages = ask(70)
         leg = await prefill(p, messages)
-        await d.faults(slow=15)
+        await d.faults(slow=40)
         reading = asyncio.create_task(d.chat(messages, max_tokens=2, kv_transfer_params=leg.handle))
         began = asyncio.get_running_loop().time()
-        await until(lambda: asyncio.get_running_loop().time() > began + 0.6)
+        await until(lambda: asyncio.get_running_loop().time() > began + 1.2)
         assert len(p.engine.pins) == 1
         await d.faults()
         assert b"[DONE]" in await blocker.read()

@@ -62,7 +62,7 @@ def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) ->
     if unknown:
         raise violation(engine, "unknown_field", f"disaggregated_params.{unknown[0]}: extra inputs are not permitted")
     kind = params.get("request_type")
-    if kind not in _ROLE:
+    if not isinstance(kind, str) or kind not in _ROLE:
         raise violation(
             engine, "wrong_type", "disaggregated_params.request_type: context_only or generation_only is needed"
         )
