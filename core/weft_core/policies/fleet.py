@@ -74,13 +74,13 @@ class Engine:
 class Kind:
     """Workers of one degree and pool, as seen from one decode worker."""
 
-    __slots__ = ("back", "engine", "per_token", "read")
+    __slots__ = ("back", "engine", "rate", "read")
 
-    def __init__(self, engine: Engine, read: TransferCost, back: TransferCost, per_token: int) -> None:
+    def __init__(self, engine: Engine, read: TransferCost, back: TransferCost, bytes_per_token: int) -> None:
         self.engine = engine
         self.read = read
         self.back = back
-        self.per_token = per_token
+        self.rate = bytes_per_token / back.per_token if back.per_token != 0 else math.inf
 
 
 class Fleet:
@@ -127,24 +127,21 @@ class Fleet:
         workers = len(views)
         figures = [self._task_figures(kind, history, increment) for kind in self._kinds]
         if len(figures) == 1:
-            own, read, back, rate = figures[0]
+            own, read, back = figures[0]
             if workers == 1:
                 rows[REMOTE_PREFILL_S] = own
                 rows[REMOTE_READ_S] = read
                 rows[REMOTE_BACK_S] = back
-                rows[REMOTE_RATE] = rate
             else:
                 rows[REMOTE_PREFILL_S::REMOTE_SIZE] = [own] * workers
                 rows[REMOTE_READ_S::REMOTE_SIZE] = [read] * workers
                 rows[REMOTE_BACK_S::REMOTE_SIZE] = [back] * workers
-                rows[REMOTE_RATE::REMOTE_SIZE] = [rate] * workers
         elif figures:
-            owns, reads, backs, rates = zip(*figures, strict=True)
+            owns, reads, backs = zip(*figures, strict=True)
             of = self._of
             rows[REMOTE_PREFILL_S::REMOTE_SIZE] = [owns[k] for k in of]
             rows[REMOTE_READ_S::REMOTE_SIZE] = [reads[k] for k in of]
             rows[REMOTE_BACK_S::REMOTE_SIZE] = [backs[k] for k in of]
-            rows[REMOTE_RATE::REMOTE_SIZE] = [rates[k] for k in of]
         if self._helpers:
             self._write_helpers(task, sliced=sliced)
         if cached is not None:
@@ -153,16 +150,16 @@ class Fleet:
                 rows[at + REMOTE_IDLE_S] = now - view.used_at
         return rows
 
-    def _task_figures(self, kind: Kind, history: int, increment: int) -> tuple[float, float, float, float]:
-        """Return T_pre of the task there, T_kv of its history there and of its increment back, and the link's rate."""
+    def _task_figures(self, kind: Kind, history: int, increment: int) -> tuple[float, float, float]:
+        """Return T_pre of the task there, T_kv of its history there and of its increment back."""
         pieces = kind.engine.pieces
         own = math.nan if pieces is None else prefill_seconds(pieces, history, increment)
         read, back = kind.read, kind.back
-        seconds = back.alpha + back.per_token * increment if increment > 0 else 0.0
-        there = read.alpha + read.per_token * history if history > 0 else 0.0
-        if seconds != seconds or there != there:
-            return own, math.nan, math.nan, math.nan
-        return own, there, seconds, kind.per_token * increment / seconds if seconds > 0 else math.inf
+        return (
+            own,
+            read.alpha + read.per_token * history if history > 0 else 0.0,
+            back.alpha + back.per_token * increment if increment > 0 else 0.0,
+        )
 
     def _take(self, views: tuple[PrefillWorkerView, ...]) -> None:
         """Write the rows of those views that are not those of the last time."""
@@ -198,6 +195,7 @@ class Fleet:
         self._of = [places.setdefault(key, len(places)) for key in self._keys]
         self._kinds = [self._kind(pool, degree) for pool, degree in places]
         self._helpers = [i for i, view in enumerate(self._views) if view.decodes]
+        self.rows[REMOTE_RATE::REMOTE_SIZE] = [self._kinds[k].rate for k in self._of]
 
     def _write_helpers(self, task: PrefillTask, *, sliced: bool) -> None:
         """Write what workers that decode, too, would take: in slices beside their batch where slices are run."""
@@ -239,4 +237,4 @@ class Fleet:
                 )
         except CostProfileError:
             read = back = UNKNOWN
-        return Kind(Engine(profile, degree, self._slicing), read, back, home.kv_bytes_per_token)
+        return Kind(Engine(profile, degree, self._slicing), read, back, profile.kv_bytes_per_token)

@@ -183,7 +183,7 @@ class Routing:
         queue = chunked = math.inf
         weighs = all_of_it or (self._weighs_whole and not sliced)
         if self._reads_step or weighs:
-            step = step_seconds(engine.steps, batch, context) if engine.steps else math.nan
+            step = step_seconds(engine.steps, max(1.0, float(batch)), context) if engine.steps else math.nan
         if self._reads_whole or weighs:
             whole = engine.whole(history, increment)
         if sliced:
