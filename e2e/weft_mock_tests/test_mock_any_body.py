@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_mock.config import Protocol, Role
+from weft_mock.config import Protocol
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
-from weft_mock.kv_params import KvProtocolError
+from weft_mock.kv_params import KvProtocolError, Role
 from weft_mock.prompts import Api
 from weft_mock.protocols.legs import Leg
 from weft_mock.protocols.reading import read_leg
@@ -136,21 +136,19 @@ def read(
 @pytest.mark.component
 @pytest.mark.parametrize("protocol", list(ROLES))
 async def test_hostile_bodies_leave_an_engine_as_it_was(protocol: Protocol) -> None:
-    bodies: list[object] = [
-        {**PLAIN, **extra, "max_tokens": 1}
-        for extra in (
-            {"kv_transfer_params": 5},
-            {"kv_transfer_params": [[]]},
-            {"disaggregated_params": {"request_type": []}},
-            {"disaggregated_params": {"request_type": "generation_only", "ctx_request_id": {}}},
-            {"bootstrap_room": {}, "bootstrap_host": [], "bootstrap_port": {}},
-            {"messages": [{"role": []}], "prompt": {}},
-            {"messages": [{"role": "user", "content": {"a": 1}}], "prompt": [[]]},
-            {"stop": {}, "tools": 5},
-            {"stop_token_ids": {"a": 1}},
-            {"max_tokens": 2**70},
-        )
+    extras: list[dict[str, object]] = [
+        {"kv_transfer_params": 5},
+        {"kv_transfer_params": [[]]},
+        {"disaggregated_params": {"request_type": []}},
+        {"disaggregated_params": {"request_type": "generation_only", "ctx_request_id": {}}},
+        {"bootstrap_room": {}, "bootstrap_host": [], "bootstrap_port": {}},
+        {"messages": [{"role": []}], "prompt": {}},
+        {"messages": [{"role": "user", "content": {"a": 1}}], "prompt": [[]]},
+        {"stop": {}, "tools": 5},
+        {"stop_token_ids": {"a": 1}},
+        {"max_tokens": 2**70},
     ]
+    bodies: list[object] = [{**PLAIN, "max_tokens": 1, **extra} for extra in extras]
     bodies += [b"", b"\xff\xfe", b"[" * 5000, b'{"messages":' + b'{"a":' * 3000]
     async with engines(config(protocol=protocol, bidirectional=protocol == "vllm", time_scale=0.1)) as (client,):
         for path in ("/v1/chat/completions", "/v1/completions"):
