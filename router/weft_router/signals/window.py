@@ -1,5 +1,6 @@
 """Keep the mean of what happened within the last seconds (AMPD's windowed TTFT and ITL, 10 s by default)."""
 
+import math
 from collections import deque
 
 BUCKETS = 20
@@ -7,34 +8,52 @@ BUCKETS = 20
 
 
 class Window:
-    """A sliding mean over buckets; the clock is the caller's."""
+    """A sliding mean over buckets; the clock is the caller's. Each call but those at a step takes constant time."""
+
+    __slots__ = ("_buckets", "_count", "_newest", "_seconds", "_stale_at", "_total", "_width")
 
     def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._width = seconds / BUCKETS
         self._buckets: deque[list[float]] = deque()
+        self._newest: list[float] = [-math.inf, 0.0, 0.0]
+        self._total = 0.0
+        self._count = 0.0
+        self._stale_at = math.inf
 
     def add(self, now: float, total: float, count: int = 1) -> None:
         """Record ``count`` samples that sum up to ``total``."""
         index = now // self._width
-        if self._buckets and self._buckets[-1][0] == index:
-            self._buckets[-1][1] += total
-            self._buckets[-1][2] += count
-        else:
-            self._buckets.append([index, total, count])
-        self._forget(now)
+        if self._newest[0] != index:
+            self._forget(now)
+            self._newest = [index, 0.0, 0.0]
+            self._buckets.append(self._newest)
+            self._stale_at = (self._buckets[0][0] + BUCKETS) * self._width
+        self._newest[1] += total
+        self._newest[2] += count
+        self._total += total
+        self._count += count
 
     def mean(self, now: float) -> float | None:
         """Return the mean of the samples in the window, None when there is none."""
-        self._forget(now)
-        count = sum(bucket[2] for bucket in self._buckets)
-        return sum(bucket[1] for bucket in self._buckets) / count if count else None
+        if now >= self._stale_at:
+            self._forget(now)
+        return self._total / self._count if self._count else None
 
     def rate(self, now: float) -> float:
         """Return the samples per second over the window."""
-        self._forget(now)
-        return sum(bucket[2] for bucket in self._buckets) / (self._width * BUCKETS)
+        if now >= self._stale_at:
+            self._forget(now)
+        return self._count / self._seconds
 
     def _forget(self, now: float) -> None:
+        """Drop what is too old, and add up the rest anew: differences of large sums would drift."""
+        buckets = self._buckets
         oldest = now // self._width - BUCKETS
-        while self._buckets and self._buckets[0][0] <= oldest:
-            self._buckets.popleft()
+        while buckets and buckets[0][0] <= oldest:
+            buckets.popleft()
+        if not buckets:
+            self._newest = [-math.inf, 0.0, 0.0]
+        self._total = math.fsum(bucket[1] for bucket in buckets)
+        self._count = math.fsum(bucket[2] for bucket in buckets)
+        self._stale_at = (buckets[0][0] + BUCKETS) * self._width if buckets else math.inf
