@@ -97,3 +97,22 @@ def test_the_ratio_follows_what_engines_report() -> None:
     ratio.learn(5, 0)
     ratio.learn(0, 5)
     assert ratio.estimate(0) == 1
+
+
+def test_whoever_ends_is_told_of_once_with_its_class_and_rounds() -> None:
+    clock = Clock()
+    ended: list[tuple[str, str, int, bool]] = []
+    sessions = Sessions(
+        ttl_s=600, clock=clock, on_end=lambda key, s: ended.append((key, s.class_, s.rounds, s.handle is not None))
+    )
+    seen = of_request(chat(FIRST))
+    for key in ("a", "b", "a"):
+        sessions.finish(key, transcript=seen, tokens=1, chars=4, handle=handle(), prefilled={}, class_="gold")
+    sessions.close("b")
+    sessions.close("b")
+    sessions.close("nobody")
+    assert ended == [("b", "gold", 1, True)]
+    clock.now += 601
+    sessions.expire()
+    assert ended[1:] == [("a", "gold", 2, True)]
+    assert len(sessions) == 0

@@ -27,6 +27,10 @@ class Session:
     ended_at: float
     prefilled: Mapping[str, int]
     """Prompt tokens of this session that each prefill worker has computed or read: its own cache may hold them."""
+    class_: str = ""
+
+
+OnEnd = Callable[[str, Session], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,14 @@ class Outlook:
 
 
 class Sessions:
-    """The sessions of one decode worker; bounded, idle ones are forgotten."""
+    """The sessions of one decode worker; bounded, idle ones are forgotten.
 
-    def __init__(self, *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
+    ``on_end`` is told of each that ends: its last rounds were served, and a handle that it still has serves nobody.
+    """
+
+    def __init__(self, *, ttl_s: float, clock: Callable[[], float] = monotonic, on_end: OnEnd | None = None) -> None:
         self._ttl_s = ttl_s
+        self.on_end = on_end
         self._clock = clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
@@ -102,6 +110,7 @@ class Sessions:
         chars: int,
         handle: KvHandle | None,
         prefilled: Mapping[str, int],
+        class_: str = "",
     ) -> None:
         """Remember a finished round."""
         old = self._sessions.get(key)
@@ -113,6 +122,7 @@ class Sessions:
             rounds=(old.rounds if old is not None else 0) + 1,
             ended_at=self._clock(),
             prefilled=prefilled,
+            class_=class_,
         )
         self._sessions.move_to_end(key)
         self.expire()
@@ -124,4 +134,10 @@ class Sessions:
             key, session = next(iter(self._sessions.items()))
             if now - session.ended_at <= self._ttl_s and len(self._sessions) <= MAX_SESSIONS:
                 return
-            del self._sessions[key]
+            self.close(key)
+
+    def close(self, key: str) -> None:
+        """Forget a session, whether or not it was known."""
+        session = self._sessions.pop(key, None)
+        if session is not None and self.on_end is not None:
+            self.on_end(key, session)
