@@ -146,10 +146,16 @@ async def test_hostile_bodies_leave_an_engine_as_it_was(protocol: Protocol) -> N
         {"messages": [{"role": "user", "content": {"a": 1}}], "prompt": [[]]},
         {"stop": {}, "tools": 5},
         {"stop_token_ids": {"a": 1}},
-        {"max_tokens": 2**70},
+        {"max_tokens": 2**63 - 1},
     ]
     bodies: list[object] = [{**PLAIN, "max_tokens": 1, **extra} for extra in extras]
-    bodies += [b"", b"\xff\xfe", b"[" * 5000, b'{"messages":' + b'{"a":' * 3000]
+    bodies += [
+        b"",
+        b"\xff\xfe",
+        b'{"prompt":"x","messages":5,"max_tokens":1180591620717411303424}',
+        b"[" * 5000,
+        b'{"messages":' + b'{"a":' * 3000,
+    ]
     async with engines(config(protocol=protocol, bidirectional=protocol == "vllm", time_scale=0.1)) as (client,):
         for path in ("/v1/chat/completions", "/v1/completions"):
             for body in bodies:
