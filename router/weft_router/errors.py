@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 if TYPE_CHECKING:
-    from weft_router.engines.adapter import Tap
+    from weft_router.api.reply import Reply
 
 SHUTTING_DOWN = "shutting down"
 WORKER_LOST = "worker lost"
@@ -109,10 +109,10 @@ class LegFailedError(Exception):
 class StreamBrokenError(Exception):
     """An upstream leg broke after bytes of its answer were forwarded."""
 
-    def __init__(self, reason: str, tap: "Tap | None" = None) -> None:
+    def __init__(self, reason: str, reply: "Reply | None" = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.tap = tap
+        self.reply = reply
         """What was read of the stream so far, for whoever can go on with it elsewhere."""
 
 

@@ -72,13 +72,13 @@ class Reply:
         return message
 
     def dump(self) -> Json:
-        """Return what another process needs to go on with this stream."""
+        """Return what another process needs to go on with this stream: ids only as far as their text is shown."""
         return {
             "kind": self.kind,
             "text": "".join(self.text),
             "head": self.head,
             "prompt_ids": self.prompt_ids.tolist() if self.prompt_ids is not None else None,
-            "output_ids": self.output_ids.tolist() if self.output_ids is not None else None,
+            "output_ids": self.output_ids[: self.shown].tolist() if self.output_ids is not None else None,
             "shown": self.shown,
             "structured": not self.plain,
             "finish_reason": self.finish_reason,
@@ -105,6 +105,16 @@ class Reply:
         )
         reply.shown = max(0, min(shown, len(reply.output_ids or ())))
         return reply
+
+    def go_on(self, more: "Reply") -> None:
+        """Add what another engine said after the ids whose text is shown."""
+        self.text += more.text
+        self.finish_reason, self.error = more.finish_reason, more.error
+        self.reasoning = self.reasoning or more.reasoning
+        self.tool_calls |= more.tool_calls
+        if more.output_ids is not None and self.output_ids is not None:
+            self.output_ids = self.output_ids[: self.shown] + more.output_ids
+            self.shown += more.shown
 
     def take_usage(self, usage: object) -> None:
         """Take the engine's exact token counts."""

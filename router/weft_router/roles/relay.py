@@ -5,6 +5,7 @@ from time import monotonic
 
 import orjson
 
+from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Tap
 from weft_router.engines.resume import kinds, resumable
@@ -83,6 +84,8 @@ class Relay:
             headers[LOCAL_HEADER] = "1"
         if job.cap is not None:
             headers[CAP_HEADER] = str(job.cap)
+        if job.spans is not None:
+            headers["traceparent"] = job.spans.header
         if job.response_id is not None:
             headers[RESPONSE_HEADER] = job.response_id
         if tap is not None:
@@ -96,8 +99,7 @@ class Relay:
             relayed.finish()
         except LegFailedError as error:
             if relayed.begun:
-                # What a resumed stream's first worker said is not in this tap: it does not go on a second time.
-                raise StreamBrokenError(error.reason, tap if job.resumed is None else None) from error
+                raise StreamBrokenError(error.reason, relayed.reply()) from error
             raise
         finally:
             outlet.fed_by(None)
@@ -158,10 +160,20 @@ class _Relayed:
                 self._outlet.begin(_passed(self._headers))
         self._outlet.write(chunk)
 
+    def reply(self) -> Reply | None:
+        """Return what the client has of the stream, from this worker and those before."""
+        if self._tap is None:
+            return None
+        before = self._job.resumed
+        if before is None:
+            return self._tap.reply
+        before.go_on(self._tap.reply)
+        return before
+
     def finish(self) -> None:
         """End the answer, which has come whole."""
         if self._whole is not None:
-            if self._headers.get(RETRY_HEADER) == "1":
+            if self._headers.get(RETRY_HEADER) == "1" or self._outlet.begun:
                 raise LegFailedError("refused" if self._status == 503 else ENGINE_FAILED)
             kind = self._headers.get("content-type", "application/json")
             self._outlet.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)

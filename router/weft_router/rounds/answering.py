@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from weft_router.config import Settings
-from weft_router.engines.adapter import Adapter, Handed, Tap
+from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.engines.watch import Engine
 from weft_router.errors import SHUTTING_DOWN, EngineAnsweredError, LegFailedError
@@ -62,7 +62,10 @@ class Answering:
             return
         if rnd.resumed is not None:
             rnd.route, rnd.prefill_worker = "local", ""
-            call = self._adapter.resume(rnd.ask, rnd.resumed)
+            try:
+                call = self._adapter.resume(rnd.ask, rnd.resumed)
+            except NotPossibleError as error:
+                raise LegFailedError("not-resumable", error.reason) from error
         elif prefilled is not None:
             rnd.route, rnd.prefill_worker = "remote", prefilled.worker
             call = self._adapter.decode(rnd.ask, handed)
@@ -72,6 +75,7 @@ class Answering:
             call = self._adapter.local(rnd.ask)
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._slot(rnd, warm) if prefilled is None else None
+        began = monotonic()
         timeouts = self._config.timeouts
         if inference.stream:
             leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
@@ -104,6 +108,11 @@ class Answering:
                 raise passing.broken(error.reason) from error
             raise
         finally:
+            if rnd.spans is not None:
+                rnd.spans.record(
+                    "decode.engine", began, monotonic(), worker=self._worker, route=rnd.route,
+                    tokens=int(str(rnd.facts.get("completion_tokens", 0))),
+                )  # fmt: skip
             outlet.fed_by(None)
             passing.close()
 

@@ -72,17 +72,19 @@ class Passing:
                 self._clock = self._accounts.first_token(self._rnd, monotonic(), fresh)
                 self._decode()
         outlet = self._outlet
-        if data:
-            if not outlet.begun:
-                if tap.error:
-                    raise LegFailedError("engine-error", "an error event before the first token")
-                outlet.begin(self._shown())
+        if data and not outlet.begun:
+            if tap.error:
+                raise LegFailedError("engine-error", "an error event before the first token")
+            outlet.begin(self._shown())
+        if not tap.done or self._recorded or tap.error:
             outlet.write(data)
-        if tap.done and not self._recorded and not tap.error:
-            self._recorded = True
-            self._accounts.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens, clock=self._clock)
-            if tap.complete and outlet.begun:
-                outlet.end()
+            return
+        self._recorded = True
+        if tap.complete and outlet.begun:
+            outlet.end(data)
+        else:
+            outlet.write(data)
+        self._accounts.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens, clock=self._clock)
 
     def show(self, events: bytes) -> None:
         """Send the first token, which the prefill engine gave, before the decode engine has begun."""
@@ -112,7 +114,7 @@ class Passing:
         """Return what to raise when the leg ended early: what the client has of it decides."""
         if not self._outlet.begun:
             return LegFailedError(reason)
-        return StreamBrokenError(reason, self._tap)
+        return StreamBrokenError(reason, self._tap.reply if self._tap is not None else None)
 
     def refusal(self) -> bytes | None:
         """Return the body of an answer that is no success, None otherwise."""
