@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 import logging
-import re
 from typing import Any
 
 import jwt
@@ -140,7 +139,7 @@ def test_a_keys_algorithm_counts_and_not_the_tokens() -> None:
     assert "must be signed with RS256" in refusal(signed(), only)
     for critical in ({"crit": ["x"]}, {"crit": ["b64"], "b64": True}):
         token = jwt.encode(claims(), ED, algorithm="EdDSA", headers={"kid": "ed", **critical})
-        assert re.search("extensions|not a JWT", refusal(token))
+        assert "not a JWT" in refusal(token), "extensions that are not known here"
 
 
 def test_a_key_inside_a_token_is_not_believed() -> None:
@@ -299,12 +298,16 @@ async def test_keys_are_fetched_beside_requests_and_an_unknown_one_is_looked_for
         check.verify(signed(kid="no-such"), NOW)
     await provider.fetches(3)
     assert "no such key" in refusal(signed(kid="no-such"), check)
+    provider.now += MIN_REFRESH_S
+    other = jwt.encode(claims(), RSA, algorithm="RS256", headers={"kid": "ed"})
+    assert "no such key" in refusal(other, check), "the key is known, and not for this algorithm"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize(
-    "answer", [OSError("down"), TimeoutError(), LegFailedError("status"), b"{", b'{"keys": []}', b" " * (2**20 + 1)]
+    "answer",
+    [OSError("down"), TimeoutError(), LegFailedError("status"), b"{", b'{"keys": []}', document(EC_JWK) + b" " * 2**20],
 )
 async def test_an_answer_that_cannot_be_read_keeps_the_old_keys(
     answer: bytes | Exception, caplog: pytest.LogCaptureFixture

@@ -50,6 +50,7 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
     buckets.take("k", 10.0, rate=1.0, burst=10.0, now=100.0)
     assert buckets.wait("k", 1.0, rate=1.0, burst=10.0, now=50.0) == 1.0
     buckets.take("k", 0.0, rate=1.0, burst=10.0, now=50.0)
+    assert buckets.wait("k", 1.0, rate=1.0, burst=10.0, now=50.0) == 1.0
     assert buckets.wait("k", 1.0, rate=1.0, burst=10.0, now=100.0) == 1.0
 
 

@@ -35,8 +35,6 @@ class WaitingRoom:
         total = self._total
         if 2 * total < self._places:
             return True
-        if total >= self._places:
-            return False
         return self._waiting.get(tenant, 0) < EAGERNESS * weight * (self._places - total)
 
     def enter(self, tenant: str) -> None:
