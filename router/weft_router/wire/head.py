@@ -29,6 +29,7 @@ _KNOWN = frozenset(
     }
 )  # fmt: skip
 """Headers that say the same in request after request and hold no secret: their lines are read once and remembered."""
+_METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE")
 _REMEMBERED = 512
 _LONGEST_REMEMBERED = 256
 _FIRST = re.compile(r"([A-Z]{1,20}) (/[!-\"$-~]*) HTTP/1\.([01])")
@@ -153,6 +154,8 @@ def _first(line: str) -> First:
         if _OTHER_VERSION.fullmatch(line) and line[-8:] not in ("HTTP/1.1", "HTTP/1.0"):
             raise bad(f"{line[-8:]} is not spoken here; use HTTP/1.1", 505)
         raise bad("the request line must be a method, a path that begins with '/', and HTTP/1.1, one space between")
+    if match[1] not in _METHODS:
+        raise bad(f"{match[1]} is not known here; use one of {', '.join(_METHODS)}", 501)
     path, _, query = match[2].partition("?")
     first = (match[1], path, query, match[3] == "0")
     if len(line) <= _LONGEST_REMEMBERED and not query:

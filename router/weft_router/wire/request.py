@@ -108,8 +108,9 @@ class RequestReader:
         """Keep a head that is not whole, unless nothing can become of it; ``known`` bytes of it were looked at."""
         limits = self._limits
         since = max(0, known - 1)
-        if head.count(b"\n", known) != head.count(b"\r\n", since):
-            raise bad("the request has a line that ends without CR LF")
+        breaks = head.count(b"\r\n", since)
+        if head.count(b"\n", known) != breaks or head.count(b"\r", since) != breaks + head.endswith(b"\r"):
+            raise bad("the request has a line that does not end with CR LF")
         if not known and not 0x41 <= head[0] <= 0x5A and head[0] != 0x0D:
             raise bad("the request does not begin with a method")
         if len(head) > limits.max_line and head.find(b"\r\n", 2, limits.max_line + 2) < 0:

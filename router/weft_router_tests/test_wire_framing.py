@@ -1,0 +1,241 @@
+"""What a client may do to the framing: the corpus, and two other parsers that have to agree with ours."""
+
+import contextlib
+
+import h11
+import httptools
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from weft_router.wire.head import FramingError, Request
+from weft_router.wire.limits import WireLimits
+from weft_router.wire.request import RequestReader
+from weft_router_tests.framing_corpus import CORPUS, ONE, SMUGGLED, Case
+from weft_router_tests.wire_kit import QUICK, Backend, connected, fronted, on_uvloop, until
+
+LIMITS = WireLimits(max_body=2**20)
+
+
+def named(case: Case) -> str:
+    """Return a name to find a case by."""
+    return f"{case.group} {[other for other in CORPUS if other.group == case.group].index(case) + 1}"
+
+
+def read(raw: bytes, *, step: int = 0) -> tuple[list[Request], int]:
+    """Read bytes, whole or some at a time; return the requests, and the status of a refusal."""
+    reader = RequestReader(LIMITS)
+    requests: list[Request] = []
+    try:
+        step = step or len(raw) or 1
+        for at in range(0, len(raw), step):
+            requests += reader.feed(raw[at : at + step])
+    except FramingError as error:
+        return requests, error.error.status
+    return requests, reader.failure.error.status if reader.failure is not None else 0
+
+
+class LlHttp:
+    """The requests as llhttp reads them."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.requests: list[tuple[str, bytes, bytes]] = []
+        self._url = b""
+        self._body = b""
+        self._parser = httptools.HttpRequestParser(self)
+        with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._parser.feed_data(raw)
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self._url += url
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        """Note a request."""
+        self.requests.append((self._parser.get_method().decode(), self._url, self._body))
+        self._url = self._body = b""
+
+
+def by_h11(raw: bytes) -> tuple[str, bytes, bytes] | None:
+    """Return the first request as h11 reads it; None when it refuses it."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=2**20)
+    connection.receive_data(raw)
+    method, target, body = "", b"", b""
+    try:
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Request):
+                method, target = event.method.decode(), event.target
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                return method, target, body
+            else:
+                return None
+    except h11.RemoteProtocolError:
+        return None
+
+
+def target(request: Request) -> bytes:
+    """Return a request's target as it was sent, bar an empty query."""
+    return (request.path + ("?" + request.query if request.query else "")).encode()
+
+
+def test_the_corpus_is_large_and_odd() -> None:
+    assert len(CORPUS) >= 120
+    assert len({case.raw for case in CORPUS}) == len(CORPUS)
+    assert sum(case.status == ONE for case in CORPUS) < 40
+
+
+@pytest.mark.parametrize("step", [0, 1, 7])
+@pytest.mark.parametrize("case", CORPUS, ids=named)
+def test_each_is_refused_or_one_request(case: Case, step: int) -> None:
+    requests, status = read(case.raw, step=step)
+    if case.status == ONE:
+        assert (len(requests), requests[0].body, status) == (1, case.body, 0)
+    else:
+        assert (requests, status) == ([], case.status)
+
+
+@pytest.mark.parametrize("case", [case for case in CORPUS if case.status == ONE], ids=named)
+def test_two_other_parsers_read_what_is_served_alike(case: Case) -> None:
+    request = read(case.raw)[0][0]
+    ours = (request.method, target(request), request.body)
+    raw = case.raw.replace(b"Upgrade: websocket\r\n", b"").replace(SMUGGLED, b"")  # llhttp would end there
+    theirs = (LlHttp(raw).requests[:1], [by_h11(raw)])
+    assert [ours] in theirs
+    assert all(read in ([ours], [], [None]) for read in theirs)
+
+
+@pytest.mark.component
+@on_uvloop
+async def test_a_backend_sees_one_request_in_our_framing_or_none() -> None:
+    backend = Backend()
+    limits = WireLimits(max_body=2**20, linger_s=QUICK.linger_s, sweep_s=QUICK.sweep_s)
+    async with fronted(backend, limits) as (listener, front):
+        for case in CORPUS:
+            backend.seen.clear()
+            async with connected(listener.port) as client:
+                client.writer.write(case.raw)
+                status, headers = await client.head()
+                if status == 100:
+                    status, headers = await client.head()
+                assert status == case.status, case.raw
+                if status == ONE:
+                    (seen,) = backend.seen
+                    assert (seen.method, seen.target, seen.body) == ("POST", "/v1/completions", case.body), case.raw
+                    assert dict(seen.headers) == {
+                        "host": f"127.0.0.1:{backend.port}",
+                        "content-type": "application/json",
+                        "content-length": str(len(case.body)),
+                    }
+                    assert len(seen.headers) == 3
+                else:
+                    assert headers["connection"] == "close", case.raw
+                    assert len(await client.rest()) == int(headers["content-length"]), case.raw
+                    assert backend.seen == [], case.raw
+        await until(lambda: len(listener.connections) == 0)
+        assert backend.errors == []
+        assert front.served == sum(case.status == ONE for case in CORPUS)
+
+
+PIECES = st.sampled_from(
+    [
+        b"GET",
+        b"POST",
+        b" ",
+        b"  ",
+        b"\t",
+        b"/",
+        b"/v1",
+        b"*",
+        b"HTTP/1.1",
+        b"HTTP/1.0",
+        b"\r\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n",
+        b"\r",
+        b"Host: a",
+        b"Host",
+        b":",
+        b"Content-Length: 5",
+        b"Content-Length: 0",
+        b"Transfer-Encoding: chunked",
+        b"chunked",
+        b"hello",
+        b"5",
+        b"5\r\nhello\r\n",
+        b"0\r\n\r\n",
+        b"0",
+        b";a=b",
+        b"X: y",
+        b"Connection: close",
+        b"\x00",
+        b"\xff",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n",
+    ]
+)
+HEADERS = st.lists(
+    st.sampled_from(
+        [
+            b"host:b",
+            b"Content-Length: 5",
+            b"content-length:5",
+            b"Content-Length: 05",
+            b"Transfer-Encoding: chunked",
+            b"X: y",
+            b"X:",
+            b"X-y_z: \t a \t",
+            b"Connection: close",
+            b"Connection: keep-alive, x",
+            b"Accept: */*",
+            b"X: \xe9",
+            b"X : y",
+            b"Expect: 100-continue",
+        ]
+    ),
+    max_size=3,
+)
+LINES = st.tuples(
+    st.sampled_from(
+        [b"GET / HTTP/1.1", b"POST /v1/x?y=z HTTP/1.1", b"POST / HTTP/1.0", b"PUT /%20 HTTP/1.1", b"GET  / HTTP/1.1"]
+    ),
+    HEADERS,
+    st.sampled_from(
+        [b"", b"hello", b"hello!", b"5\r\nhello\r\n0\r\n\r\n", b"5;a\r\nhello\r\n0\r\nX: y\r\n\r\n", b"0\r\n\r\n"]
+    ),
+).map(lambda made: b"\r\n".join([made[0], b"Host: a", *made[1], b"", made[2]]))
+
+
+@given(
+    raw=st.one_of(st.lists(PIECES, max_size=14).map(b"".join), LINES, st.lists(LINES, max_size=3).map(b"".join)),
+    step=st.integers(0, 9),
+)
+@example(raw=b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\nHost: a\r\n\r\n", step=3)
+def test_what_is_read_is_read_alike_by_the_others_and_however_it_is_cut(raw: bytes, step: int) -> None:
+    requests, status = read(raw)
+    assert read(raw, step=step or 1)[0] == requests
+    if not requests:
+        return
+    ours = [(request.method, target(request), request.body) for request in requests]
+    theirs = LlHttp(raw).requests
+    assert theirs[: len(ours)] == ours
+    assert by_h11(raw) in (ours[0], None)
+    assert status or len(theirs) == len(ours) or not requests[-1].keep_alive
+
+
+@given(body=st.binary(max_size=300), sizes=st.lists(st.integers(1, 50), min_size=1), step=st.integers(1, 40))
+def test_chunks_give_the_body_back_however_they_are_cut(body: bytes, sizes: list[int], step: int) -> None:
+    raw, at = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", 0
+    while at < len(body):
+        part = body[at : at + sizes[at % len(sizes)]]
+        raw += b"%x\r\n%b\r\n" % (len(part), part)
+        at += len(part)
+    requests, status = read(raw + b"0\r\n\r\n" + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", step=step)
+    assert ([request.body for request in requests], status) == ([body, b""], 0)
