@@ -157,6 +157,7 @@ async def test_neurons_prefill_shows_the_first_token_and_decode_the_rest(path: s
         asked = ask(both, path, stream=True)
         early, tap = adapter.prefill_tap(asked), adapter.tap(asked)
         assert early is not None
+        asked.shown = True
         first, rest = await asyncio.gather(
             streamed(both[0], adapter.prefill(asked), early),
             streamed(both[1], adapter.decode(asked, None), tap),

@@ -1,6 +1,7 @@
 """Streams on their way: usual events pass unparsed and say the same, first tokens show once, broken streams go on."""
 
 import random
+from array import array
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from weft_router.api.inference import check
 from weft_router.api.reply import FirstToken, Reply
 from weft_router.api.tap import StreamTap
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Ask, Peer
+from weft_router.engines.adapter import Ask, Peer, Traits
 from weft_router.engines.catalogue import adapter_for
 
 HEAD: dict[str, Any] = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m"}
@@ -164,8 +165,6 @@ def test_ids_that_are_none_are_not_taken(ids: bytes) -> None:
 
 
 def first(text: str = "Hel", **head: Any) -> FirstToken:
-    from array import array
-
     return FirstToken(text, {**HEAD, **head}, array("I", [7]))
 
 
@@ -195,6 +194,31 @@ def test_an_end_in_the_same_event_is_kept() -> None:
     end = event(chunk(choice("Hel", [7], finish_reason="stop")))
     text, chunks, _ = shown_with([event(ROLE), end, DONE], first=first())
     assert (text, chunks[-1]["choices"][0]["finish_reason"]) == ("", "stop")
+
+
+def test_a_stream_that_breaks_after_the_shown_token_goes_on_from_it() -> None:
+    given = FirstToken("Hel", HEAD, array("I", [7]), array("I", [1, 2]))
+    _, _, tap = shown_with([event(ROLE)], first=given)
+    broken = Reply.load(tap.reply.dump())
+    assert (list(broken.ids or ()), broken.shown, broken.text) == ([1, 2, 7], 1, ["Hel"])
+    text, _, rest = shown_with([event(ROLE), event(chunk(choice("lo", [8]))), DONE], resumed=broken)
+    assert (text, "".join(rest.reply.text)) == ("lo", "Hello")
+    _, _, later = shown_with([event(ROLE), event(chunk(choice("Hel", [7])))], first=given)
+    assert list(later.reply.output_ids or ()) == [7]
+
+
+@pytest.mark.parametrize("early", ["never", "before", "between"])
+def test_whichever_leg_is_first_shows_the_first_token(early: str) -> None:
+    adapter, ask = adapter_for("neuron"), neuron()
+    tap = adapter.tap(ask)
+    out = []
+    ask.shown = early == "before"
+    out.append(tap.feed(event(ROLE)))
+    ask.shown = early != "never"
+    out += [tap.feed(event(chunk(choice(text)))) for text in ("A", "B")]
+    chunks = [orjson.loads(part[6:]) for one in out for part in one.split(b"\n\n") if part]
+    texts = [c["choices"][0]["delta"].get("content") for c in chunks]
+    assert texts == (["", "A", "B"] if early == "never" else ["B"])
 
 
 def test_another_first_token_is_noticed() -> None:
@@ -233,8 +257,6 @@ SURE = {"stream": True, "temperature": 0, "max_tokens": 9}
 def test_the_prefills_token_is_shown_only_where_decode_finds_the_same(
     fields: dict[str, Any], reply: dict[str, Any], shows: bool
 ) -> None:
-    from weft_router.engines.adapter import Traits
-
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
     ask = Ask(check("/v1/chat/completions", body, model=model, limits=limits), "weft-1")
@@ -324,6 +346,7 @@ def test_neurons_prefill_shows_the_first_token_and_decode_the_rest(n: int) -> No
     assert all(c["id"] == "weft-1" and c["choices"][0]["finish_reason"] is None for c in chunks)
     assert len(chunks) == 2 * n
     decode = adapter.tap(ask)
+    ask.shown = True
     again = [event(chunk(choice(f"A{i}", index=i))) for i in range(n)]
     more = [event(chunk(choice(f"B{i}", index=i))) for i in range(n)]
     more += [event(chunk(choice(f"C{i}", index=i, finish_reason="stop"))) for i in range(n)]

@@ -187,6 +187,7 @@ class FirstToken:
     text: str | None
     head: Json
     tokens: Ids
+    prompt_ids: Ids | None = None
 
     def events(self, kind: Kind) -> bytes:
         """Return the events that show it: for chats the role first, as engines do."""

@@ -7,6 +7,7 @@ before is not shown again; and a stream that goes on from a broken one keeps tha
 Usual events, one piece of text each, are recognised by their bytes and not parsed; their text is read when asked for.
 """
 
+from collections.abc import Callable
 from typing import cast
 
 import orjson
@@ -27,8 +28,9 @@ class StreamTap:
 
     def __init__(
         self, kind: Kind, *, keep_usage: bool, keep_ids: bool, first: FirstToken | None = None,
-        resumed: Reply | None = None, public_id: str | None = None,
+        shown: Callable[[], bool] | None = None, resumed: Reply | None = None, public_id: str | None = None,
     ) -> None:  # fmt: skip
+        """Take out what the client has: ``first``, unless ``shown`` says not yet, or all of ``resumed``."""
         self.done = False
         self.tokens = 0
         self._reply = resumed if resumed is not None else Reply(kind)
@@ -36,6 +38,7 @@ class StreamTap:
         self._keep_usage = keep_usage
         self._keep_ids = keep_ids
         self._first = first
+        self._shown = shown
         self._dropped: set[object] = set()
         self._resumed = resumed is not None
         self._replayed = 0
@@ -70,10 +73,16 @@ class StreamTap:
 
     @property
     def reply(self) -> Reply:
-        """Return what is known of the reply so far."""
+        """Return what is known of the reply so far; a first token that was shown is a part of it."""
         if self._texts:
             self._settle()
-        return self._reply
+        first, reply = self._first, self._reply
+        if first is not None and first.text and first.prompt_ids and not self.tokens and not reply.text:
+            seeded = Reply(reply.kind)
+            seeded.head, seeded.text = head_of(first.head), [first.text]
+            seeded.prompt_ids, seeded.output_ids, seeded.shown = first.prompt_ids, first.tokens, len(first.tokens)
+            return seeded
+        return reply
 
     def feed(self, data: bytes) -> bytes:
         """Add bytes from the engine; return what goes on to the client now.
@@ -107,6 +116,8 @@ class StreamTap:
         """Parse event by event until the usual one is known."""
         events = self._splitter.feed(data)
         out, self._held = self._held, []
+        if out and self._shown is not None and self._shown():
+            out = []
         for i, event in enumerate(events):
             kept = self._take(event)
             if kept:
@@ -280,6 +291,10 @@ class StreamTap:
         """Take out what the client has already; tell whether the choice shows nothing now, and whether it changed."""
         index, ends = choice.get("index"), choice.get("finish_reason") is not None
         changed = choice.pop("prompt_token_ids", None) is not None if self._resumed else False
+        if self._shown is not None and not self._shown():
+            if shows:
+                self._dropped.add(index)
+            return False, changed
         if not shows:
             return not ends and index not in self._dropped, changed
         if self._resumed or self._first is None or index in self._dropped:

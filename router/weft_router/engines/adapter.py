@@ -91,6 +91,8 @@ class Ask:
     """Most tokens of the answer, whatever the client asked for."""
     response_id: str | None = None
     """The id that a response gets."""
+    shown: bool = False
+    """Whether the client has the prefill's token already, where both legs are sent together."""
 
 
 class Call(NamedTuple):

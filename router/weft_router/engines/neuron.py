@@ -15,6 +15,7 @@ import orjson
 from weft_router.api.body import Json
 from weft_router.api.inference import Kind
 from weft_router.api.reply import FirstToken, Reply, head_of, to_event
+from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Peer, Tap, Traits
 from weft_router.engines.openai import OpenAi
 from weft_router.wire.sse import EventSplitter, payload
@@ -48,9 +49,17 @@ class Neuron(OpenAi):
         raise NotPossibleError("no-local-prefill")
 
     def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> Tap:
-        """Return the tap of the decode leg, which drops the token that the prefill leg showed."""
-        shown = first or FirstToken(None, {}, array("I"))
-        return super().tap(ask, first=shown, resumed=resumed)
+        """Return the tap of the decode leg, which drops its first token if the prefill's was shown by then."""
+        inference = ask.inference
+        return StreamTap(
+            inference.kind,
+            keep_usage=inference.wants_usage,
+            keep_ids=inference.wants_ids,
+            first=first or FirstToken(None, {}, array("I")),
+            shown=lambda: ask.shown,
+            resumed=resumed,
+            public_id=self.public_id(ask),
+        )
 
     def prefill_tap(self, ask: Ask, /) -> Tap | None:
         """Return the tap that turns the prefill's stream into the client's first events; None for whole replies."""

@@ -10,6 +10,7 @@ from typing import cast
 import orjson
 
 from weft_router.api.body import Json
+from weft_router.api.inference import Inference
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
 from weft_router.engines.handles import Ids
@@ -70,12 +71,10 @@ class Vllm(OpenAi):
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
         inference = ask.inference
         given = inference.body
-        if (
-            ask.handle is None
-            and not ask.want_ids
-            and inference.kind != "responses"
-            and given.keys().isdisjoint(_TWICE)
-        ):
+        # A stream that breaks after its first token was shown goes on from ids.
+        want_ids = ask.want_ids or (self.can.resume and self._sure(inference))
+        fresh = ask.handle is None and not want_ids
+        if fresh and inference.kind != "responses" and given.keys().isdisjoint(_TWICE):
             salt = b"" if ask.salt is None else b',"cache_salt":' + orjson.dumps(ask.salt)
             return Call(inference.path, inference.common() + salt + _USUAL_PREFILL, self.headers(ask))
         fields: Json = {"stream": False}
@@ -88,7 +87,7 @@ class Vllm(OpenAi):
                 fields["max_completion_tokens"] = 1
             if "n" in given:
                 fields["n"] = 1
-            if ask.want_ids:
+            if want_ids:
                 fields["return_token_ids"] = True
         fields["kv_transfer_params"] = ask.handle.params if ask.handle is not None else _NO_REMOTE
         if ask.salt is not None:
@@ -209,19 +208,23 @@ class Vllm(OpenAi):
 
     def _first(self, ask: Ask, answer: Json, reply: Reply) -> FirstToken | None:
         """Return the prefill's token where the decode engine will surely find the same one."""
-        inference = ask.inference
+        text = "".join(reply.text)
+        if not text or not reply.plain or reply.finish_reason != "length" or not self._sure(ask.inference):
+            return None
+        return FirstToken(text, answer, array("I", reply.output_ids or ()), reply.prompt_ids)
+
+    def _sure(self, inference: Inference) -> bool:
+        """Tell whether both engines find the same first token, and show it in the same words."""
         body = inference.body
-        sure = (
-            inference.stream
+        return (
+            self.can.first_token
+            and inference.stream
             and inference.kind != "responses"
             and inference.n == 1
+            and inference.max_tokens != 1
             and greedy(body)
             and not any(body.get(name) for name in ("logprobs", "top_logprobs", "tools", "echo"))
         )
-        text = "".join(reply.text)
-        if not sure or not text or not reply.plain or reply.finish_reason != "length" or inference.max_tokens == 1:
-            return None
-        return FirstToken(text, head=answer, tokens=array("I", reply.output_ids or ()))
 
 
 def transfer_params(params: object) -> Json | None:
