@@ -89,15 +89,15 @@ def test_files_are_rotated_and_the_oldest_removed(tmp_path: Path) -> None:
     assert kept == list(range(kept[0], 2000))
 
 
-def test_standard_output_and_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_and_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     log = RequestLog(config(to="stdout"), worker="d0")
     write(log, _Round())
     log.close()
-    assert orjson.loads(capsys.readouterr().out)["event"] == "round"
+    assert orjson.loads(capfd.readouterr().out)["event"] == "round"
     silent = RequestLog(config(), worker="d0")
     write(silent, _Round())
     silent.close()
-    assert capsys.readouterr().out == ""
+    assert capfd.readouterr().out == ""
 
 
 def test_lines_that_cannot_be_written_are_counted_in_the_processes_own_log(

@@ -1,20 +1,21 @@
 """Write one JSON line for every round that a decode worker serves: lengths and times, never texts or token ids.
 
-The format is described in docs/reference/request-log.md; the planner fits workloads to it. Lines are written by a
-thread of its own, because a slow disk must not hold up answers.
+The format is described in docs/reference/request-log.md; the planner fits workloads to it.
 """
 
+import asyncio
+import contextlib
 import logging
-import sys
 from datetime import UTC, datetime, timedelta
-from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
-from queue import SimpleQueue
+from pathlib import Path
 from time import monotonic
 
 import orjson
 
 from weft_router.config import RequestLogConfig
 from weft_router.rounds.round import Round
+from weft_router.signals.sink import Sink
+from weft_router.signals.targets import Descriptor, RotatedFile
 
 COMPLAIN_EVERY_S = 60.0
 
@@ -26,29 +27,37 @@ class RequestLog:
 
     def __init__(self, config: RequestLogConfig, *, worker: str) -> None:
         self._worker = worker
-        self._records: SimpleQueue[logging.LogRecord] | None = None
-        self._listener: QueueListener | None = None
-        target = _target(config)
-        if target is not None:
-            self._records = SimpleQueue()
-            self._sender = QueueHandler(self._records)
-            self._listener = QueueListener(self._records, target)
-            self._listener.start()
+        self._complained = -COMPLAIN_EVERY_S
+        self._started = False
+        self._sink: Sink | None = None
+        if config.to == "stdout":
+            self._sink = Sink(Descriptor(1), note=self._complain)
+        elif config.to != "off":
+            target = RotatedFile(Path(config.to), max_bytes=config.max_bytes, files=config.files)
+            self._sink = Sink(target, note=self._complain)
 
     def write(self, rnd: Round, *, worker: str = "", now: float | None = None) -> None:
-        """Write one round, finished or failed; ``now`` is the monotonic clock."""
-        if self._records is None:
+        """Write one round of a worker, finished or failed; ``now`` is the monotonic clock."""
+        sink = self._sink
+        if sink is None:
             return
+        if not self._started:
+            self._started = True
+            with contextlib.suppress(RuntimeError):  # without a loop the lines go out at the end
+                sink.start(asyncio.get_running_loop())
         now = monotonic() if now is None else now
-        line = orjson.dumps(entry(rnd, worker=worker or self._worker, now=now)).decode()
-        self._records.put(logging.LogRecord("weft.rounds", logging.INFO, "", 0, line, None, None))
+        sink.write(orjson.dumps(entry(rnd, worker=worker or self._worker, now=now), option=orjson.OPT_APPEND_NEWLINE))
 
     def close(self) -> None:
         """Write what is left and close the file."""
-        if self._listener is not None:
-            self._listener.stop()
-            for handler in self._listener.handlers:
-                handler.close()
+        if self._sink is not None:
+            self._sink.close()
+
+    def _complain(self, lines: int) -> None:
+        """Say in the process's own log that lines are lost, once a minute: this log is for rounds alone."""
+        if self._sink is not None and monotonic() - self._complained >= COMPLAIN_EVERY_S:
+            self._complained = monotonic()
+            log.error("request_log_not_written", extra={"lines": lines, "error": str(self._sink.error or "not read")})
 
 
 def entry(rnd: Round, *, worker: str, now: float) -> dict[str, object]:
@@ -83,34 +92,3 @@ def entry(rnd: Round, *, worker: str, now: float) -> dict[str, object]:
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _target(config: RequestLogConfig) -> logging.Handler | None:
-    if config.to == "off":
-        return None
-    if config.to == "stdout":
-        return _Standard(sys.stdout)
-    return _File(config.to, maxBytes=config.max_bytes, backupCount=config.files - 1, delay=True, encoding="utf-8")
-
-
-class _Complaining(logging.Handler):
-    """Says in the process's own log that lines are lost, once a minute, instead of printing tracebacks."""
-
-    _lost = 0
-    _said = -COMPLAIN_EVERY_S
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
-        """Count a lost line."""
-        del record
-        self._lost += 1
-        if monotonic() - self._said >= COMPLAIN_EVERY_S:
-            self._said = monotonic()
-            log.error("request_log_not_written", extra={"lines": self._lost, "error": repr(sys.exc_info()[1])})
-
-
-class _Standard(_Complaining, logging.StreamHandler):  # type: ignore[type-arg]
-    pass
-
-
-class _File(_Complaining, RotatingFileHandler):
-    pass

@@ -44,8 +44,8 @@ class Target(Protocol):
 class Sink:
     """Lines on their way to a target; safe to use from several threads."""
 
-    def __init__(self, target: Target, *, note: Callable[[int], bytes]) -> None:
-        """Write to ``target``; ``note`` makes the line about the lines dropped so far."""
+    def __init__(self, target: Target, *, note: Callable[[int], bytes | None]) -> None:
+        """Write to ``target``; ``note`` makes the line about the lines dropped so far, or says it elsewhere."""
         self._target = target
         self._note = note
         self._lines: deque[bytes] = deque()
@@ -53,6 +53,8 @@ class Sink:
         self._rest = b""
         self._dropped = Value()
         self._said = 0.0
+        self.error: OSError | None = None
+        """Why a line was last lost, but for readers that stand still."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -99,8 +101,10 @@ class Sink:
             empty = self._pass_on()
             if empty and self._dropped.value != self._said:
                 self._said = self._dropped.value
-                self._lines.append(self._note(int(self._said)))
-                empty = self._pass_on()
+                line = self._note(int(self._said))
+                if line is not None:
+                    self._lines.append(line)
+                    empty = self._pass_on()
             if empty:
                 self._size = 0
                 return
@@ -148,7 +152,8 @@ class Sink:
         """Write what can be written; what nobody can ever read counts as written and dropped."""
         try:
             return self._target.put(data)
-        except OSError:
+        except OSError as error:
+            self.error = error
             self._dropped.value += data.count(b"\n")
             return len(data)
 
