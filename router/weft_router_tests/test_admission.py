@@ -223,6 +223,24 @@ def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Caller, st
         entered(gate.admit(0.0, ALICE, "default", ASK)).first_byte()
 
 
+def test_rules_change_while_requests_are_in_and_no_place_is_lost() -> None:
+    before = QosConfig.model_validate({"classes": {"gone": {"priority": 1}}, "maxWaiting": 2})
+    gate = admission(qos=before.model_dump(by_alias=True, exclude_none=True))
+    inside = [entered(gate.admit(0.0, ALICE, name, ASK)) for name in ("gone", "default")]
+    assert refused(gate.admit(0.0, EVE, "default", ASK)) == (503, "full", 1)
+    after = QosConfig.model_validate({"maxWaiting": 9, "tenants": {"acme": {"rates": {"concurrent": 1}}}})
+    plain = SessionClass(name="default", qos=after.of("default"), routing=RoutingConfig(), slo=SloConfig(ttft=1, itl=1))
+    gate.use(after, LimitsConfig(), {"default": plain})
+    entered(gate.admit(0.0, EVE, "gone", ASK)).done(0.0)
+    third = entered(gate.admit(0.0, ALICE, "default", ASK))
+    for one in inside:
+        one.done(0.0)
+    assert refused(gate.admit(0.0, BOB, "default", ASK))[1] == "concurrency", "they came in under other bounds"
+    third.done(0.0)
+    entered(gate.admit(0.0, BOB, "default", ASK)).done(0.0)
+    assert sum(gate.waiting.values()) == sum(gate.running.values()) == 0
+
+
 def test_a_decision_costs_microseconds() -> None:
     gate = admission(
         qos={"classes": {"top": {"earlyRejection": True}}, "tenants": {"acme": {"rates": {"concurrent": 10}}}},

@@ -9,7 +9,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from weft_core.cost import CostProfile
-from weft_router.config.file import RouterConfig, read_config
+from weft_router.config.file import RouterConfig
+from weft_router.config.live import combined
 from weft_router.config.section import ConfigError
 from weft_router.config.workers import WorkerEntry, read_workers
 
@@ -59,6 +60,13 @@ class Settings:
     health_host: str = ""
     health_port: int = 0
     """Where health and metrics are served without TLS beside the main port; 0: nowhere else."""
+    config_file: Path = Path()
+    live_file: Path | None = None
+    """What of the configuration may change while the process runs, if that has a file of its own."""
+    place: int = 0
+    """This process's number among those that share the port."""
+    family: Path | None = None
+    """The folder where they meet; None for a process by itself."""
 
     def profile_of(self, pool: str) -> CostProfile:
         """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
@@ -77,7 +85,9 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         ConfigError: something is missing or wrong; the message says what to set.
     """
     role = flags.role
-    config = read_config(_file(flags.config, "--config"), source=str(flags.config))
+    live = Path(env["WEFT_LIVE_FILE"]) if env.get("WEFT_LIVE_FILE") else None
+    over = None if live is None else _file(live, "WEFT_LIVE_FILE")
+    config = combined(_file(flags.config, "--config"), over, source=str(live or flags.config))
     pool = env.get("WEFT_POOL", "")
     pools = config.pool_profiles()
     profile = pools[pool] if pool in pools else config.cost_profile()
@@ -114,6 +124,8 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         processes=flags.processes,
         health_host=health[0],
         health_port=health[1],
+        config_file=flags.config,
+        live_file=live,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft_core.policies.output_cap import output_cap
-from weft_router.config import LimitsConfig, QosConfig, Rates, SessionClass
+from weft_router.config import PLAIN_CLASS, LimitsConfig, QosConfig, Rates, SessionClass
 from weft_router.errors import ApiError
 from weft_router.guard.caller import Bounds, Caller
 from weft_router.guard.rates import TokenBuckets, whole_seconds
@@ -27,6 +27,9 @@ UNASKED_OUTPUT = 256
 """Tokens of an answer that are charged at first where the client gives no limit; its end sets that right."""
 SOON_S = 1.0
 """When a place that somebody has to free may be free; nobody can tell better."""
+
+Owners = tuple[tuple[str, Bounds], ...]
+"""Whose bounds a request came in under; it leaves under the same, whatever they are by then."""
 
 _WORDS: Mapping[Reason, str] = {
     "requests": "this key has sent too many requests a second",
@@ -79,13 +82,16 @@ class Refusal:
 class Admitted:
     """A request that is in: what it gets, and its places; each is given back once, however often that is said."""
 
-    __slots__ = ("_admission", "_charged", "_inside", "_waits", "caller", "class_name", "local_only", "output_cap")
+    __slots__ = (
+        "_admission", "_charged", "_inside", "_owners", "_waits", "caller", "class_name", "local_only", "output_cap",
+    )  # fmt: skip
 
     def __init__(
         self, admission: "Admission", caller: Caller, class_name: str, *,
-        charged: float, output_cap: int | None, local_only: bool,
+        owners: Owners, charged: float, output_cap: int | None, local_only: bool,
     ) -> None:  # fmt: skip
         self._admission = admission
+        self._owners = owners
         self._charged = charged
         self._waits = True
         self._inside = True
@@ -108,27 +114,32 @@ class Admitted:
         if self._inside:
             self._inside = False
             surplus = 0.0 if tokens is None else tokens - self._charged
-            self._admission.ended(self.caller, self.class_name, surplus, now)
+            self._admission.ended(self.class_name, self._owners, surplus, now)
 
 
 class Admission:
     """The counters of one process, and the rules over them."""
 
     def __init__(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
+        self._room = WaitingRoom(qos.max_waiting)
+        self.use(qos, limits, classes)
+        self._requests = TokenBuckets()
+        self._tokens = TokenBuckets()
+        self._inside: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        """Requests without a first byte, by class."""
+        self.running: Counter[str] = Counter()
+        """Requests that are in, by class."""
+
+    def use(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
+        """Follow other rules from now on; who is in stays in, and what was charged stays charged."""
         self._classes = classes
         self._pressure = qos.pressure
         self._capping = (qos.pressure.kv_use, float(qos.pressure.largest), float(qos.pressure.least), float("inf"))
         self._default = _bounds(limits.rates)
         self._tenants = {name: _bounds(tenant.rates) for name, tenant in qos.tenants.items()}
         self._weights = {name: tenant.weight for name, tenant in qos.tenants.items()}
-        self._requests = TokenBuckets()
-        self._tokens = TokenBuckets()
-        self._room = WaitingRoom(qos.max_waiting)
-        self._inside: Counter[str] = Counter()
-        self.waiting: Counter[str] = Counter()
-        """Requests without a first byte, by class."""
-        self.running: Counter[str] = Counter()
-        """Requests that are in, by class."""
+        self._room.places = qos.max_waiting
 
     def weight(self, caller: Caller) -> float:
         """Return a tenant's weight: what its key says, else what the configuration says, else 1."""
@@ -136,7 +147,7 @@ class Admission:
 
     def admit(self, now: float, caller: Caller, class_name: str, load: Load) -> Admitted | Refusal:
         """Let a request in, or say why not; nothing is charged for one that is refused."""
-        of_class = self._classes[class_name]
+        of_class = self._classes.get(class_name) or self._classes[PLAIN_CLASS]
         qos = of_class.qos
         tenant = caller.tenant
         if not self._room.may_enter(tenant, self.weight(caller)):
@@ -157,7 +168,8 @@ class Admission:
             cap = None
         answer = cap or load.output or UNASKED_OUTPUT
         charged = load.prompt + answer * load.n
-        refusal = self._charge(now, caller, charged)
+        owners = self._owners(caller)
+        refusal = self._charge(now, owners, charged)
         if refusal is not None:
             return refusal
         self._room.enter(tenant)
@@ -165,17 +177,17 @@ class Admission:
         self.running[class_name] += 1
         stays = qos.local_only
         local = stays != "off" and (stays == "always" or load.queued >= self._pressure.busy)
-        return Admitted(self, caller, class_name, charged=charged, output_cap=cap, local_only=local)
+        return Admitted(self, caller, class_name, owners=owners, charged=charged, output_cap=cap, local_only=local)
 
     def began(self, caller: Caller, class_name: str) -> None:
         """Count one that waits no more."""
         self._room.leave(caller.tenant)
         self.waiting[class_name] -= 1
 
-    def ended(self, caller: Caller, class_name: str, surplus: float, now: float) -> None:
+    def ended(self, class_name: str, owners: Owners, surplus: float, now: float) -> None:
         """Count one that left; ``surplus`` tokens more than were charged are charged now, or given back."""
         self.running[class_name] -= 1
-        for name, bounds in self._owners(caller):
+        for name, bounds in owners:
             if bounds.concurrent is not None:
                 self._inside[name] -= 1
                 if not self._inside[name]:
@@ -183,15 +195,14 @@ class Admission:
             if bounds.tpm is not None and surplus:
                 self._tokens.take(name, surplus, rate=bounds.tpm / MINUTE_S, burst=bounds.burst_s, now=now)
 
-    def _owners(self, caller: Caller) -> tuple[tuple[str, Bounds], ...]:
+    def _owners(self, caller: Caller) -> Owners:
         """Return whose bounds hold for a request: its key's, and its tenant's where it has some."""
         own = ("key:" + caller.id, caller.bounds or self._default)
         of_tenant = self._tenants.get(caller.tenant)
         return (own,) if of_tenant is None else (own, ("tenant:" + caller.tenant, of_tenant))
 
-    def _charge(self, now: float, caller: Caller, tokens: float) -> Refusal | None:
+    def _charge(self, now: float, owners: Owners, tokens: float) -> Refusal | None:
         """Take a request and its tokens from all buckets, or from none and say why."""
-        owners = self._owners(caller)
         for name, bounds in owners:
             if bounds.concurrent is not None and self._inside[name] >= bounds.concurrent:
                 return Refusal(429, "concurrency", whole_seconds(SOON_S))

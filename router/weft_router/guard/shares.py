@@ -14,7 +14,7 @@ class WaitingRoom:
     """Counts who waits; weights are relative to 1."""
 
     def __init__(self, places: int) -> None:
-        self._places = places
+        self.places = places
         self._waiting: dict[str, int] = {}
         self._total = 0
 
@@ -28,14 +28,14 @@ class WaitingRoom:
     @property
     def full(self) -> bool:
         """Tell whether there is no place for anybody."""
-        return self._total >= self._places
+        return self._total >= self.places
 
     def may_enter(self, tenant: str, weight: float) -> bool:
         """Tell whether a tenant may add a request now."""
         total = self._total
-        if 2 * total < self._places:
+        if 2 * total < self.places:
             return True
-        return self._waiting.get(tenant, 0) < EAGERNESS * weight * (self._places - total)
+        return self._waiting.get(tenant, 0) < EAGERNESS * weight * (self.places - total)
 
     def enter(self, tenant: str) -> None:
         """Count a request that waits."""
