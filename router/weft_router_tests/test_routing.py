@@ -339,3 +339,25 @@ other_metric 5
 """
     assert read_load(page) == EngineLoad(kv_usage=0.5, running=3, waiting=2, capacity_tokens=1600)
     assert read_load(b"nothing") == EngineLoad()
+
+
+def test_ppd_learns_from_what_rounds_took_and_now_and_then_goes_the_other_way() -> None:
+    later = Circumstances(later=True, answer=100.0, rate=1.0)
+    task = PrefillTask(2000, 400)
+    rule = policy("ppd")
+
+    def share() -> float:
+        found = [rule.route(task, decode=DECODE, prefill=[view("a")], known=later) for _ in range(400)]
+        assert {decision.reason for decision in found} == {"table", "share"}
+        return sum(decision.remote is None for decision in found) / len(found)
+
+    assert share() > 0.9, "the built-in table prefers the decode worker"
+    for _ in range(600):
+        for remote, ttft in ((None, 3.0), ("a", 1.0)):
+            decision = rule.route(task, decode=DECODE, prefill=[view("a")], known=later)
+            rule.learn(decision._replace(remote=remote), ttft_s=ttft, itl_s=0.02)
+    assert share() < 0.1, "local rounds took three times as long"
+    rule.learn(Decision(None, "degraded"), ttft_s=1.0, itl_s=0.02)
+    first = rule.route(PrefillTask(0, 9), decode=DECODE, prefill=[view("a")], known=FIRST)
+    rule.learn(first, ttft_s=99.0, itl_s=0.02)
+    assert first.reason == "first-round"

@@ -14,6 +14,7 @@ from weft_core.policies import (
     codes,
     early_rejection,
     edf,
+    fair_share,
     fcfs,
     fixed_x,
     hedge,
@@ -165,6 +166,10 @@ QOS: Mapping[str, QosRule] = {
         QosRule("output-cap", "shorter answers while KV memory is scarce", output_cap.SOURCE, output_cap.PARAMETERS),
         QosRule(
             "local-only", "ordinary tasks off busy prefill workers", local_only.SOURCE, local_only.PARAMETERS
+        ),
+        QosRule(
+            "fair-share", "tenants take turns by their weights in prefill queues",
+            fair_share.SOURCE, fair_share.PARAMETERS,
         ),
         QosRule("hedge", "a raced second prefill for the top class", hedge.SOURCE, hedge.PARAMETERS),
     )

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from weft_core.policies.codes import AMPD_WINDOW
 from weft_core.policies.decide_order import next_task
 from weft_core.policies.moore_hodgson import oldest_task
+from weft_core.policies.parameter import Parameter
 
 SOURCE = "start-time fair queueing (Goyal, Vin and Cheng 1996)"
+PARAMETERS = (Parameter("weight", 1.0, 0.001, 1000.0, "share", "of a tenant, beside the others' weights"),)
 MOST_TENANTS = 4096
 """Clocks kept; those at or behind virtual time say nothing and go first."""
 
@@ -39,7 +41,7 @@ class FairShares:
         """Count work that a tenant is given."""
         start = self.clock(tenant)
         self._virtual = max(self._virtual, start)
-        self._ahead[tenant] = start + max(0.0, seconds) / self._weights.get(tenant, 1.0)
+        self._ahead[tenant] = start + max(0.0, seconds) / self._weights.get(tenant, PARAMETERS[0].default)
         if len(self._ahead) > MOST_TENANTS:
             self._ahead = {name: clock for name, clock in self._ahead.items() if clock > self._virtual}
 

@@ -14,6 +14,7 @@ from weft_core.policies.features import REMOTE_SIZE as SIZE
 from weft_core.policies.finish import overlapped_finish
 from weft_core.policies.fleet import Engine, Fleet, prefill_pieces
 from weft_core.policies.hedge import NO_HEDGE, hedge
+from weft_core.policies.parameter import PolicyError
 from weft_core.policies.slices import Slicing, next_slice
 from weft_core.policies.snapshot import (
     Alternative,
@@ -109,6 +110,23 @@ class Routing:
         """Return the SLO that it decides by."""
         return self._slo
 
+    @property
+    def params(self) -> tuple[float, ...]:
+        """Return the rule's parameters."""
+        return self._params
+
+    def use(self, params: tuple[float, ...]) -> None:
+        """Decide by other parameters from now on, such as a table that was learned; not for ``weft``, which has modes.
+
+        Raises:
+            PolicyError: there are too few or too many, or the rule is ``weft``.
+        """
+        if self._code == WEFT or len(params) != len(self._params):
+            raise PolicyError(
+                f"params: {len(params)} for a rule that takes {len(self._params)}; weft's stay as they are"
+            )
+        self._params = self._unsliced = params
+
     def decide(
         self,
         task: PrefillTask,
@@ -171,13 +189,10 @@ class Routing:
 
     def _vectors(self, asked: "Asked", *, sliced: bool, all_of_it: bool) -> Vectors:
         """Return task, local and remote figures; ``all_of_it`` also those that the rule does not read."""
-        _, task, decode, views, _, uniform, now, known = asked
+        _, task, decode, views, _, _, now, known = asked
         home = self._home(decode)
         engine, history, increment = home.engine, task.history, task.increment
-        of_task = (
-            history, increment, known.waited_s, self._slo.ttft_s, self._slo.itl_s, 1.0 if known.later else 0.0,
-            known.answer, known.rate, uniform, known.priority,
-        )  # fmt: skip
+        of_task = asked.figures()
         batch, context = decode.batch, decode.context
         step = whole = math.nan
         queue = chunked = math.inf
@@ -245,6 +260,14 @@ class Asked(NamedTuple):
         for i, view in enumerate(self.prefill):
             found.append(Alternative(view.worker, waited + overlapped_finish(remote, i * SIZE), 0.0, costs[1 + i]))
         return tuple(found)
+
+    def figures(self) -> tuple[float, ...]:
+        """Return the task as rules read it."""
+        slo, known = self.routing.slo, self.known
+        return (
+            self.task.history, self.task.increment, known.waited_s, slo.ttft_s, slo.itl_s, 1.0 if known.later else 0.0,
+            known.answer, known.rate, self.uniform, known.priority,
+        )  # fmt: skip
 
     def hedge(self, choice: str | None, params: Sequence[float]) -> str | None:
         """Return the option to race against the choice ("local" or a worker), None for none."""

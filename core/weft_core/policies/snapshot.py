@@ -119,6 +119,9 @@ class Alternative(NamedTuple):
 class Evidence(Protocol):
     """What a decision was made from; it explains itself when asked."""
 
+    def figures(self) -> Sequence[float]:
+        """Return the task, laid out by ``features``."""
+
     def alternatives(self) -> tuple[Alternative, ...]:
         """Return every option that there was."""
 

@@ -8,7 +8,10 @@ from time import monotonic
 from typing import Literal
 
 from weft_core.cost import CostProfile
+from weft_core.policies.features import TASK_ROUND
 from weft_core.policies.live import Routing
+from weft_core.policies.ppd import cell
+from weft_core.policies.ppd_learning import PpdLearning
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.policies.trust import Trust
@@ -19,6 +22,9 @@ from weft_router.rounds.dispatched import Dispatched, candidates
 __all__ = ["ClassRules", "Dispatched", "Policy", "candidates"]
 
 log = logging.getLogger(__name__)
+
+EXPLORE = 0.02
+"""One in fifty: a cell with a round a second knows both sides within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +58,13 @@ class Policy:
         slicing: Slicing | None = None,
         rules: ClassRules = PLAIN,
         trust: Trust | None = None,
+        explore: float = EXPLORE,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Build the rule; ``slicing`` None: this engine's prefills run whole. ``trust`` takes over what was learned."""
+        """Build the rule; ``slicing`` None: this engine's prefills run whole. ``trust`` takes over what was learned.
+
+        ``explore`` is the share of later rounds that ``ppd`` sends where its table would not, to learn of both sides.
+        """
         self._name = name = routing.policy
         self._rule = Routing(
             name, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools,
@@ -69,6 +79,8 @@ class Policy:
         self._believed = True
         self._clock = clock
         self._rng = random.Random(f"{routing.seed}:{salt}")  # noqa: S311 - spreads load, guards nothing
+        self._learning = PpdLearning(self._rule.params) if name == "ppd" else None
+        self._explore = explore
         self._predicts = name in ("weft", "ampd", "remote-jsq")
         self._draws = name == "fixed-x"
         self._shuffles = name == "ampd"
@@ -122,6 +134,8 @@ class Policy:
             now=now,
             known=known,
         )
+        if self._learning is not None and decision.reason == "table" and self._rng.random() < self._explore:
+            return self._other_way(decision, task, decode=decode, prefill=prefill, now=now, known=known)
         if decision.reason == "profile-incomplete" and not self._warned:
             self._warned = True
             log.warning("profile_incomplete", extra={"policy": self._name})
@@ -137,6 +151,20 @@ class Policy:
             "local" if decision.remote is None else "remote",
             predicted=decision.ttft_s, observed=ttft_s, now=self._clock(),
         )  # fmt: skip
+
+    def learn(self, decision: Decision, *, ttft_s: float, itl_s: float) -> None:
+        """Learn what a round that ran as decided took in all: ``itl_s`` is its mean gap, NaN without one.
+
+        Only ``ppd`` learns from it: its table follows what is observed.
+        """
+        learning, evidence = self._learning, decision.evidence
+        if learning is None or evidence is None:
+            return
+        task = evidence.figures()
+        if task[TASK_ROUND] < 1:
+            return
+        learning.note(cell(task, self._rule.params), local=decision.remote is None, ttft_s=ttft_s, tpot_s=itl_s)
+        self._rule.use(learning.params)
 
     def refuse(self, decision: Decision) -> float | None:
         """Return after how many seconds to try again when no option promises the TTFT of this class, else None.
@@ -159,6 +187,15 @@ class Policy:
         if not decision.ttft_s > self._risk * self._slo.ttft_s:
             return None
         return decision.evidence.hedge(decision.remote, (0.0, self._risk))  # the class was looked at already
+
+    def _other_way(
+        self, decision: Decision, task: PrefillTask, *, decode: DecodeWorkerView,
+        prefill: Sequence[PrefillWorkerView], now: float, known: Circumstances,
+    ) -> Decision:  # fmt: skip
+        """Return the side that the table did not choose (reason ``share``)."""
+        others = prefill if decision.remote is None else ()
+        other = self._fallback.decide(task, decode=decode, prefill=others, now=now, known=known)
+        return other._replace(reason="share")
 
     def _under_pressure(self, prefill: Sequence[PrefillWorkerView]) -> bool:
         return sum(view.queued for view in prefill) >= self._rules.busy * len(prefill)
