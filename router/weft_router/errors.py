@@ -109,9 +109,11 @@ class LegFailedError(Exception):
 class StreamBrokenError(Exception):
     """An upstream leg broke after bytes of its answer were forwarded."""
 
-    def __init__(self, reason: str, reply: "Reply | None" = None) -> None:
+    def __init__(self, reason: str, reply: "Reply | None" = None, *, told: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.told = told
+        """Whether the worker said so itself: it lives, and knows its engine better than others do."""
         self.reply = reply
         """What was read of the stream so far, for whoever can go on with it elsewhere."""
 

@@ -5,18 +5,21 @@ import gc
 import logging
 import signal
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import uvloop
 
 from weft_router import family
+from weft_router.api.digest import use_key
 from weft_router.config import ConfigError, Settings
+from weft_router.context import context_of
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.decode import DecodeSidecar
 from weft_router.roles.prefill import PrefillSidecar
 from weft_router.roles.server import Duty, Server
 from weft_router.roles.serving import run as serve
 from weft_router.roles.standalone import Standalone
-from weft_router.signals.metrics import Metrics
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.store import MemoryStore, Store
 
@@ -35,17 +38,17 @@ def open_store(settings: Settings) -> Store:
 
 def build(settings: Settings, store: Store) -> tuple[Server, Duty]:
     """Return the server and duty of the settings' role."""
-    metrics = Metrics()
+    context = context_of(settings)
     duty: Duty
     if settings.role == "coordinator":
-        duty = Coordinator(settings, store, metrics)
+        duty = Coordinator(settings, store, context)
     elif settings.role == "decode":
-        duty = DecodeSidecar(settings, store, metrics)
+        duty = DecodeSidecar(settings, store, context)
     elif settings.role == "standalone":
-        duty = Standalone(settings, store, metrics)
+        duty = Standalone(settings, store, context)
     else:
-        duty = PrefillSidecar(settings, store, metrics)
-    return Server(settings, metrics, duty), duty
+        duty = PrefillSidecar(settings, store, context)
+    return Server(settings, context, duty), duty
 
 
 async def _main(settings: Settings) -> None:
@@ -63,13 +66,16 @@ async def _main(settings: Settings) -> None:
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
-    if settings.processes > 1:
-        return family.run(settings.processes, lambda place: _alone(_member(settings, place)))
-    return _alone(settings)
+    if settings.role in ("coordinator", "standalone"):
+        use_key(settings.token)  # coordinators find each other's nameless sessions by the same digests
+    if settings.processes == 1:
+        return _alone(settings)
+    with TemporaryDirectory(prefix="weft-router-") as folder:
+        return family.run(settings.processes, lambda place: _alone(_member(settings, place, Path(folder))))
 
 
-def _member(settings: Settings, place: int) -> Settings:
-    return replace(settings, incarnation=f"{settings.incarnation}-{place}")
+def _member(settings: Settings, place: int, folder: Path) -> Settings:
+    return replace(settings, incarnation=f"{settings.incarnation}-{place}", place=place, family=folder)
 
 
 def _alone(settings: Settings) -> int:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from weft_router.config import Settings
+from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.roles.front import Front
 from weft_router.roles.relay import Relay
 from weft_router.roles.server import Routes
 from weft_router.rounds.worker import SIDECAR_KEEPALIVE_S
-from weft_router.signals.metrics import Metrics
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store, WorkerRecord
@@ -19,7 +19,7 @@ from weft_router.wire.pool import Pool
 class Coordinator:
     """The duty of role ``coordinator``."""
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
         self._pool = Pool(connect_s=config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S)
         self._registry = Registry(store, lambda url: probe(self._pool, url))
@@ -27,7 +27,7 @@ class Coordinator:
         adapter = adapter_of(config)
         relay = Relay(config, adapter=adapter, pool=self._pool, token=settings.token)
         self._front = Front(
-            settings, adapter=adapter, store=store, registry=self._registry, workers=relay, metrics=metrics
+            settings, adapter=adapter, store=store, registry=self._registry, workers=relay, context=context
         )
         self._store_met = False
 

@@ -11,6 +11,7 @@ from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.inference import PATHS, check
 from weft_router.api.reply import Reply
 from weft_router.config import Settings
+from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, InvalidRequestError, StreamBrokenError
 from weft_router.guard.auth import NO_KEYS_TENANT
@@ -37,8 +38,6 @@ from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, SIDECAR_KEEPALIVE_S, Worker
-from weft_router.signals.decisions import Decisions
-from weft_router.signals.metrics import Metrics
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
@@ -52,16 +51,17 @@ log = logging.getLogger(__name__)
 class DecodeSidecar:
     """The duty of role ``decode``."""
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
         self._settings = settings
-        self._metrics = metrics
+        metrics = self._metrics = context.metrics
+        self._tracer = context.tracer
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
         self._peers = Pool(connect_s=config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S)
         self._registry = Registry(store, lambda url: probe(self._peers, url))
         self._registry.on_gone = self._gone
         self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines)
-        self._ring = Decisions()
+        self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
         self._decoding = Decoding(
             self._worker,
@@ -148,7 +148,7 @@ class DecodeSidecar:
 
     async def _prefill(self, exchange: Exchange) -> None:
         if self._prefilling is not None:
-            await serve(exchange, self._prefilling)
+            await serve(exchange, self._prefilling, self._tracer)
 
     async def _infer(self, exchange: Exchange) -> None:
         """Read and check the request once more: what goes to the engine is what was checked here."""
@@ -162,8 +162,14 @@ class DecodeSidecar:
         if sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc()
         inference = check(path, body, model=config.model, limits=config.limits)
+        id_ = headers.get(REQUEST_ID, "")
+        spans = None
+        if self._tracer is not None:
+            spans = self._tracer.begin(headers.get("traceparent"), id_.removeprefix("weft-"), name="decode")
         job = Job(
-            id=headers.get(REQUEST_ID, ""),
+            id=id_,
+            trace=id_.removeprefix("weft-") if spans is None else spans.id,
+            spans=spans,
             session=session,
             tenant=headers.get(TENANT_HEADER, NO_KEYS_TENANT),
             inference=inference,
@@ -185,3 +191,6 @@ class DecodeSidecar:
             log.warning("stream_broken", extra={"request_id": job.id, "reason": error.reason})
             outlet.write(BROKEN + error.reason.encode() + b"\n\n")
             outlet.end()
+        finally:
+            if spans is not None:
+                spans.end(status=exchange.status)

@@ -4,9 +4,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from time import monotonic, time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import orjson
 
@@ -18,9 +17,9 @@ from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.api.transcript import of_request
 from weft_router.background import Background, guarded
-from weft_router.config import RouterConfig, Settings
+from weft_router.config import Settings
+from weft_router.context import Context
 from weft_router.engines.adapter import Adapter
-from weft_router.engines.resume import kinds, obstacle, resumable
 from weft_router.errors import (
     SHUTTING_DOWN,
     ApiError,
@@ -30,7 +29,6 @@ from weft_router.errors import (
     stream_error,
 )
 from weft_router.guard.admission import Admission, Load, Refusal
-from weft_router.guard.auth import ApiKeys, Authenticator
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
 from weft_router.roles.relay import ENGINE_FAILED
@@ -38,15 +36,13 @@ from weft_router.roles.server import Routes
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.placement import Placement
+from weft_router.rounds.resuming import Resuming
 from weft_router.signals.ids import Ids
-from weft_router.signals.metrics import Metrics
+from weft_router.signals.tracing import Trace
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store, StoreDownError, WorkerRecord
 from weft_router.wire.exchange import Exchange
-
-if TYPE_CHECKING:
-    from weft_router.guard.key_refresh import KeyRefresh
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +52,8 @@ EXPECTED_OUTPUT = 256
 """KV set aside for the answer when the client gives no limit."""
 FINAL = frozenset({"timeout", "reply-too-large", SHUTTING_DOWN})
 """Not the worker's fault, or the same on any other: sent again, a slow request would only double the load."""
+RESUME_WAIT_S = 1.0
+POLL_S = 0.05
 MAX_PARENTS = 32
 WATCH_S = 0.5
 RESPONSES = "/v1/responses"
@@ -77,20 +75,18 @@ class Front:
 
     def __init__(
         self, settings: Settings, *, adapter: Adapter, store: Store, registry: Registry, workers: Workers,
-        metrics: Metrics,
+        context: Context,
     ) -> None:  # fmt: skip
         config = settings.config
         self._settings = settings
         self._config = config
-        self._metrics = metrics
+        self._metrics = context.metrics
+        self._tracer = context.tracer
         self._store = store
         self._registry = registry
         self._workers = workers
-        self._kinds = kinds(adapter)
-        self._keys = _keys(settings.api_keys_file, config.qos.known())
-        self._token_keys = _token_keys(config)
-        tokens = self._token_keys.verifier if self._token_keys is not None else None
-        self._authenticator = Authenticator(self._keys, tokens)
+        self._resuming = Resuming(adapter, context.metrics)
+        self._door = context.door
         self._secret = settings.token
         self._kv_use = 0.0
         self._queued = 0
@@ -119,9 +115,7 @@ class Front:
 
     def start(self) -> None:
         """Start background work."""
-        self._background.start(self._housekeeping(), self._watching())
-        if self._token_keys is not None:
-            self._background.start(self._token_keys.run())
+        self._background.start(self._housekeeping(), self._watching(), *self._door.work())
 
     async def stop(self) -> None:
         """End background work."""
@@ -158,12 +152,11 @@ class Front:
             await asyncio.sleep(WATCH_S)
 
     async def _tidy(self) -> None:
-        if self._keys is not None:
-            self._keys.reload()
+        self._door.reload()
         self._bindings.expire()
 
     def _caller(self, headers: Mapping[str, str]) -> Caller:
-        return self._authenticator.caller(headers.get("authorization"), time())
+        return self._door.authenticator.caller(headers.get("authorization"), time())
 
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)
@@ -183,10 +176,14 @@ class Front:
         admitted = self._admission.admit(monotonic(), caller, class_, self._load(inference))
         if isinstance(admitted, Refusal):
             raise admitted.error()
+        spans: Trace | None = None
         try:
-            trace = self._ids.next()
+            trace = id_ = self._ids.next()
+            if self._tracer is not None:
+                spans = self._tracer.begin(exchange.headers.get("traceparent"), id_)
+                trace = id_ if spans is None else spans.id
             job = Job(
-                id="weft-" + trace, trace=trace, session="", tenant=caller.tenant, inference=inference,
+                id="weft-" + id_, trace=trace, spans=spans, session="", tenant=caller.tenant, inference=inference,
                 started=exchange.started, facts=exchange.facts, class_=class_, local_only=admitted.local_only,
                 cap=admitted.output_cap,
             )  # fmt: skip
@@ -200,6 +197,12 @@ class Front:
             await self._serve(job, Outlet(exchange, shown))
         finally:
             admitted.done(monotonic())
+            if spans is not None:
+                facts = exchange.facts
+                spans.end(
+                    status=exchange.status, route=str(facts.get("route", "")), reason=str(facts.get("reason", "")),
+                    attempts=int(str(facts.get("attempts", 0))),
+                )  # fmt: skip
 
     def _load(self, inference: Inference) -> Load:
         prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
@@ -259,8 +262,7 @@ class Front:
         failed_engines = 0
         broken = ""
         for _ in range(MAX_ATTEMPTS):
-            worker = await self._place(job, tried)
-            record = self._registry.get(worker) if worker is not None else None
+            record = await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0)
             if record is None:
                 break
             job.facts["worker"] = record.worker
@@ -271,14 +273,23 @@ class Front:
                 if self._ending:
                     broken = SHUTTING_DOWN
                     break
-                self._registry.report_failure(record.worker)
+                if not error.told:
+                    self._registry.report_failure(record.worker)
                 log.warning(
                     "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
                 )
                 broken = error.reason
                 tried.add(record.worker)
-                if not self._resumes(job, error):
+                if self._resuming.completes(job, error.reply, outlet):
+                    return
+                if not self._resuming.goes_on(job, error.reply):
                     break
+            except ApiError:
+                if not outlet.begun:
+                    raise
+                broken = "engine-error"
+                tried.add(record.worker)
+                log.warning("not_resumed", extra={"request_id": job.id, "worker": record.worker})
             except LegFailedError as error:
                 if outlet.begun:
                     broken = error.reason
@@ -312,19 +323,16 @@ class Front:
             code="worker_failed",
         )
 
-    def _resumes(self, job: Job, error: StreamBrokenError) -> bool:
-        """Tell whether a stream may go on elsewhere, and note in the job what the client has of it."""
-        tap = error.tap
-        if tap is None or resumable(job.inference).how not in self._kinds:
-            return False
-        reply = tap.reply
-        reason = obstacle(job.inference, reply)
-        self._metrics.resumes.labels(reason or "resumed").inc()
-        if reason is not None:
-            return False
-        job.resumed = reply
-        job.facts["resumed"] = True
-        return True
+    async def _take(self, job: Job, tried: set[str], *, wait_s: float) -> WorkerRecord | None:
+        """Return the worker to serve by; a client with half a stream waits a moment for one that is coming back."""
+        until = monotonic() + wait_s
+        while True:
+            worker = await self._place(job, tried)
+            record = self._registry.get(worker) if worker is not None else None
+            others = any(known.worker not in tried for known in self._registry.known("decode"))
+            if record is not None or not others or monotonic() >= until:
+                return record
+            await asyncio.sleep(POLL_S)
 
     async def _place(self, job: Job, tried: set[str]) -> str | None:
         registry = self._registry
@@ -341,20 +349,6 @@ class Front:
             usable=lambda worker: worker not in tried and registry.get(worker) is not None,
             choose=lambda: self._placement.choose(records, need=need, avoid=tried),
         )
-
-
-def _token_keys(config: RouterConfig) -> "KeyRefresh | None":
-    """Return the keys that tokens are signed by; what reads them is loaded only where a service asks for tokens."""
-    if config.auth.jwt is None:
-        return None
-    from weft_router.guard.fetch import fetch
-    from weft_router.guard.key_refresh import KeyRefresh
-
-    return KeyRefresh(config.auth.jwt, fetch)
-
-
-def _keys(path: Path | None, classes: frozenset[str]) -> ApiKeys | None:
-    return ApiKeys(path, classes=classes) if path is not None else None
 
 
 def _final(reason: str) -> ApiError:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from weft_router.api.answers import models
 from weft_router.config import Settings
+from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN
 from weft_router.guard.hops import require_token
 from weft_router.roles.engine_pages import EnginePages
@@ -11,7 +12,6 @@ from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.roles.server import Routes
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker
-from weft_router.signals.metrics import Metrics
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
@@ -22,9 +22,10 @@ from weft_router.wire.pool import Pool
 class PrefillSidecar:
     """The duty of role ``prefill``."""
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         self._settings = settings
-        self._metrics = metrics
+        metrics = self._metrics = context.metrics
+        self._tracer = context.tracer
         self._engines = Pool(connect_s=settings.config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
         # A prefill worker asks nothing of others: the registry stays empty.
         others = Registry(store, lambda url: probe(self._engines, url))
@@ -73,4 +74,4 @@ class PrefillSidecar:
         models(exchange, self._settings)
 
     async def _prefill(self, exchange: Exchange) -> None:
-        await serve(exchange, self._prefilling)
+        await serve(exchange, self._prefilling, self._tracer)

@@ -11,6 +11,7 @@ from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing, read_standing
+from weft_router.signals.tracing import Tracer
 from weft_router.state.store import WorkerRecord
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg
@@ -55,7 +56,7 @@ class PrefillHop:
         return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
 
 
-async def serve(exchange: Exchange, prefilling: Prefilling) -> None:
+async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | None) -> None:
     """Answer a sidecar's request for a prefill; its body comes ready for the engine."""
     headers = exchange.headers
     path = headers.get(PATH_HEADER, "")
@@ -65,9 +66,15 @@ async def serve(exchange: Exchange, prefilling: Prefilling) -> None:
     request_id = headers.get(TASK_HEADER, "")
     exchange.facts.update(request_id=request_id, history=task.history, increment=task.increment)
     passed = {shown: headers[name] for name, shown in _PASSED.items() if name in headers}
-    done = await prefilling.run(
-        path, exchange.body, passed, task=task, request_id=request_id, standing=read_standing(headers)
-    )
+    spans = None
+    if tracer is not None:
+        spans = tracer.begin(headers.get("traceparent"), request_id.removeprefix("weft-"), name="prefill")
+    standing = read_standing(headers, spans)
+    try:
+        done = await prefilling.run(path, exchange.body, passed, task=task, request_id=request_id, standing=standing)
+    finally:
+        if spans is not None:
+            spans.end()
     exchange.facts.update(queued=round(done.queued, 4), prefill=round(done.seconds, 4))
     exchange.reply(
         done.status,

@@ -99,7 +99,7 @@ class Relay:
             relayed.finish()
         except LegFailedError as error:
             if relayed.begun:
-                raise StreamBrokenError(error.reason, relayed.reply()) from error
+                raise StreamBrokenError(error.reason, relayed.reply(), told=relayed.told) from error
             raise
         finally:
             outlet.fed_by(None)
@@ -159,6 +159,11 @@ class _Relayed:
             if not self._outlet.begun:
                 self._outlet.begin(_passed(self._headers))
         self._outlet.write(chunk)
+
+    @property
+    def told(self) -> bool:
+        """Tell whether the sidecar itself said that the stream is broken."""
+        return self._broken != ""
 
     def reply(self) -> Reply | None:
         """Return what the client has of the stream, from this worker and those before."""

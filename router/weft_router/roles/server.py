@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Protocol
@@ -12,12 +11,12 @@ from weft_router.api.answers import LAST_WORDS_S, answer
 from weft_router.api.responses import not_kept
 from weft_router.background import Background
 from weft_router.config import Settings
+from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.guard.hops import require_token
-from weft_router.guard.tls import ServerTls
 from weft_router.signals.access import open_access_log
 from weft_router.signals.instruments import Value
-from weft_router.signals.metrics import Metrics
+from weft_router.signals.siblings import Siblings
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.listener import Listener
@@ -31,8 +30,6 @@ AFTERGLOW_S = 1.0
 """A prefill's KV is fetched after its reply: the engine stays this long after the last one."""
 GATED_BYTES = 64 * 2**10
 """Up to here a body is read before its request may be refused, so that the connection can be kept."""
-RENEW_S = 10.0
-"""Between two looks at the certificate's files."""
 PLAIN = "text/plain; charset=utf-8"
 PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -74,13 +71,16 @@ class Duty(Protocol):
 class Server:
     """One role behind one port."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, duty: Duty) -> None:
+    def __init__(self, settings: Settings, context: Context, duty: Duty) -> None:
         self._settings = settings
         self._role = settings.role
-        self._metrics = metrics
-        self._duty = duty
-        self._gauge = metrics.inflight.labels(settings.role)
+        metrics = self._metrics = context.metrics
+        self._telemetry = context.telemetry
         self._background = Background()
+        self._duty = duty
+        self.tls = context.door.tls
+        """What the main port speaks TLS by; None where it does not."""
+        self._gauge = metrics.inflight.labels(settings.role)
         self._answered: dict[int, Value] = {}
         self._access = open_access_log(settings.config.access_log, role=settings.role, metrics=metrics)
         self._inflight = 0
@@ -89,6 +89,9 @@ class Server:
         self._drains = asyncio.Event()
         self._drain_end = 0.0
         self._last_end = float("-inf")
+        self._siblings: Siblings | None = None
+        if settings.family is not None:
+            self._siblings = Siblings(settings.family, settings.place, metrics, refresh=self._refresh)
         own: Routes = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
@@ -114,7 +117,6 @@ class Server:
             keep_alive_s=timeouts.keep_alive,
             stall_s=min(timeouts.slow_reader, timeouts.idle),
         )
-        self._tls = ServerTls(settings.config.tls) if front and settings.config.tls is not None else None
         self.health = Listener(self._serve_open, refused=self._refused, limits=wire)
         """Health and metrics without TLS, where that is wanted beside it."""
         self.listener = Listener(self._serve, refused=self._refused, limits=wire, gate=self._gate)
@@ -129,26 +131,22 @@ class Server:
         """Tell whether this process is on its way out."""
         return self._drains.is_set()
 
-    @property
-    def tls_context(self) -> ssl.SSLContext | None:
-        """Return what the main port speaks TLS by; None where it does not."""
-        return self._tls.context if self._tls is not None else None
-
-    def start(self) -> None:
-        """Begin to write access lines, and to look for a new certificate."""
+    async def start(self) -> None:
+        """Begin to write access lines and to export spans."""
         self._access.start(asyncio.get_running_loop())
-        if self._tls is not None:
-            self._background.start(self._renewing(self._tls))
+        if self._telemetry is not None:
+            self._background.start(self._telemetry.exporter.run())
+        if self._siblings is not None:
+            await self._siblings.start()
 
     async def close(self) -> None:
-        """Write what is left of the access lines."""
+        """Write what is left of the access lines and spans."""
         await self._background.stop()
+        if self._siblings is not None:
+            await self._siblings.stop()
+        if self._telemetry is not None:
+            await self._telemetry.exporter.close()
         self._access.close()
-
-    async def _renewing(self, tls: ServerTls) -> None:
-        while True:
-            await asyncio.sleep(RENEW_S)
-            tls.reload()
 
     def begin_drain(self) -> None:
         """Be unready from now on; requests in flight go on, up to the drain time."""
@@ -294,10 +292,17 @@ class Server:
             exchange.reply(503, why.encode() + b"\n", content_type=PLAIN)
 
     async def _metrics_page(self, exchange: Exchange) -> None:
+        accept = exchange.headers.get("accept", "")
+        if self._siblings is not None:
+            page, content_type = await self._siblings.render(accept)
+        else:
+            self._refresh()
+            page, content_type = self._metrics.render(accept)
+        exchange.reply(200, page, content_type=content_type)
+
+    def _refresh(self) -> None:
         self._duty.observe()
         self._gauge.set(self._inflight)
-        page, content_type = self._metrics.render(exchange.headers.get("accept", ""))
-        exchange.reply(200, page, content_type=content_type)
 
     async def _drain(self, exchange: Exchange) -> None:
         self.begin_drain()

@@ -14,11 +14,11 @@ LAME_DUCK_S = 3.0
 
 async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
-    server.start()
+    await server.start()
     await duty.start()
     listener = server.listener
     try:
-        await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls_context)
+        await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls)
         if settings.health_port:
             await server.health.start(settings.health_host, settings.health_port, shared=settings.processes > 1)
         log.info("listening", extra={"role": settings.role, "host": settings.host, "port": settings.port})

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import Settings
+from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError
@@ -21,8 +22,6 @@ from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker
-from weft_router.signals.decisions import Decisions
-from weft_router.signals.metrics import Metrics
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store, WorkerRecord
@@ -33,9 +32,10 @@ from weft_router.wire.pool import Pool
 class Standalone:
     """The duty of role ``standalone``."""
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
-        self._metrics = metrics
+        metrics = self._metrics = context.metrics
+        self._tracer = context.tracer
         self._store = store
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
         self._registry = Registry(store, self._probe)
@@ -45,7 +45,7 @@ class Standalone:
         self._decodings: dict[str, Decoding] = {}
         self._prefillings: dict[str, Prefilling] = {}
         self._meter = meter_of(config, metrics)
-        self._ring = Decisions()
+        self._ring = context.ring
         self._symmetric = config.routing.symmetric
         self._salts = Salts(settings.token)
         self._adapter: Adapter = adapter_of(config)
@@ -56,7 +56,7 @@ class Standalone:
                     degree=entry.degree, pool=entry.pool, profile=settings.profile_of(entry.pool),
                 ))  # fmt: skip
         self._front = Front(
-            settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, metrics=metrics
+            settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, context=context
         )
 
     def routes(self) -> Routes:

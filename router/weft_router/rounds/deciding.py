@@ -99,7 +99,10 @@ class Deciding:
             now, session=rnd.session, class_=rnd.class_, policy=policy.name, worker=self._worker.name, task=task,
             decision=decision, trace=rnd.trace,
         )  # fmt: skip
-        self._seconds.observe(monotonic() - now)
+        ended = monotonic()
+        self._seconds.observe(ended - now)
+        if rnd.spans is not None:
+            rnd.spans.decided(rnd.record, now, ended)
         return decision
 
     def observed(self, rnd: Round, ttft_s: float) -> None:

@@ -185,7 +185,7 @@ class Decoding:
         of = self._classes.get(job.class_) or self._classes["default"]
         standing = Standing(
             ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=job.tenant, lost=pace.late > 0,
-            waited_s=monotonic() - job.started,
+            waited_s=monotonic() - job.started, spans=job.spans,
         )  # fmt: skip
         return Round(
             id=job.id,
@@ -199,6 +199,7 @@ class Decoding:
             resumed=job.resumed,
             class_=job.class_,
             trace=job.trace,
+            spans=job.spans,
             pace=pace,
             standing=standing,
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import Transcript
+from weft_router.signals.tracing import Trace
 
 
 @dataclass(slots=True)
@@ -18,6 +19,7 @@ class Job:
     started: float
     facts: dict[str, object] = field(default_factory=dict)
     class_: str = "default"
+    spans: Trace | None = None
     trace: str = ""
     """32 hexadecimal digits that tie the round's metrics, lines and spans together."""
     local_only: bool = False

@@ -37,9 +37,9 @@ class Outlet:
         """Send whole events."""
         self.exchange.write(data)
 
-    def end(self) -> None:
-        """End the stream."""
-        self.exchange.end()
+    def end(self, data: bytes = b"") -> None:
+        """End the stream, with its last events."""
+        self.exchange.end(data)
 
     def fed_by(self, source: Source | None) -> None:
         """Name who is told to wait while the client does not read."""

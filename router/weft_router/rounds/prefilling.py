@@ -70,6 +70,9 @@ class Prefilling:
             slot.release()
             self._metrics.queue_seconds.observe(began - arrived)
         ended = monotonic()
+        if standing.spans is not None:
+            standing.spans.record("prefill.queue", arrived, began, worker=worker.name)
+            standing.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
         if answer.status == 200:
             self._ttft.add(ended, ended - arrived)
             self._metrics.prefill_seconds.observe(ended - began)

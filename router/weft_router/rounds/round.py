@@ -11,6 +11,7 @@ from weft_router.rounds.sessions import Outlook
 from weft_router.rounds.standing import ANYBODY, Standing
 from weft_router.signals.decisions import Record
 from weft_router.signals.pace import Pace
+from weft_router.signals.tracing import Trace
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Round:
     resumed: Reply | None = None
     class_: str = "default"
     trace: str = ""
+    spans: Trace | None = None
     standing: Standing = ANYBODY
     decision: Decision | None = None
     record: Record | None = None

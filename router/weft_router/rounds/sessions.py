@@ -73,7 +73,7 @@ class Sessions:
         """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
         now = self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
-        follows = any(message.get("role") == "assistant" for message in inference.messages)
+        follows = inference.follows
         session = self._sessions.get(key)
         if session is None or now - session.ended_at > self._ttl_s:
             index = 0 if session is None else session.rounds
@@ -90,6 +90,8 @@ class Sessions:
         known = session.prefilled
         if inference.exact_tokens is not None:
             increment = max(1, inference.exact_tokens - session.tokens)
+        elif inference.chained:  # only what is new was sent
+            increment = ratio.estimate(inference.chars)
         else:
             increment = ratio.estimate(max(1, inference.chars - session.chars))
         task = PrefillTask(session.tokens, increment)

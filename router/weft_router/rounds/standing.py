@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft_router.errors import InvalidRequestError
+from weft_router.signals.tracing import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Standing:
     tenant: str = ""
     lost: bool = False
     waited_s: float = 0.0
+    spans: Trace | None = None
 
     def headers(self) -> dict[str, str]:
         """Return the standing as headers between sidecars."""
@@ -27,13 +29,15 @@ class Standing:
             headers["x-weft-ttft-slo"] = repr(self.ttft_slo)
         if self.lost:
             headers["x-weft-lost"] = "1"
+        if self.spans is not None:
+            headers["traceparent"] = self.spans.header
         return headers
 
 
 ANYBODY = Standing()
 
 
-def read_standing(headers: Mapping[str, str]) -> Standing:
+def read_standing(headers: Mapping[str, str], spans: Trace | None = None) -> Standing:
     """Read the headers of a request for a prefill.
 
     Raises:
@@ -47,6 +51,7 @@ def read_standing(headers: Mapping[str, str]) -> Standing:
             tenant=headers.get("x-weft-tenant", ""),
             lost="x-weft-lost" in headers,
             waited_s=float(headers.get("x-weft-waited", "0")),
+            spans=spans,
         )
     except ValueError as error:
         raise InvalidRequestError(f"x-weft-*: the standing of a prefill is not readable: {error}") from error

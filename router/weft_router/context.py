@@ -1,0 +1,45 @@
+"""What a router process has once, whatever its role: its metrics, its door, its traces."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from weft_router.config import Settings
+from weft_router.guard.door import Door
+from weft_router.signals.decisions import Decisions
+from weft_router.signals.metrics import Metrics
+from weft_router.signals.tracing import Tracer
+
+if TYPE_CHECKING:
+    from weft_router.signals.otlp import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The things that every part of one process shares."""
+
+    metrics: Metrics
+    door: Door
+    telemetry: "Telemetry | None" = None
+    ring: Decisions = field(default_factory=Decisions)
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Return what traces rounds; None while tracing is off."""
+        return None if self.telemetry is None else self.telemetry.tracer
+
+
+def context_of(settings: Settings) -> Context:
+    """Return what a process with these settings has.
+
+    Raises:
+        ConfigError: keys, certificate or the collector's headers cannot be used.
+    """
+    metrics = Metrics()
+    config = settings.config.telemetry
+    telemetry = None
+    if config.otlp_endpoint:
+        # Loaded where it is wanted: the exporter brings an HTTP client of its own.
+        from weft_router.signals.otlp import open_telemetry
+
+        telemetry = open_telemetry(config, settings=settings, metrics=metrics)
+    return Context(metrics, Door(settings), telemetry)
