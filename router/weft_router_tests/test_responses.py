@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from weft_router.api import responses
 from weft_router.api.body import sanitise
-from weft_router.api.identity import explicit, session_key
+from weft_router.api.identity import Heads, derived, explicit, session_key
 from weft_router.api.inference import Inference, check
 from weft_router.api.reply import read_whole
 from weft_router.api.responses_tap import ResponsesTap
+from weft_router.api.tokens import CharsPerToken
 from weft_router.api.transcript import extends, of_request, shared_share, with_reply
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import ApiError, NotFoundError
+from weft_router.rounds.sessions import Sessions
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 LIMITS = LimitsConfig.model_validate({"maxOutputTokens": 800})
@@ -203,6 +205,49 @@ def test_the_latest_response_of_a_session_is_what_its_next_round_extends() -> No
     assert extends(follow, of_request(follow), seen)
     stale = ask("more", previous_response_id="resp_0")
     assert not extends(stale, of_request(stale), seen)
+
+
+def test_a_round_that_goes_on_from_a_response_sends_only_what_is_new() -> None:
+    sessions, ratio = Sessions(ttl_s=60), CharsPerToken()
+    asked = ask("x" * 400)
+    transcript = of_request(asked)
+    assert not sessions.begin("s", asked, transcript, ratio).later
+    reply, _ = read_whole("responses", answer(MESSAGE), keep_ids=False)
+    content = reply.content()
+    assert isinstance(content, dict)
+    seen = with_reply(transcript, asked, content)
+    sessions.finish("s", transcript=seen, tokens=109, chars=405, handle=None, prefilled={})
+    follow = ask("y" * 80, previous_response_id="resp_1")
+    outlook = sessions.begin("s", follow, of_request(follow), ratio)
+    assert outlook.later
+    assert outlook.continues
+    assert (outlook.task.history, outlook.task.increment) == (109, 20)
+
+
+def test_a_nameless_conversation_of_items_is_found_again() -> None:
+    known = Heads()
+    first = ask("hi")
+    one = derived("t", first, of_request(first), fresh="1")
+    known.put(one.head, one.key)
+    call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
+    user = {"role": "user", "content": "hi"}
+    follow = ask([user, {"type": "reasoning", "summary": []}, call, {"type": "function_call_output", "output": "1"}])
+    two = derived("t", follow, of_request(follow), fresh="2")
+    assert known.find(two.parents) == one.key
+    assert known.find(derived("u", follow, of_request(follow), fresh="2").parents) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "follows"),
+    [
+        ("hi", False),
+        ([{"role": "user", "content": "hi"}], False),
+        ([{"role": "user", "content": "hi"}, MESSAGE], True),
+        ([{"role": "user", "content": "hi"}, {"type": "function_call", "name": "f", "arguments": "{}"}], True),
+    ],
+)
+def test_an_answer_among_the_input_makes_it_a_later_round(given: object, follows: bool) -> None:
+    assert ask(given).follows == follows
 
 
 def named(kind: str, **fields: Any) -> bytes:

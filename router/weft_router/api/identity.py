@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from weft_router.api.body import CHAINED, Json
-from weft_router.api.inference import Inference
+from weft_router.api.inference import Inference, answered
 from weft_router.api.responses import session_of
 from weft_router.api.transcript import Transcript, head
 from weft_router.errors import InvalidRequestError
@@ -72,17 +72,17 @@ def derived(tenant: str, inference: Inference, transcript: Transcript, *, fresh:
     """
     key = session_key(tenant, "fresh", fresh)
     shown = f"weft-{key[:16]}"
-    if inference.kind != "chat":
+    if inference.kind == "text":
         return Identity(key, shown)
-    messages = inference.messages
+    items = inference.items
     place = _place(tenant)
     parents: list[str] = []
-    for i in range(len(messages) - 1, 0, -1):
-        if messages[i].get("role") == "assistant":
+    for i in range(len(items) - 1, 0, -1):
+        if answered(items[i]):
             parents.append(place + head(transcript, i))
             if len(parents) == MAX_PARENTS:
                 break
-    return Identity(key, shown, tuple(parents), place + head(transcript, len(messages)))
+    return Identity(key, shown, tuple(parents), place + head(transcript, len(items)))
 
 
 @lru_cache(maxsize=4096)

@@ -43,6 +43,7 @@ LEG_FIELDS = frozenset(
 MOST_CHARS_PER_TOKEN = 16.0
 """Even runs of blanks seldom exceed 16 characters a token; used only to refuse what certainly does not fit."""
 
+_ANSWERED = ("function_call", "reasoning")
 _RULES = {"chat": bounds.CHAT, "text": bounds.TEXT, "responses": responses.RULES}
 _MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
@@ -81,6 +82,19 @@ class Inference:
     def chained(self) -> bool:
         """Tell whether the request goes on from an earlier response, so that its history is with the engine."""
         return self.kind == "responses" and self.body.get(CHAINED) is not None
+
+    @property
+    def items(self) -> Sequence[Json]:
+        """Return what the prompt consists of, chat messages or a response's input items; empty for text."""
+        if self.kind == "chat":
+            return self.messages
+        given = self.body.get("input") if self.kind == "responses" else ()
+        return [{"role": "user", "content": given}] if isinstance(given, str) else cast(Sequence[Json], given)
+
+    @property
+    def follows(self) -> bool:
+        """Tell whether the request goes on with a conversation: it sends an answer back, or names one."""
+        return self.chained or any(map(answered, self.items))
 
     @property
     def transferable(self) -> bool:
@@ -122,6 +136,11 @@ class Inference:
     def whole(self) -> bytes:
         """Return the client's own body as JSON."""
         return self.encoded(self.own())
+
+
+def answered(item: Json) -> bool:
+    """Tell whether a message or item is one that a model gave."""
+    return item.get("role") == "assistant" or item.get("type") in _ANSWERED
 
 
 def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) -> Inference:

@@ -68,16 +68,10 @@ def of_request(inference: Inference) -> Transcript:
     else:
         links = [_NO_PREAMBLE]
     sizes = [0]
-    if inference.kind == "chat":
-        for message in inference.messages:
-            sizes.append(_add(state, message))
-            links.append(state.digest())
-    else:
-        given = body["input"]
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-        for item in items:  # type: ignore[attr-defined]
-            sizes.append(_add(state, _item(item)))
-            links.append(state.digest())
+    form = _item if inference.kind == "responses" else _same
+    for item in inference.items:
+        sizes.append(_add(state, form(item)))
+        links.append(state.digest())
     return Transcript(inference.kind, b"".join(links), tuple(sizes), state=state)
 
 
@@ -183,6 +177,10 @@ def _normal(message: Json) -> Json:
             for call in calls
         ]
     return kept
+
+
+def _same(message: Json) -> Json:
+    return message
 
 
 def _item(item: Json) -> Json:
