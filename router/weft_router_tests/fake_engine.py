@@ -15,6 +15,8 @@ from aiohttp import web
 
 Body = dict[str, Any]
 
+DYING_S = 0.3
+"""Into a prefill: what breaks at once may be a connection that was closed while idle, and is sent again."""
 NO_SUCH_MODEL = "weft-release"
 MAX_GIVEN = 256
 """Most ids of an answer that a prompt may already hold."""
@@ -28,7 +30,11 @@ class Script:
     health: int = 200
     length: int = 8
     times: int | None = None
-    """How many requests the failure below hits; None: all."""
+    """How many requests the failures below hit; None: all."""
+    every: int = 1
+    """Only one of so many is hit."""
+    once: set[str] | None = None
+    """Requests that were hit, shared by engines: none is hit a second time, wherever it goes on."""
     die_at: str = ""
     """before_headers, after_headers or after_body: where the answer to a prefill is cut off and its KV lost."""
     error_body: Body | None = None
@@ -67,6 +73,8 @@ class FakeEngine:
     """Tokens of KV by the request that made them, kept for a reader."""
     released: int = 0
     died: int = 0
+    _chances: int = 0
+    _handles: int = 0
     _runner: web.AppRunner | None = None
     _met: list[asyncio.Transport | None] = field(default_factory=list)
 
@@ -136,11 +144,17 @@ class FakeEngine:
             holder.released += 1
         return web.json_response({"error": {"message": "no such model", "code": 404}}, status=404)
 
-    def _dies(self, where: str) -> bool:
-        """Tell whether this answer is cut off here; count it."""
+    def _dies(self, request: web.Request) -> bool:
+        """Tell whether this answer is cut off; count it."""
         script = self.script
-        if script.die_at != where or script.times == 0:
+        self._chances += 1
+        if script.times == 0 or self._chances % script.every:
             return False
+        if script.once is not None:
+            name = request.headers.get("X-Request-Id", "").removesuffix("-resumed")
+            if name in script.once:
+                return False
+            script.once.add(name)
         if script.times is not None:
             script.times -= 1
         self.died += 1
@@ -158,7 +172,8 @@ class FakeEngine:
         if script.status != 200:
             error = script.error_body or {"error": {"message": "scripted failure", "type": "x", "code": script.status}}
             return web.json_response(error, status=script.status)
-        if self._dies("before_headers"):
+        if script.die_at == "before_headers" and self._dies(request):
+            await asyncio.sleep(DYING_S)
             request.transport.abort()
             return web.Response()
         reads = params.get("remote_block_ids") is not None
@@ -169,18 +184,19 @@ class FakeEngine:
             prompt = [7, *prompt]
         output = self._output(body, prompt)
         cached = (params.get("remote_num_tokens") or 0) if reads else 0
-        finished = _Finished(body, prompt, output, cached, self._handle(params, prompt, output), script)
+        handle = self._handle(params, prompt, output)
+        finished = _Finished(f"cmpl-{self.name}-{len(self.seen)}", body, prompt, output, cached, handle, script)
         if body.get("stream"):
             return await self._stream(request, finished)
-        if self._dies("after_headers"):
+        if script.die_at == "after_headers" and self._dies(request):
             out = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
             await out.prepare(request)
             await out.write(b'{"id":')
+            self.held.pop((handle or {}).get("remote_request_id", ""), None)
             request.transport.abort()
             return out
-        if self._dies("after_body"):
-            self.held.clear()
-            finished.handle = {**finished.handle, "remote_request_id": "gone"} if finished.handle else None
+        if script.die_at == "after_body" and self._dies(request):
+            self.held.pop((handle or {}).get("remote_request_id", ""), None)
         return web.json_response(finished.whole())
 
     def _read(self, params: Body) -> bool:
@@ -207,7 +223,8 @@ class FakeEngine:
             return None
         exports = params.get("do_remote_decode") is True
         tokens = len(prompt) + (len(output) - 1 if len(output) > 1 else 0)
-        name = f"{self.name}-{len(self.seen)}"
+        self._handles += 1
+        name = f"{self.name}-{self._handles}"
         self.held[name] = tokens
         return {
             "do_remote_prefill": exports,
@@ -233,9 +250,7 @@ class FakeEngine:
             return out
         await out.write(finished.opening())
         for k in range(len(finished.output)):
-            if k == script.die_at_token and script.times != 0:
-                script.times = script.times - 1 if script.times is not None else None
-                self.died += 1
+            if k == script.die_at_token and self._dies(request):
                 assert request.transport is not None
                 request.transport.abort()
                 return out
@@ -246,9 +261,7 @@ class FakeEngine:
             await out.write(finished.token(k))
             if script.padding:
                 await out.write(b": " + b"x" * script.padding + b"\n\n")
-        if script.die_at_token == len(finished.output) and script.times != 0:
-            script.times = script.times - 1 if script.times is not None else None
-            self.died += 1
+        if script.die_at_token == len(finished.output) and self._dies(request):
             assert request.transport is not None
             request.transport.abort()
             return out
@@ -262,6 +275,7 @@ class FakeEngine:
 
 @dataclass
 class _Finished:
+    id: str
     body: Body
     prompt: list[int]
     output: list[int]
@@ -289,7 +303,7 @@ class _Finished:
             return b""
         extra: Body = {"prompt_token_ids": self.prompt} if self.ids else {}
         delta = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-        return _event({"id": "x", "model": self.body["model"], "choices": [delta], **extra})
+        return _event({"id": self.id, "model": self.body["model"], "choices": [delta], **extra})
 
     def token(self, k: int) -> bytes:
         text = chr(self.output[k])
@@ -308,10 +322,10 @@ class _Finished:
                 choice["prompt_token_ids"] = self.prompt
         if self.ids:
             choice["token_ids"] = [self.output[k]]
-        return _event({"id": "x", "model": self.body["model"], "choices": [choice]})
+        return _event({"id": self.id, "model": self.body["model"], "choices": [choice]})
 
     def usage_chunk(self) -> bytes:
-        return _event({"id": "x", "model": self.body["model"], "choices": [], "usage": self.usage()})
+        return _event({"id": self.id, "model": self.body["model"], "choices": [], "usage": self.usage()})
 
     def whole(self) -> Body:
         text = bytes(self.output).decode()
@@ -320,7 +334,7 @@ class _Finished:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        answer: Body = {"id": "x", "model": self.body["model"], "choices": [choice], "usage": self.usage()}
+        answer: Body = {"id": self.id, "model": self.body["model"], "choices": [choice], "usage": self.usage()}
         if self.ids:
             choice["token_ids"] = self.output
             answer["prompt_token_ids"] = self.prompt

@@ -275,6 +275,13 @@ class Stack:
         async with self.http.post((front or self.front) + "/v1/chat/completions", json=body, headers=sent) as response:
             return Answer(response.status, dict(response.headers), await response.read())
 
+    async def complete(self, prompt: str, *, session: str | None = None, **fields: Any) -> "Answer":
+        """Send one text completion request; a streamed reply is put together."""
+        body = {"model": MODEL, "prompt": prompt, **fields}
+        sent = {"X-Session-Id": session} if session else {}
+        async with self.http.post(self.front + "/v1/completions", json=body, headers=sent) as response:
+            return Answer(response.status, dict(response.headers), await response.read())
+
     async def _answers(self, url: str) -> bool:
         try:
             async with self.http.get(url) as response:
@@ -305,9 +312,29 @@ class Answer:
     def text(self) -> str:
         if self.headers.get("Content-Type", "").startswith("text/event-stream"):
             choices = [choice for chunk in self.chunks for choice in chunk.get("choices", ())]
-            return "".join(choice["delta"].get("content") or "" for choice in choices)
-        content: str = self.json["choices"][0]["message"]["content"]
+            return "".join(
+                (choice["delta"].get("content") if "delta" in choice else choice["text"]) or "" for choice in choices
+            )
+        choice = self.json["choices"][0]
+        content: str = choice["message"]["content"] if "message" in choice else choice["text"]
         return content
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """Return the error that ended a stream, None when it came whole."""
+        last = self.chunks[-1] if self.chunks else {}
+        found: dict[str, Any] | None = last.get("error")
+        return found
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether a stream came with its end, once, and no error."""
+        return (
+            self.status == 200
+            and self.raw.endswith(b"data: [DONE]\n\n")
+            and self.raw.count(b"[DONE]") == 1
+            and not self.error
+        )
 
 
 def _ready(role: str) -> str:
@@ -337,3 +364,23 @@ async def get(stack: Stack, url: str) -> tuple[int, str]:
     """Return the status and text of a page."""
     async with stack.http.get(url, timeout=aiohttp.ClientTimeout(total=10)) as response:
         return response.status, await response.text()
+
+
+async def crowd(count: int, clients: int, send: Callable[[int], Awaitable[str | None]]) -> list[str]:
+    """Let clients send requests 0 to ``count`` - 1; return what was wrong with those that failed."""
+    numbers = iter(range(count))
+    failed: list[str] = []
+
+    async def client() -> None:
+        for k in numbers:
+            wrong = await send(k)
+            if wrong is not None:
+                failed.append(f"request {k}: {wrong}")
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return failed
+
+
+def failures(failed: list[str], count: int) -> str:
+    """Say how many failed, and the first of them."""
+    return f"{len(failed)}/{count} failed: {failed[:3]}"
