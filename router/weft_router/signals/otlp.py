@@ -1,6 +1,7 @@
 """Send spans to an OpenTelemetry collector: JSON over HTTP, in batches, by a thread that nothing else waits for."""
 
 import asyncio
+import contextlib
 import http.client
 import logging
 import os
@@ -21,6 +22,7 @@ from weft_router.signals.tracing import Attribute, Tracer, body_of
 EVERY_S = 2.0
 BATCH = 512
 TIMEOUT_S = 5.0
+LAST_S = 3.0
 FIRST_REST_S, LONGEST_REST_S = 1.0, 30.0
 COMPLAIN_EVERY_S = 60.0
 _LATER = frozenset({429, 502, 503, 504})
@@ -82,9 +84,11 @@ class Exporter:
         return True
 
     async def close(self) -> None:
-        """Send what is left, while the collector takes it; what it does not take is dropped."""
-        while self._tracer.waiting and await self.send():
-            pass
+        """Send what is left, while the collector takes it and for three seconds; the rest is dropped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                while self._tracer.waiting and await self.send():
+                    pass
         self._dropped.inc(len(self._tracer.waiting))
         self._tracer.waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
