@@ -218,17 +218,20 @@ class Backend:
                 self.seen[-1].body += event.data
             elif isinstance(event, h11.EndOfMessage):
                 answering = asyncio.ensure_future(self.answer(self, writer))
-                gone = asyncio.ensure_future(reader.read(2**16))
-                await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done() and not gone.result():
+                more = asyncio.ensure_future(reader.read(2**16))
+                try:
+                    await asyncio.wait({answering, more}, return_when=asyncio.FIRST_COMPLETED)
+                    if more.done() and not more.result():
+                        return
+                    await answering
+                finally:
                     answering.cancel()
-                    return
-                await answering
+                    await asyncio.gather(answering, return_exceptions=True)
                 connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
                 connection.send(h11.EndOfMessage())
                 connection.start_next_cycle()
-                connection.receive_data(await gone)
-                if not gone.result():
+                connection.receive_data(await more)
+                if not more.result():
                     return
 
 
@@ -283,10 +286,12 @@ class Front:
 
 
 @asynccontextmanager
-async def fronted(backend: Backend, limits: WireLimits = USUAL) -> AsyncIterator[tuple[Listener, Front]]:
+async def fronted(
+    backend: Backend, limits: WireLimits = USUAL, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Listener, Front]]:
     """Give a listener whose requests go through a pool to the backend."""
     async with backend.running() as url:
         front = Front(Pool(connect_s=2.0, keepalive_s=30.0), url)
-        async with listening(front.serve, limits) as listener:
+        async with listening(front.serve, limits, tls=tls) as listener:
             yield listener, front
         await front.pool.close()

@@ -68,8 +68,10 @@ class ChunkDecoder:
         if self._left == 0:
             if self._line != b"\r":
                 raise bad("a chunk is longer than it says")
-        elif len(self._line) > (MAX_LINE if self._trailers < 0 else MAX_TRAILERS):
-            raise bad("a line of the chunked body is too long")
+        elif self._trailers >= 0:
+            self._bound_trailers(len(self._line))
+        elif len(self._line) > MAX_LINE:
+            raise bad("a chunk's size must be a hexadecimal number")
 
     def _take(self, line: bytes) -> None:
         if self._left == 0:
@@ -98,6 +100,9 @@ class ChunkDecoder:
             self.done = True
             return
         self._trailers += len(line) + 2
-        if self._trailers > MAX_TRAILERS:
-            raise bad("the trailers are too long", 431)
+        self._bound_trailers(0)
         field(line.decode("latin-1"))
+
+    def _bound_trailers(self, more: int) -> None:
+        if self._trailers + more > MAX_TRAILERS:
+            raise bad(f"the trailers exceed {MAX_TRAILERS} bytes; send less", 431)

@@ -113,7 +113,7 @@ class RequestReader:
             raise bad("the request has a line that does not end with CR LF")
         if not known and not 0x41 <= head[0] <= 0x5A and head[0] != 0x0D:
             raise bad("the request does not begin with a method")
-        if len(head) > limits.max_line and head.find(b"\r\n", 2, limits.max_line + 2) < 0:
+        if len(head) > limits.max_line + 4 and head.find(b"\r\n", 2, limits.max_line + 4) < 0:
             raise bad(f"the request line exceeds {limits.max_line} bytes; send a shorter one", 414)
         if len(head) > limits.max_head + 4:
             raise bad(f"the request's headers exceed {limits.max_head} bytes; send less", 431)

@@ -1,0 +1,165 @@
+"""Bounds on one request: what is too long or too large is refused early, cheaply, and beside it others are served."""
+
+import asyncio
+import gc
+import tracemalloc
+from time import monotonic, process_time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_router.wire.chunks import MAX_TRAILERS
+from weft_router.wire.head import FramingError, Request
+from weft_router.wire.limits import WireLimits
+from weft_router.wire.request import RequestReader
+from weft_router_tests.wire_kit import QUICK, connected, echo, listening, on_uvloop
+
+MIB = 2**20
+HEAD = b"POST /x HTTP/1.1\r\nHost: a\r\n"
+
+
+def status_of(reader: RequestReader, data: bytes) -> int:
+    """Feed bytes; return the status they are refused with, 200 when they make a request, 0 for neither."""
+    try:
+        return 200 if reader.feed(data) else 0
+    except FramingError as error:
+        return error.error.status
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /" + b"x" * (256 - 14) + b" HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+        (b"GET /" + b"x" * (256 - 13) + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (256 - 3) + b"\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (256 - 2) + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 9 + b"\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 10 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + (b"X: " + b"x" * 200 + b"\r\n") * 5 + b"\r\n", 431),
+        (HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000, 200),
+        (HEAD + b"Content-Length: 1001\r\n\r\n", 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n", 200),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e9\r\n", 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n" + b"x" * 1000 + b"\r\n1\r\n", 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: " + b"y" * MAX_TRAILERS + b"\r\n\r\n", 431),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 100, 100_000])
+def test_each_bound_is_exact_however_the_bytes_come(data: bytes, status: int, step: int) -> None:
+    reader = RequestReader(WireLimits(max_line=256, max_headers=10, max_head=1000, max_body=1000))
+    seen = [status_of(reader, data[at : at + step]) for at in range(0, len(data), step)]
+    assert next((each for each in seen if each), 0) == status
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET /" + b"x" * 300, b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200, b"GET / HTTP/1.1\r\nX" + b"y" * 2000]
+)
+def test_a_head_without_an_end_is_refused_at_its_bound(data: bytes) -> None:
+    reader = RequestReader(WireLimits(max_line=256, max_headers=1000, max_head=1000))
+    assert status_of(reader, data) in (414, 431)
+    assert reader.idle
+
+
+@given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=30))
+def test_small_pieces_of_a_body_take_no_more_than_the_body(sizes: list[int]) -> None:
+    reader = RequestReader(WireLimits())
+    reader.feed(HEAD + b"Content-Length: 200000\r\n\r\n")
+    sent = 0
+    for at in range(3000):
+        part = b"xyz"[: sizes[at % len(sizes)]]
+        assert not reader.feed(part)
+        sent += len(part)
+    assert reader.received == sent
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_takes_less_than_three_times_its_size(*, chunked: bool) -> None:
+    size = 8 * MIB
+    part = b"x" * 65536
+    frame = b"10000\r\n" + part + b"\r\n" if chunked else part
+    reader = RequestReader(WireLimits(max_body=size))
+    head = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % size
+    requests: list[Request] = []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        reader.feed(HEAD + head + b"\r\n\r\n")
+        for _ in range(size // len(part)):
+            requests += reader.feed(frame[:30000])
+            requests += reader.feed(frame[30000:])
+        if chunked:
+            requests += reader.feed(b"0\r\n\r\n")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(requests[0].body) == size
+    assert peak < 3 * size
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"1\r\nx\r\n" * 43_000,
+        b"10\r\n" + b"x" * 16 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 9_000,
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 90 + b"\r\n",
+    ],
+)
+def test_no_read_takes_long(flood: bytes) -> None:
+    """The largest read of a socket is 256 KiB: whatever is in it may hold the loop up for 50 ms at most."""
+    data = (flood * (2**18 // len(flood) + 1))[: 2**18]
+    times = []
+    for _ in range(3):
+        reader = RequestReader(WireLimits())
+        if not flood.startswith(b"GET"):
+            reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        began = process_time()
+        status_of(reader, data)
+        times.append(process_time() - began)
+    assert min(times) < 0.05
+
+
+@pytest.mark.component
+@on_uvloop
+async def test_a_large_upload_beside_small_requests_does_not_hold_them_up() -> None:
+    async with (
+        listening(echo, WireLimits(max_body=32 * MIB)) as listener,
+        connected(listener.port) as large,
+        connected(listener.port) as small,
+    ):
+
+        async def upload() -> int:
+            await large.send(HEAD + b"Content-Length: %d\r\n\r\n" % (32 * MIB))
+            for _ in range(32):
+                await large.send(b"x" * MIB)
+            return (await large.response())[0]
+
+        uploading = asyncio.ensure_future(upload())
+        times = []
+        while not uploading.done():
+            began = monotonic()
+            await small.send(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await small.response())[0] == 200
+            times.append(monotonic() - began)
+        assert await uploading == 200
+        assert sorted(times)[len(times) * 9 // 10] < 0.25
+
+
+@pytest.mark.component
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Content-Length: 99999999", 413),
+        (b"Transfer-Encoding: chunked", 413),
+        (b"X: " + b"y" * 9000, 431),
+    ],
+)
+@on_uvloop
+async def test_what_is_too_large_is_refused_and_the_client_can_read_it(head: bytes, status: int) -> None:
+    async with listening(echo, QUICK) as listener, connected(listener.port) as client:
+        client.writer.write(HEAD + head + b"\r\n\r\n")
+        if head.startswith(b"Transfer"):
+            client.writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n1\r\nx\r\n")
+        assert (await client.response())[0] == status
+        assert await client.rest() == b""
