@@ -1,0 +1,24 @@
+"""The page about engines says what their adapters can do."""
+
+import re
+from pathlib import Path
+
+import weft_router
+from weft_router.engines.adapter import Adapter, Traits
+from weft_router.engines.catalogue import ADAPTERS, adapter_for
+
+PAGE = Path(weft_router.__file__).parents[2] / "docs" / "engines.md"
+
+
+def row(adapter: Adapter) -> list[str]:
+    can = adapter.can
+    flags = (can.local, can.bidirectional, can.slices, can.resume, can.first_token, can.responses)
+    return [can.order, *("yes" if flag else "no" for flag in flags)]
+
+
+def test_the_table_is_what_the_adapters_say() -> None:
+    rows = {
+        found[1]: [cell.strip() for cell in found[2].split("|")]
+        for found in re.finditer(r"^\| `([a-z-]+)` \|(.+)\|$", PAGE.read_text(), re.MULTILINE)
+    }
+    assert rows == {kind: row(adapter_for(kind, traits=Traits(show_first=True))) for kind in ADAPTERS}
