@@ -192,7 +192,13 @@ class Front:
             job.session = identity.key
             if responses:
                 job.response_id = new_id(self._secret, caller.tenant, identity.key)
-            exchange.facts.update(request_id=job.id, session=identity.key, tenant=caller.tenant)
+            facts = exchange.facts
+            facts["request_id"] = job.id
+            facts["session"] = identity.key
+            facts["tenant"] = caller.tenant
+            facts["class"] = class_
+            if trace is not id_:
+                facts["trace"] = trace
             shown = {"X-Request-Id": job.id, "X-Weft-Session": _shown(identity)}
             await self._serve(job, Outlet(exchange, shown))
         finally:
@@ -214,7 +220,7 @@ class Front:
     async def _recognise(self, job: Job) -> Identity:
         """Find the conversation a nameless request continues, here or, at first sight, in the store."""
         job.transcript = of_request(job.inference)
-        identity = derived(job.tenant, job.inference, job.transcript, fresh=job.trace)
+        identity = derived(job.tenant, job.inference, job.transcript, fresh=job.id)
         parents = identity.parents[:MAX_PARENTS]
         session = self._heads.find(parents)
         if session is None and parents and self._registry.store_up:

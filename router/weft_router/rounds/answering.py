@@ -157,6 +157,7 @@ class Answering:
         return Passing(
             outlet, rnd, prefilled, slot, Whole(leg, self._config.limits.max_reply_bytes), tap,
             accounts=self._accounts, decoding=self.decoding, worker=self._worker,
+            public_id=self._adapter.public_id(rnd.ask),
         )  # fmt: skip
 
     @property

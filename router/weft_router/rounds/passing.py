@@ -19,13 +19,14 @@ class Passing:
     """One answer on its way; takes what the engine sends from the connection's own callback."""
 
     __slots__ = (
-        "_accounts", "_body", "_clock", "_decoding", "_outlet", "_prefilled", "_recorded", "_rnd", "_slot", "_tap",
-        "_timer", "_worker", "headers", "status",
+        "_accounts", "_body", "_clock", "_decoding", "_outlet", "_prefilled", "_public_id", "_recorded", "_rnd",
+        "_slot", "_tap", "_timer", "_worker", "headers", "status",
     )  # fmt: skip
 
     def __init__(
         self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, body: Whole,
         tap: Tap | None, *, accounts: Accounts, decoding: dict[int, Pace], worker: str,
+        public_id: str | None,
     ) -> None:  # fmt: skip
         """Pass a stream on through ``tap``; without one the answer is expected in one piece, in ``body``."""
         self._outlet = outlet
@@ -37,6 +38,7 @@ class Passing:
         self._accounts = accounts
         self._decoding = decoding
         self._worker = worker
+        self._public_id = public_id
         self._timer: asyncio.TimerHandle | None = None
         self._clock: TokenClock | None = None
         self._recorded = False
@@ -133,7 +135,7 @@ class Passing:
     def _finish_whole(self, raw: bytes) -> None:
         inference = self._rnd.inference
         try:
-            reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids)
+            reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids, public_id=self._public_id)
         except ValueError as error:
             raise LegFailedError("engine-error", "the reply is not JSON") from error
         self._accounts.finish(self._rnd, self._prefilled, reply, tokens=0, clock=None)
