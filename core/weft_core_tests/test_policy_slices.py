@@ -1,11 +1,13 @@
 """Slices of a local prefill: sized by the ITL SLO, ending at blocks, and always getting on."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_core.cost import DecodePiece
 from weft_core.policies.live import Routing
 from weft_core.policies.parameter import PolicyError
 from weft_core.policies.slices import Slicing, next_slice
@@ -120,3 +122,38 @@ def test_a_worker_that_decodes_too_would_slice() -> None:
     assert found.ttft_s == pytest.approx(0.18 + 0.18 + 0.1 + 0.0166)  # its queue, the task, T_kv of 166 tokens back
     whole = rule.decide(PrefillTask(0, 166), decode=here, prefill=[helper], known=Circumstances(sliceable=False))
     assert {a.option: a.ttft_s for a in whole.alternatives()}["h"] == pytest.approx(0.166 + 0.1166)
+
+
+helpers = st.builds(
+    PrefillWorkerView, st.sampled_from(["a", "b", "c", "d"]), st.sampled_from([1, 2]), st.just(0.0), st.just(0),
+    st.none(), decodes=st.just(True), batch=st.integers(0, 40), context=st.integers(0, 90_000),
+    queue_tokens=st.floats(0, 3000), queue_work=st.floats(0, 1e6),
+)  # fmt: skip
+engines = st.lists(st.floats(0, 0.02), min_size=8, max_size=8)
+
+
+@given(
+    st.lists(helpers, min_size=1, max_size=6), st.integers(0, 5000), st.integers(1, 9000), engines,
+    st.floats(0.01, 0.3), st.sampled_from([0.0, 0.01]),
+)  # fmt: skip
+def test_workers_that_cannot_be_first_need_no_exact_figure(
+    views: list[PrefillWorkerView], history: int, increment: int, figures: list[float], itl: float, overhead: float
+) -> None:
+    base, batch, context, experts, chunk, pair, held, other = figures
+    regimes = (
+        DecodePiece(base, batch / 10, context / 1e4, experts, 0.1, chunk / 50, pair / 1e5, held / 1e4),
+        DecodePiece(other, 0.0, 0.0, 0.0, 0.0, chunk / 30, 0.0, 0.0),
+    )
+    known = simple_profile()
+    profile = replace(known, degrees={n: replace(costs, decode=regimes) for n, costs in known.degrees.items()})
+    rule = Routing(
+        "weft", mode="imd", overrides={}, profile=profile, slo=Slo(ttft_s=2.0, itl_s=itl),
+        slicing=Slicing(overhead_s=overhead),
+    )  # fmt: skip
+    named = [view._replace(worker=f"w{i}") for i, view in enumerate(views)]
+    found = rule.decide(PrefillTask(history, increment), decode=view(queue=1e6, batch=1), prefill=named)
+    remote = [option for option in found.alternatives() if option.option.startswith("w")]
+    if found.remote is not None:
+        first = min(remote, key=lambda option: option.ttft_s)
+        assert found.remote == first.option
+        assert found.ttft_s == first.ttft_s

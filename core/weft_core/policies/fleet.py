@@ -24,10 +24,14 @@ from weft_core.policies.features import (
 )
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
-from weft_core.timing import chunked_seconds, prefill_seconds
+from weft_core.timing import STEP_FIELDS, chunked_seconds, prefill_seconds
 from weft_core.transfers import transfer_between
 
 UNKNOWN = TransferCost(math.nan, math.nan)
+ROUNDING = 1e-6
+"""A slice may be a token longer than the inverted regime says, by rounding."""
+BELOW = 1.0 - 1e-9
+"""Keeps a bound below what it bounds, however sums are rounded."""
 
 
 def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | None:
@@ -83,6 +87,53 @@ class Kind:
         self.rate = bytes_per_token / back.per_token if back.per_token != 0 else math.inf
 
 
+class Helper:
+    """A worker that decodes, too, as it is until its view changes."""
+
+    __slots__ = ("batch", "context", "engine", "itl_slo", "limit", "pieces", "queue_s", "view")
+
+    def __init__(self, view: PrefillWorkerView, engine: Engine, itl_slo: float) -> None:
+        self.view = view
+        self.engine = engine
+        self.itl_slo = itl_slo
+        self.batch = batch = float(view.batch)
+        self.context = context = float(view.context)
+        self.queue_s = engine.chunked_queue(batch, context, view.queue_tokens, view.queue_work, itl_slo)
+        self.limit = engine.slicing.limit(itl_slo, batch) if engine.slicing is not None else 0.0
+        steps = engine.steps
+        self.pieces = [
+            (
+                steps[at] + steps[at + 1] * batch + steps[at + 2] * context,
+                steps[at + 5] + steps[at + 7], steps[at + 6], steps[at + 7],
+            )
+            for at in range(0, len(steps), STEP_FIELDS)
+        ]  # fmt: skip
+
+    def least(self, held: float, tokens: float) -> float:
+        """Return a bound below what slices of ``tokens`` take: as many steps as the longest slice allows, at least.
+
+        A slice is no longer than each regime's straight part lets it be, and each step takes that regime's time.
+        """
+        slicing = self.engine.slicing
+        if slicing is None or not self.pieces:
+            return 0.0
+        longest, limit = float(slicing.most), self.limit
+        for base, per_token, per_pair, per_context in self.pieces:
+            slope = per_token + per_pair * held
+            if slope > 0:
+                fits = (limit - base - per_context * held) / slope
+                if fits < longest:
+                    longest = fits
+        floor = self.engine.least
+        steps = math.ceil(tokens / (longest if longest > floor else floor) - ROUNDING) or 1
+        bound = 0.0
+        for base, per_token, per_pair, per_context in self.pieces:
+            seconds = steps * (base + per_context * held) + (per_token + per_pair * held) * tokens
+            if seconds > bound:
+                bound = seconds
+        return bound * BELOW
+
+
 class Fleet:
     """The workers that may prefill for one decode worker, as ``REMOTE_SIZE`` figures each, one after the other."""
 
@@ -109,6 +160,7 @@ class Fleet:
         self._kinds: list[Kind] = []
         self._of: list[int] = []
         self._helpers: list[int] = []
+        self._states: dict[int, Helper] = {}
         self.rows: list[float] = []
 
     def write(
@@ -119,6 +171,7 @@ class Fleet:
         sliced: bool,
         cached: Mapping[str, int] | None,
         now: float,
+        exact: bool = False,
     ) -> list[float]:
         """Return the vector for a task; ``cached`` None leaves out what only ``latency-cost`` reads."""
         if views is not self._views:
@@ -143,7 +196,7 @@ class Fleet:
             rows[REMOTE_READ_S::REMOTE_SIZE] = [reads[k] for k in of]
             rows[REMOTE_BACK_S::REMOTE_SIZE] = [backs[k] for k in of]
         if self._helpers:
-            self._write_helpers(task, sliced=sliced)
+            self._write_helpers(task, sliced=sliced, exact=exact)
         if cached is not None:
             for at, view in zip(range(0, workers * REMOTE_SIZE, REMOTE_SIZE), views, strict=True):
                 rows[at + REMOTE_CACHED] = cached.get(view.worker, 0)
@@ -167,6 +220,7 @@ class Fleet:
         if len(before) != len(views):
             self.rows = [0.0] * (REMOTE_SIZE * len(views))
             self._keys = [("", -1)] * len(views)
+            self._states.clear()
             before = ()
         self._views = views
         rows = self.rows
@@ -197,21 +251,40 @@ class Fleet:
         self._helpers = [i for i, view in enumerate(self._views) if view.decodes]
         self.rows[REMOTE_RATE::REMOTE_SIZE] = [self._kinds[k].rate for k in self._of]
 
-    def _write_helpers(self, task: PrefillTask, *, sliced: bool) -> None:
-        """Write what workers that decode, too, would take: in slices beside their batch where slices are run."""
+    def _write_helpers(self, task: PrefillTask, *, sliced: bool, exact: bool) -> None:
+        """Write what workers that decode, too, would take: in slices beside their batch where slices are run.
+
+        Only the first to finish matters to the rule that slices. So a worker that could not finish before the best so
+        far, if its slices cost nothing but their tokens, gets that bound, and not the true figure, unless ``exact``.
+        """
+        rows, history, tokens = self.rows, task.history, task.increment
+        held = history + tokens / 2
+        first = math.inf
         for i in self._helpers:
             view = self._views[i]
             at = i * REMOTE_SIZE
             if not sliced:
-                self.rows[at + REMOTE_QUEUE_S] = view.queue_s
+                rows[at + REMOTE_QUEUE_S] = view.queue_s
                 continue
-            engine = self._kinds[self._of[i]].engine
-            itl = view.itl_slo if view.itl_slo == view.itl_slo else self._itl
-            batch, context = float(view.batch), float(view.context)
-            self.rows[at + REMOTE_QUEUE_S] = engine.chunked_queue(
-                batch, context, view.queue_tokens, view.queue_work, itl
-            )
-            self.rows[at + REMOTE_PREFILL_S] = engine.chunked(batch, context, task.history, task.increment, itl)
+            helper = self._states.get(i)
+            if helper is None or helper.view is not view:
+                helper = self._states[i] = self._helper(i, view)
+            queue, read, back = helper.queue_s, rows[at + REMOTE_READ_S], rows[at + REMOTE_BACK_S]
+            rows[at + REMOTE_QUEUE_S] = queue
+            rest = (queue if queue >= read else read) + back
+            if first < math.inf and not exact:
+                least = helper.least(held, tokens)
+                if rest + least >= first:
+                    rows[at + REMOTE_PREFILL_S] = least
+                    continue
+            own = helper.engine.chunked(helper.batch, helper.context, history, tokens, helper.itl_slo)
+            rows[at + REMOTE_PREFILL_S] = own
+            if rest + own < first:
+                first = rest + own
+
+    def _helper(self, i: int, view: PrefillWorkerView) -> "Helper":
+        engine = self._kinds[self._of[i]].engine
+        return Helper(view, engine, view.itl_slo if view.itl_slo == view.itl_slo else self._itl)
 
     def _kind(self, pool: str, degree: int) -> Kind:
         kind = self._by_kind.get((pool, degree))

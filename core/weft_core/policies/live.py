@@ -211,7 +211,7 @@ class Routing:
             decode.kv_capacity - decode.kv_used, decode.queued,
         )  # fmt: skip
         cached = known.cached if self._reads_cached else None
-        return of_task, here, home.fleet.write(task, views, sliced=sliced, cached=cached, now=now)
+        return of_task, here, home.fleet.write(task, views, sliced=sliced, cached=cached, now=now, exact=all_of_it)
 
     def _home(self, decode: DecodeWorkerView) -> _Home:
         key = decode.worker, decode.degree, decode.pool
