@@ -107,7 +107,7 @@ class StreamTap:
                 self._texts.append(inner)
                 self.tokens += 1
                 return data if usual.same else usual.out_head + inner + usual.out_last
-            return self._run(usual, inner.split(usual.joint))
+            return self._run(usual, inner.split(usual.joint), data)
         if usual is None or self._splitter.rest or b"\r" in data:
             return self._slowly(data)
         return self._quickly(usual, data)
@@ -160,8 +160,8 @@ class StreamTap:
                 out.append(self._each(usual.head + last))
         return b"".join(out)
 
-    def _run(self, usual: Usual, pieces: list[bytes]) -> bytes:
-        """Take events that begin and end as usual; return what goes on."""
+    def _run(self, usual: Usual, pieces: list[bytes], data: bytes | None = None) -> bytes:
+        """Take events that begin and end as usual; return what goes on, ``data`` itself if that is all of them."""
         texts = usual.read(pieces)
         if texts is None:
             if len(pieces) > 1:
@@ -177,7 +177,7 @@ class StreamTap:
         else:
             self.tokens += len(pieces) if all(pieces) else len(pieces) - pieces.count(b"")
         if usual.same:
-            return usual.head + usual.joint.join(pieces) + usual.last
+            return data if data is not None else usual.head + usual.joint.join(pieces) + usual.last
         return usual.out_head + usual.out_joint.join(texts.each) + usual.out_last
 
     def _count_unseen(self, usual: Usual, pieces: list[bytes]) -> None:
