@@ -6,7 +6,7 @@ from dataclasses import replace
 from weft_core.plan import plan_to_json
 from weft_operator.api.status import Status
 from weft_operator.desired.config import read_record
-from weft_operator.planning.child import Planned, Refused, _read
+from weft_operator.planning.child import Planned, Refused, read_answer
 from weft_operator_tests.samples import (
     POOL_PROFILES,
     PROFILE_JSON,
@@ -124,7 +124,7 @@ async def test_a_profile_for_each_gpu_type_is_asked_for_and_used() -> None:
 def test_only_profiles_that_differ_are_kept_by_pool() -> None:
     def answer(profiles: object) -> Planned | Refused:
         body = {"status": "ok", "plan": plan_to_json(plan(*TWO_POOLS)), "profile": PROFILE_JSON, "profiles": profiles}
-        return _read(0, json.dumps(body).encode(), "")
+        return read_answer(0, json.dumps(body).encode(), "")
 
     found = answer(POOL_PROFILES)
     assert isinstance(found, Planned)

@@ -72,7 +72,7 @@ async def solve(request: Request, *, deadline: float, command: Sequence[str] = P
         )
     finally:
         await _end(process)
-    answer = _read(process.returncode, out, err.decode(errors="replace").strip())
+    answer = read_answer(process.returncode, out, err.decode(errors="replace").strip())
     if isinstance(answer, Refused) and answer.reason in OF_NODES and _saw_nodes(request):
         return replace(answer, passing=True)  # GPUs of real nodes get free again, and nodes are added
     return answer
@@ -82,7 +82,8 @@ def _saw_nodes(request: Request) -> bool:
     return any("nodes" in pool for pool in (request.get("capacity") or {}).get("pools", ()))
 
 
-def _read(status: int | None, out: bytes, err: str) -> Answer:
+def read_answer(status: int | None, out: bytes, err: str) -> Answer:
+    """Return what the planner said: its exit status, standard output and standard error read as an answer."""
     tail = err[-_TAIL:]
     if status == BAD_REQUEST:
         return Refused("InvalidSpec", tail or "the planner refused the request")
