@@ -140,8 +140,8 @@ def test_a_changed_spec_is_rolled_out(weft: Installed, namespace: str) -> None:
         grown = service.worker_uids()
         assert {n: u for n, u in grown.items() if n in first} == first
         assert len(grown) == len(first) + 1
-        # Another routing setting: every router gets it.
-        patch(service, manifest, "spec.routing.alpha", 0.5)
+        # What queues are built with: every router starts anew.
+        patch(service, manifest, "spec.routing.prefillConcurrency", 2)
         check_ready(service, timeout_s=READY_S, without=grown.values())
         load.wait_served(6, timeout_s=SERVED_S)
 

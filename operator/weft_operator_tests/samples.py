@@ -5,12 +5,15 @@ from typing import Any
 
 from weft_core.plan import Plan, PlannedGroup, PlannedPolicy, Prediction, plan_revision
 from weft_operator.api import CostProfileSpec, DisaggInferenceServiceSpec
+from weft_operator.desired.config import front_config, live_config, router_config
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.planning.child import Planned
 from weft_operator.planning.request import planner_request, request_hash
 from weft_operator.settings import Settings
 from weft_operator_tests.valid import PROFILE, pools_service, service, spec
+from weft_router.config import RouterConfig
+from weft_router.config.live import combined
 
 PROFILE_JSON = CostProfileSpec.model_validate(PROFILE["spec"]).model_dump(mode="json", by_alias=True, exclude_none=True)
 KEY = ServiceKey("default", "demo")
@@ -87,3 +90,10 @@ def two_pools(body: Manifest | None = None) -> Rendering:
 
 TWO_POOLS = (group("prefill", 4, 1, "h100"), group("decode", 8, 1), group("decode", 4, 1, "h100"))
 POOL_PROFILES = {"h20": PROFILE_JSON, "h100": {**PROFILE_JSON, "gpu": "nvidia-h100"}}
+
+
+def told(base: Rendering, *, front: bool = False) -> RouterConfig:
+    """Return the configuration that sidecars, or coordinators, read."""
+    config = (front_config(base) if front else None) or router_config(base)
+    live = live_config(base)["data"]["live.json"]
+    return combined(config["data"]["router.json"].encode(), live.encode(), source="live.json")

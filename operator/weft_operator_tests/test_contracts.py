@@ -9,10 +9,9 @@ from weft_operator.desired import desired_objects
 from weft_operator.desired.config import router_config
 from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest
-from weft_operator_tests.samples import TOKEN, colocated, rendering, two_pools
+from weft_operator_tests.samples import TOKEN, colocated, rendering, told, two_pools
 from weft_operator_tests.valid import changed, service, vllm_service
 from weft_router import cli as router_cli
-from weft_router.config import read_config
 
 MOCK = changed(
     service(), "spec.engine", {"type": "mock", "mock": {"timeScale": 0.1, "chunkTokens": 512, "kvCapacityTokens": 4096}}
@@ -32,7 +31,7 @@ def pod_specs(body: Manifest) -> list[Manifest]:
 def test_the_router_reads_its_configuration(body: Manifest) -> None:
     base = rendering(body)
     raw = router_config(base)["data"]["router.json"]
-    config = read_config(raw.encode(), source="router.json")
+    config = told(base)
     assert config.slo.ttft == 2.0
     assert config.routing.session_ttl_seconds == 3600
     assert config.cost_profile().kv_capacity(8) == 800_000
@@ -42,8 +41,8 @@ def test_the_router_reads_its_configuration(body: Manifest) -> None:
 
 def test_the_request_log_is_on_where_it_is_asked_for() -> None:
     for value, target in (("Stdout", "stdout"), ("Off", "off")):
-        raw = router_config(rendering(changed(service(), "spec.routing.requestLog", value)))["data"]["router.json"]
-        assert read_config(raw.encode(), source="router.json").request_log.to == target
+        base = rendering(changed(service(), "spec.routing.requestLog", value))
+        assert told(base).request_log.to == target
 
 
 def test_routers_and_mock_engines_take_their_arguments() -> None:
@@ -63,8 +62,7 @@ def test_routers_and_mock_engines_take_their_arguments() -> None:
 
 
 def test_the_router_reads_the_profile_of_every_pool_where_they_differ() -> None:
-    raw = router_config(two_pools())["data"]["router.json"]
-    config = read_config(raw.encode(), source="router.json")
+    config = told(two_pools())
     assert {pool: profile.gpu for pool, profile in config.pool_profiles().items()} == {
         "h20": "nvidia-h20",
         "h100": "nvidia-h100",
@@ -73,15 +71,13 @@ def test_the_router_reads_the_profile_of_every_pool_where_they_differ() -> None:
 
 
 def test_a_co_located_plan_is_routed_as_it_was_planned() -> None:
-    raw = router_config(colocated(changed(service(), "spec.routing.alpha", 0.7)))["data"]["router.json"]
-    routing = read_config(raw.encode(), source="router.json").routing
+    routing = told(colocated(changed(service(), "spec.routing.alpha", 0.7))).routing
     assert (routing.policy, routing.order) == ("colocated", "moore-hodgson")
 
 
 def test_weft_is_told_which_itl_the_slo_is_about() -> None:
     body = changed(changed(service(), "spec.routing.policy", "weft"), "spec.slo.itlStatistic", "max")
-    raw = router_config(rendering(body))["data"]["router.json"]
-    assert read_config(raw.encode(), source="router.json").routing.params == {"itl_statistic": 2.0}
+    assert told(rendering(body)).routing.params == {"itl_statistic": 2.0}
 
 
 def test_a_change_of_scale_changes_no_pod() -> None:

@@ -9,24 +9,23 @@ import yaml
 
 from weft_operator.apiserver import ApiServer
 from weft_operator.desired import desired_objects
-from weft_operator.desired.config import front_config, router_config
+from weft_operator.desired.config import front_config
 from weft_operator.errors import NotFoundError
 from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
 from weft_operator.observe import observe
 from weft_operator.status import url_of
-from weft_operator_tests.samples import TOKEN, colocated, rendering
+from weft_operator_tests.samples import TOKEN, colocated, rendering, told
 from weft_operator_tests.valid import REMOVED, changed, front_service, service, spec
-from weft_router.config import RouterConfig, read_config
+from weft_router.config import RouterConfig
+from weft_router.config.live import needs_restart
 
 JWKS = {"name": "keys", "key": "provider.json"}
 
 
-def told(body: Manifest, *, front: bool = True) -> RouterConfig:
-    """Return the configuration that coordinators, or sidecars, read."""
-    base = rendering(body)
-    config = (front_config(base) if front else None) or router_config(base)
-    return read_config(config["data"]["router.json"].encode(), source="router.json")
+def of_front(body: Manifest) -> RouterConfig:
+    """Return the configuration that coordinators read."""
+    return told(rendering(body), front=True)
 
 
 def objects(body: Manifest) -> dict[tuple[str, str], Manifest]:
@@ -36,7 +35,7 @@ def objects(body: Manifest) -> dict[tuple[str, str], Manifest]:
 
 
 def test_coordinators_read_all_that_concerns_clients() -> None:
-    config = told(front_service())
+    config = of_front(front_service())
     assert config.auth.jwt is not None
     assert (config.auth.jwt.issuer, config.auth.jwt.audience) == ("https://login.example.com/", ("weft",))
     assert (config.auth.jwt.tenant_claim, config.auth.jwt.class_claim) == ("org", "tier")
@@ -61,10 +60,9 @@ def test_coordinators_read_all_that_concerns_clients() -> None:
 
 
 def test_sidecars_read_what_concerns_rounds_and_nothing_of_clients() -> None:
-    config = told(front_service(), front=False)
-    assert (config.auth.jwt, config.tls, config.qos.tenants) == (None, None, {})
-    assert config.limits.rates.concurrent is None
-    for one in (config, told(front_service())):
+    config = told(rendering(front_service()))
+    assert (config.auth.jwt, config.tls, config.limits.rates.concurrent) == (None, None, None)
+    for one in (config, of_front(front_service())):
         rules = one.routing
         assert (rules.hedge.mode, rules.slices.least, rules.first_token_from_prefill) == ("auto", 1024, "auto")
         assert (rules.resume, rules.on_prefill_failure) == ("exact", "other")
@@ -79,7 +77,7 @@ def test_sidecars_read_what_concerns_rounds_and_nothing_of_clients() -> None:
 def test_a_service_without_any_of_it_has_one_configuration_for_all() -> None:
     assert front_config(rendering(service())) is None
     names = [name for kind, name in objects(service()) if kind == "ConfigMap"]
-    assert [name.rpartition("-")[0] for name in names if name != "demo-plan"] == ["demo-router"]
+    assert [name for name in names if not name.startswith("demo-router-")] == ["demo-live", "demo-plan"]
 
 
 @pytest.mark.parametrize(
@@ -89,11 +87,7 @@ def test_a_service_without_any_of_it_has_one_configuration_for_all() -> None:
         ("spec.coordinator.auth.jwt.issuer", "https://other.example.com/"),
         ("spec.coordinator.auth", REMOVED),
         ("spec.coordinator.limits.rates", {"requestsPerSecond": 1}),
-        ("spec.routing.qos.tenants", [{"name": "acme", "weight": 9}]),
-        ("spec.routing.qos.maxWaiting", 7),
-        ("spec.routing.classes.1.earlyRejection", False),
-        ("spec.routing.classes.1.maxOutputTokens", 9),
-        ("spec.routing.classes.1.localOnly", "Always"),
+        ("spec.coordinator.limits.maxConnections", 7),
     ],
 )
 def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) -> None:
@@ -102,6 +96,48 @@ def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) ->
         if key[0] == "StatefulSet":
             assert after[key] == item
     assert before["Deployment", "demo"]["spec"]["template"] != after["Deployment", "demo"]["spec"]["template"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec.slo.ttft", "9s"),
+        ("spec.slo.classes.0.ttft", "900ms"),
+        ("spec.routing.policy", "remote-jsq"),
+        ("spec.routing.mode", "ia"),
+        ("spec.routing.params", {"width": 0.2}),
+        ("spec.routing.binding", "round-robin"),
+        ("spec.routing.order", "edf"),
+        ("spec.routing.sessionTTL", "2h"),
+        ("spec.routing.hedge", REMOVED),
+        ("spec.routing.resume", "Off"),
+        ("spec.routing.classes.0.priority", 7),
+        ("spec.routing.classes.1.params", {"queue_limit": 9}),
+        ("spec.routing.classes.1.earlyRejection", False),
+        ("spec.routing.classes.1.localOnly", "Always"),
+        ("spec.routing.qos.tenants", [{"name": "acme", "weight": 9}]),
+        ("spec.routing.qos.maxWaiting", 7),
+    ],
+)
+def test_a_change_of_policy_slo_or_class_restarts_nothing_and_running_routers_take_it_over(
+    path: str, value: Any
+) -> None:
+    body = changed(front_service(), path, value)
+    before, after = objects(front_service()), objects(body)
+    different = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    assert different == {("ConfigMap", "demo-live"), ("ConfigMap", "demo-plan")}
+    for front in (False, True):
+        old, new = told(rendering(front_service()), front=front), told(rendering(body), front=front)
+        assert old != new
+        assert needs_restart(old, new) == []
+
+
+@pytest.mark.parametrize(("path", "value"), [("prefillConcurrency", 2), ("statsWindow", "30s")])
+def test_what_queues_are_built_with_restarts_workers(path: str, value: Any) -> None:
+    body = changed(front_service(), f"spec.routing.{path}", value)
+    before, after = objects(front_service()), objects(body)
+    assert before["StatefulSet", "demo-p4-0"] != after["StatefulSet", "demo-p4-0"]
+    assert needs_restart(told(rendering(front_service())), told(rendering(body)))
 
 
 def test_a_certificate_has_the_main_port_and_health_stays_plain() -> None:
@@ -138,7 +174,7 @@ def test_keys_of_a_provider_may_come_from_a_config_map() -> None:
         "algorithms": ["ES256"],
     }
     body = changed(service(), "spec.coordinator.auth", {"jwt": jwt})
-    config = told(body).auth.jwt
+    config = of_front(body).auth.jwt
     assert config is not None
     assert (config.jwks_file, config.jwks_url, config.algorithms) == ("/etc/weft-jwks/jwks.json", "", ("ES256",))
     pod = objects(body)["Deployment", "demo"]["spec"]["template"]["spec"]
@@ -149,8 +185,7 @@ def test_keys_of_a_provider_may_come_from_a_config_map() -> None:
 
 def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:
     base = colocated(changed(front_service(), "spec.planning.layouts", ["colocated"]))
-    config = read_config(router_config(base)["data"]["router.json"].encode(), source="router.json")
-    batch = config.session_classes()["batch"]
+    batch = told(base).session_classes()["batch"]
     assert (batch.routing.policy, batch.routing.binding) == ("colocated", "least-requests")
 
 

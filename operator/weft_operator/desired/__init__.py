@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft_operator.desired.config import front_config, plan_config, router_config
+from weft_operator.desired.config import front_config, live_config, plan_config, router_config
 from weft_operator.desired.coordinator import coordinator
 from weft_operator.desired.disruption import disruption_budgets
 from weft_operator.desired.identity import service_account, token_hash, token_secret
@@ -30,6 +30,7 @@ def desired_objects(rendering: Rendering, workers: Sequence[Worker], *, token: b
         token_secret(rendering, token),
         config,
         *(() if front is None else (front,)),
+        live_config(rendering),
         plan_config(rendering),
         *services(rendering),
         *disruption_budgets(rendering),

@@ -11,7 +11,7 @@ from weft_core.plan import PlanError, canonical_json, content_hash, plan_from_js
 from weft_core.profile_json import profile_from_json
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord, Rendering
-from weft_operator.desired.router_json import front_json, router_json
+from weft_operator.desired.router_json import front_json, live_json, router_json
 from weft_operator.manifest import Manifest
 
 
@@ -35,6 +35,16 @@ def front_config(rendering: Rendering) -> Manifest | None:
     if told == router_json(rendering):
         return None
     return _immutable(rendering, "front", {"router.json": canonical_json(told)})
+
+
+def live_config(rendering: Rendering) -> Manifest:
+    """Return the ConfigMap of what routers take over while they run; a change restarts nothing."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": rendering.metadata(rendering.name("live"), "config"),
+        "data": {"live.json": canonical_json(live_json(rendering))},
+    }
 
 
 def _immutable(rendering: Rendering, name: str, data: Mapping[str, str]) -> Manifest:

@@ -51,8 +51,9 @@ class Rendering:
         """Name what workers must agree on to exchange KV: 10 hex digits over the model and the engine.
 
         Workers of one revision may pair. A changed revision restarts workers, and so does every other change of their
-        pod template, router.json (SLO, routing, limits, cost profile) included, whose ConfigMap is named by content.
-        Replica counts are in neither, so that a scale change restarts no worker that stays.
+        pod template, router.json (limits, cost profile) included, whose ConfigMap is named by content. Replica counts
+        are in neither, so that a scale change restarts no worker that stays; nor are policies, thresholds and classes,
+        which running routers take over.
         """
         engine = self.spec.engine
         return content_hash(

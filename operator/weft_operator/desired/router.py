@@ -13,6 +13,8 @@ from weft_operator.manifest import Manifest
 CONFIG_VOLUME = "config"
 TOKEN_VOLUME = "token"  # noqa: S105 - the name of a volume
 TMP_VOLUME = "tmp"
+LIVE_VOLUME = "live"
+LIVE_FOLDER = "/etc/weft-live"
 
 TLS_PORT = 8443
 """Where coordinators with a certificate serve clients; health and metrics stay on the plain port, for them alone."""
@@ -58,6 +60,7 @@ def router_container(
         "env": [
             {"name": "WEFT_REDIS_URL", "value": rendering.settings.redis_url},
             {"name": "WEFT_TOKEN_FILE", "value": "/etc/weft-token/token"},
+            {"name": "WEFT_LIVE_FILE", "value": f"{LIVE_FOLDER}/live.json"},
             from_field("POD_NAME", "metadata.name"),
             from_field("POD_IP", "status.podIP"),
             from_field("NODE_NAME", "spec.nodeName"),
@@ -71,6 +74,7 @@ def router_container(
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": CONFIG_VOLUME, "mountPath": "/etc/weft", "readOnly": True},
+            {"name": LIVE_VOLUME, "mountPath": LIVE_FOLDER, "readOnly": True},
             {"name": TOKEN_VOLUME, "mountPath": "/etc/weft-token", "readOnly": True},
             {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
         ],
@@ -81,6 +85,7 @@ def router_volumes(rendering: Rendering, config: str) -> list[Manifest]:
     """Return the volumes that a router container mounts; ``config`` is the name of its ConfigMap."""
     return [
         {"name": CONFIG_VOLUME, "configMap": {"name": config}},
+        {"name": LIVE_VOLUME, "configMap": {"name": rendering.name("live")}},
         {"name": TOKEN_VOLUME, "secret": {"secretName": rendering.name("token"), "defaultMode": 0o440}},
         {"name": TMP_VOLUME, "emptyDir": {}},
     ]

@@ -1,4 +1,4 @@
-"""What routers are told in router.json: only what a service sets itself, so that upgrades restart nothing."""
+"""What routers are told: only what a service sets itself, so that upgrades restart nothing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,18 +20,19 @@ _TLS_VERSIONS = {"VersionTLS12": "1.2", "VersionTLS13": "1.3"}
 
 
 def router_json(rendering: Rendering) -> Mapping[str, Any]:
-    """Return what a router is told; times are seconds. Replica counts are left out: workers register themselves."""
+    """Return what routers begin with; a change restarts them. Times are seconds.
+
+    Replica counts are left out, because workers register themselves, and so is all that ``live_json`` holds.
+    """
     spec = rendering.spec
     transfer, routing, limits = spec.engine.kv_transfer, spec.routing, spec.coordinator.limits
     # Only where they are needed, so that the rendering of other services, and with it their pods, stays as it was.
     request_log = {"requestLog": {"to": "stdout"}} if routing.request_log == "Stdout" else {}
     profiles = {"profiles": rendering.record.profiles} if rendering.record.profiles else {}
-    classes = _class_names(spec)
     return {
         **request_log,
         **profiles,
         **_telemetry(spec.telemetry),
-        **({"qos": {"classes": {name: _priority(spec, name) for name in classes}}} if classes else {}),
         "service": rendering.key.name,
         "namespace": rendering.key.namespace,
         "model": {"name": spec.model.name, "maxModelLen": spec.model.max_model_len},
@@ -41,19 +42,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "leaseSeconds": transfer.lease_seconds,
             "handleTtlSeconds": transfer.handle_ttl_seconds,
         },
-        "slo": {"ttft": parse_duration(spec.slo.ttft), "itl": parse_duration(spec.slo.itl)},
-        "routing": {
-            **_rules(spec, rendering.record.plan),
-            "alpha": routing.alpha,
-            "beta": routing.beta,
-            "window": routing.window,
-            "statsWindowSeconds": parse_duration(routing.stats_window),
-            "sessionTtlSeconds": int(parse_duration(routing.session_ttl)),
-            "prefillConcurrency": routing.prefill_concurrency,
-            "seed": spec.planning.seed,
-            **_failures_and_races(routing),
-            **_class_rules(spec, rendering.record.plan),
-        },
+        "routing": _fixed(spec),
         "limits": {
             "maxBodyBytes": limits.max_body_bytes,
             "maxN": limits.max_n,
@@ -90,14 +79,40 @@ def _parameters(spec: DisaggInferenceServiceSpec) -> dict[str, float]:
     return given
 
 
+def live_json(rendering: Rendering) -> Mapping[str, Any]:
+    """Return what routers take over while they run: policies, thresholds, classes and tenants."""
+    spec, routing = rendering.spec, rendering.spec.routing
+    qos = _qos(spec)
+    return {
+        **({"qos": qos} if qos else {}),
+        "slo": {"ttft": parse_duration(spec.slo.ttft), "itl": parse_duration(spec.slo.itl)},
+        "routing": {
+            **_rules(spec, rendering.record.plan),
+            **_fixed(spec),
+            "alpha": routing.alpha,
+            "beta": routing.beta,
+            "window": routing.window,
+            "sessionTtlSeconds": int(parse_duration(routing.session_ttl)),
+            **_failures_and_races(routing),
+            **_class_rules(spec, rendering.record.plan),
+        },
+    }
+
+
+def _fixed(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
+    """Return the part of routing that queues and windows are built with."""
+    return {
+        "statsWindowSeconds": parse_duration(spec.routing.stats_window),
+        "prefillConcurrency": spec.routing.prefill_concurrency,
+        "seed": spec.planning.seed,
+    }
+
+
 def front_json(rendering: Rendering) -> Mapping[str, Any]:
-    """Return what coordinators are told: the same, and what concerns clients alone."""
+    """Return what coordinators begin with: the same as the others, and what concerns clients alone."""
     spec = rendering.spec
     told = dict(router_json(rendering))
     told["limits"] = {**told["limits"], **_limits(spec.coordinator)}
-    qos = _qos(spec)
-    if qos:
-        told["qos"] = qos
     auth = spec.coordinator.auth
     if auth.jwt is not None:
         told["auth"] = {"jwt": _jwt(auth.jwt)}
@@ -114,11 +129,6 @@ def front_json(rendering: Rendering) -> Mapping[str, Any]:
 def _class_names(spec: DisaggInferenceServiceSpec) -> list[str]:
     """Return the classes that are more than a name, in order."""
     return sorted({item.name for item in (*(spec.routing.classes or ()), *(spec.slo.classes or ()))})
-
-
-def _priority(spec: DisaggInferenceServiceSpec, name: str) -> dict[str, Any]:
-    given = next((item for item in spec.routing.classes or () if item.name == name), None)
-    return {"priority": given.priority} if given is not None and given.priority else {}
 
 
 def _class_rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> dict[str, Any]:
