@@ -14,6 +14,7 @@ KUBE_CONTEXT ?=
 REGISTRY ?=
 TAG ?=
 export KUBE_CONTEXT
+FUZZ_SECONDS ?= 60
 
 # What measures no time runs on several cores at once.
 PARALLEL := -n auto --maxprocesses 4
@@ -74,6 +75,14 @@ test-repeats: $(STAMP) ## Plan 1,000 random requests in two processes each and c
 .PHONY: test-programs
 test-programs: $(STAMP) ## Prove the integer programs equal to trying everything on 1,000 random instances of each form
 	@$(PY) -m weft_planner_tests.instances 1000
+
+.PHONY: fuzz
+fuzz: $(STAMP) ## Fuzz the parsers of requests and event streams with atheris, FUZZ_SECONDS=60 in all
+	@test -d $(VENV)/fuzz/atheris || $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  --target $(VENV)/fuzz -r requirements/fuzz.txt
+	@seeds=$$(mktemp -d); trap 'rm -rf "$$seeds"' EXIT; for part in requests events; do mkdir "$$seeds/$$part"; \
+	  PYTHONPATH=$(VENV)/fuzz $(PY) router/fuzz/fuzz_$$part.py "$$seeds/$$part" -artifact_prefix=$(VENV)/fuzz/ \
+	    -max_total_time=$$(( $(FUZZ_SECONDS) / 2 )) -max_len=1000 -verbosity=0 -print_final_stats=1; done
 
 .PHONY: test-cluster
 test-cluster: setup ## Run the tests that need a cluster

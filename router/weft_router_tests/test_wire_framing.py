@@ -1,88 +1,18 @@
 """What a client may do to the framing: the corpus, and two other parsers that have to agree with ours."""
 
-import contextlib
-
-import h11
-import httptools
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_router.wire.head import FramingError, Request
 from weft_router.wire.limits import WireLimits
-from weft_router.wire.request import RequestReader
 from weft_router_tests.framing_corpus import CORPUS, ONE, SMUGGLED, Case
+from weft_router_tests.wire_invariants import LlHttp, by_h11, read, requests_are_read_alike, target
 from weft_router_tests.wire_kit import QUICK, Backend, connected, fronted, on_uvloop, until
-
-LIMITS = WireLimits(max_body=2**20)
 
 
 def named(case: Case) -> str:
     """Return a name to find a case by."""
     return f"{case.group} {[other for other in CORPUS if other.group == case.group].index(case) + 1}"
-
-
-def read(raw: bytes, *, step: int = 0) -> tuple[list[Request], int]:
-    """Read bytes, whole or some at a time; return the requests, and the status of a refusal."""
-    reader = RequestReader(LIMITS)
-    requests: list[Request] = []
-    try:
-        step = step or len(raw) or 1
-        for at in range(0, len(raw), step):
-            requests += reader.feed(raw[at : at + step])
-    except FramingError as error:
-        return requests, error.error.status
-    return requests, reader.failure.error.status if reader.failure is not None else 0
-
-
-class LlHttp:
-    """The requests as llhttp reads them."""
-
-    def __init__(self, raw: bytes) -> None:
-        self.requests: list[tuple[str, bytes, bytes]] = []
-        self._url = b""
-        self._body = b""
-        self._parser = httptools.HttpRequestParser(self)
-        with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._parser.feed_data(raw)
-
-    def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
-        self._url += url
-
-    def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        """Note a request."""
-        self.requests.append((self._parser.get_method().decode(), self._url, self._body))
-        self._url = self._body = b""
-
-
-def by_h11(raw: bytes) -> tuple[str, bytes, bytes] | None:
-    """Return the first request as h11 reads it; None when it refuses it."""
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=2**20)
-    connection.receive_data(raw)
-    method, target, body = "", b"", b""
-    try:
-        while True:
-            event = connection.next_event()
-            if isinstance(event, h11.Request):
-                method, target = event.method.decode(), event.target
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                return method, target, body
-            else:
-                return None
-    except h11.RemoteProtocolError:
-        return None
-
-
-def target(request: Request) -> bytes:
-    """Return a request's target as it was sent, bar an empty query."""
-    return (request.path + ("?" + request.query if request.query else "")).encode()
 
 
 def test_the_corpus_is_large_and_odd() -> None:
@@ -219,15 +149,7 @@ LINES = st.tuples(
 )
 @example(raw=b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\nHost: a\r\n\r\n", step=3)
 def test_what_is_read_is_read_alike_by_the_others_and_however_it_is_cut(raw: bytes, step: int) -> None:
-    requests, status = read(raw)
-    assert read(raw, step=step or 1)[0] == requests
-    if not requests:
-        return
-    ours = [(request.method, target(request), request.body) for request in requests]
-    theirs = LlHttp(raw).requests
-    assert theirs[: len(ours)] == ours
-    assert by_h11(raw) in (ours[0], None)
-    assert status or len(theirs) == len(ours) or not requests[-1].keep_alive
+    requests_are_read_alike(raw, step=step)
 
 
 @given(body=st.binary(max_size=300), sizes=st.lists(st.integers(1, 50), min_size=1), step=st.integers(1, 40))

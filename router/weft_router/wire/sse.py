@@ -37,19 +37,22 @@ class EventSplitter:
             events.append(buffer[start:end])
             start = search = end
         self._rest = buffer[start:]
-        # A boundary is at most 4 bytes long, so the last 3 bytes may be the start of one.
-        self._scanned = max(0, len(self._rest) - 3)
+        # A boundary is at most 3 bytes long, so the last 2 bytes may be the start of one.
+        self._scanned = max(0, len(self._rest) - 2)
         if len(self._rest) > MAX_EVENT:
             raise EventTooLargeError(f"a server-sent event exceeds {MAX_EVENT} bytes")
         return events
 
 
 def _boundary(buffer: bytes, start: int) -> int:
-    """Return the index after the first blank line at or after ``start``; -1 when there is none."""
+    """Return the index after the first blank line at or after ``start``; -1 when there is none.
+
+    Lines end with LF or CR LF, also mixed; nobody sends CR alone.
+    """
     plain = buffer.find(b"\n\n", start)
-    crlf = buffer.find(b"\r\n\r\n", start, plain if plain >= 0 else len(buffer))
+    crlf = buffer.find(b"\n\r\n", start, plain + 1 if plain >= 0 else len(buffer))
     if crlf >= 0:
-        return crlf + 4
+        return crlf + 3
     return plain + 2 if plain >= 0 else -1
 
 
