@@ -125,6 +125,7 @@ class DecodeSidecar:
         self._decoding.observe()
         metrics, registry = self._metrics, self._registry
         metrics.sessions.set(len(self._decoding.sessions))
+        metrics.predictions_trusted.set(self._decoding.trusted)
         metrics.queue_length.set(len(self._worker.queue))
         metrics.state_up.set(registry.store_up)
         ready = len(registry.ready("prefill"))

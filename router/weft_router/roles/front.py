@@ -31,6 +31,7 @@ from weft_router.errors import (
 from weft_router.guard.admission import Admission, Load, Refusal
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
+from weft_router.roles.front_counts import FrontCounts
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
 from weft_router.rounds.job import Job
@@ -94,6 +95,7 @@ class Front:
         self._admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch = self._bindings.republish
+        self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
         self._placement = Placement(config.routing.binding)
         self._heads = Heads()
         self._ids = Ids()
@@ -164,6 +166,7 @@ class Front:
     async def _infer(self, exchange: Exchange) -> None:
         caller = self._caller(exchange.headers)
         if not self._registry.ready("decode"):
+            self._counts.refused("no-worker")
             raise not_ready("decode worker")
         body = parse(exchange.body)
         path = exchange.path
@@ -175,7 +178,10 @@ class Front:
         inference = check(path, body, model=self._config.model, limits=self._config.limits)
         admitted = self._admission.admit(monotonic(), caller, class_, self._load(inference))
         if isinstance(admitted, Refusal):
+            self._counts.refused(admitted.reason, class_)
             raise admitted.error()
+        if admitted.output_cap is not None or admitted.local_only:
+            self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
         try:
             trace = id_ = self._ids.next()

@@ -101,6 +101,7 @@ class Standalone:
         self._front.observe()
         for decoding in self._decodings.values():
             decoding.observe()
+        self._metrics.predictions_trusted.set(all(decoding.trusted for decoding in self._decodings.values()))
         self._metrics.queue_length.set(sum(len(worker.queue) for worker in self._workers.values()))
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:

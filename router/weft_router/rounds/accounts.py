@@ -83,6 +83,7 @@ class Accounts:
             chars=chars,
             handle=self._handle(rnd, reply),
             prefilled=known,
+            class_=rnd.class_,
         )
         self._count(rnd, prefilled, reply, prompt_tokens, completion, clock)
 

@@ -10,6 +10,7 @@ from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
+from weft_router.config import PLAIN_CLASS
 from weft_router.engines.adapter import Adapter, Ask, Handed
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import (
@@ -29,7 +30,7 @@ from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.sessions import Sessions
+from weft_router.rounds.sessions import Session, Sessions
 from weft_router.rounds.slicing import Slicing
 from weft_router.rounds.standing import Standing
 from weft_router.rounds.together import Together, peer_of
@@ -68,7 +69,8 @@ class Decoding:
         self._resumes = kinds(adapter)
         self._adapter = adapter
         self._together = Together()
-        self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds)
+        self._meter = meter
+        self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds, on_end=self._ended)
         self._paces = Paces()
         itl = Window(config.routing.stats_window_seconds)
         self._itl = itl
@@ -156,6 +158,14 @@ class Decoding:
         """Bring what is counted up to date."""
         self.sessions.expire()
         self.remote.dispatched.forget([record.worker for record in self._registry.known("prefill")])
+
+    @property
+    def trusted(self) -> bool:
+        """Tell whether predictions of TTFT were right lately."""
+        return self._deciding.trusted
+
+    def _ended(self, key: str, session: Session) -> None:
+        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self._paces.end(key))
 
     def _describe(self, record: WorkerRecord) -> WorkerRecord:
         return replace(

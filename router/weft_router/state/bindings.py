@@ -33,6 +33,8 @@ class Bindings:
         self._clock = clock
         self._known: OrderedDict[str, _Binding] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_move: Callable[[str], None] | None = None
+        """Called with the worker that a session leaves for another one."""
 
     def __len__(self) -> int:
         """Return how many sessions this process remembers."""
@@ -110,6 +112,9 @@ class Bindings:
 
     def _remember(self, session: str, worker: str, *, published: bool) -> None:
         now = self._clock()
+        old = self._known.get(session)
+        if old is not None and old.worker != worker and self.on_move is not None:
+            self.on_move(old.worker)
         self._known[session] = _Binding(worker, used_at=now, published_at=now if published else float("-inf"))
         self._known.move_to_end(session)
 

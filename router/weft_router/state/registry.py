@@ -56,6 +56,8 @@ class Registry:
         self.on_new_epoch: Callable[[], Awaitable[None]] | None = None
         self.on_gone: Callable[[WorkerRecord], None] | None = None
         """Called when a worker is found dead or started anew: what runs there is lost."""
+        self.on_turn: Callable[[WorkerRecord, str], None] | None = None
+        """Called when a worker is taken out of use, with a word for why, and when it is taken back, with none."""
 
     async def start(self) -> None:
         """Read the workers once, then keep watching them."""
@@ -113,7 +115,7 @@ class Registry:
         """Give a worker nothing more until a probe reaches it: a connection to it just failed."""
         tracked = self._workers.get(worker)
         if tracked is not None and not tracked.excluded:
-            tracked.excluded = True
+            self._exclude(tracked, "failed")
             self._ready.clear()
             log.warning("worker_suspected", extra={"worker": worker})
             self._probe_the_silent()
@@ -132,7 +134,8 @@ class Registry:
             if (record.incarnation, record.seq) != (old.incarnation, old.seq):
                 if record.incarnation != old.incarnation:
                     self._gone(tracked, "restarted")
-                    tracked.excluded, tracked.misses = False, 0
+                    self._exclude(tracked, "")
+                    tracked.misses = 0
                 tracked.record = record
                 tracked.beat_at = now
         for name, tracked in self._workers.items():
@@ -174,9 +177,10 @@ class Registry:
         if health != "dead":
             if tracked.excluded and health == "ready":
                 log.info("worker_back", extra={"worker": name})
-            tracked.excluded, tracked.misses = health != "ready", 0
+            self._exclude(tracked, "" if health == "ready" else "not-ready")
+            tracked.misses = 0
             return
-        tracked.excluded = True
+        self._exclude(tracked, "unreachable")
         tracked.misses += 1
         if tracked.misses < DEAD_AFTER:
             return
@@ -187,6 +191,13 @@ class Registry:
             log.warning("worker_gone", extra={"worker": name})
             with contextlib.suppress(StoreDownError):
                 await self._store.withdraw(name)
+
+    def _exclude(self, tracked: _Tracked, why: str) -> None:
+        """Take a worker out of use, or back when there is no reason not to."""
+        turned = tracked.excluded != bool(why)
+        tracked.excluded = bool(why)
+        if turned and self.on_turn is not None:
+            self.on_turn(tracked.record, why)
 
     def _gone(self, tracked: _Tracked, why: str) -> None:
         log.warning("worker_lost", extra={"worker": tracked.record.worker, "reason": why})

@@ -1,0 +1,45 @@
+"""Count what a front refuses and degrades, and which workers it takes out of use or moves sessions away from."""
+
+from weft_router.signals.instruments import DEFAULT
+from weft_router.signals.metrics import Metrics
+from weft_router.state.bindings import Bindings
+from weft_router.state.registry import Registry
+from weft_router.state.store import WorkerRecord
+
+RATES = frozenset({"requests", "tokens", "concurrency"})
+"""Refusals for what one key sends; the others are for what all do."""
+
+
+class FrontCounts:
+    """The counters of a front's own doing."""
+
+    def __init__(self, metrics: Metrics, *, registry: Registry, bindings: Bindings) -> None:
+        """Count from now on what the registry and the bindings do."""
+        self._metrics = metrics
+        self._registry = registry
+        registry.on_turn = self._turned
+        bindings.on_move = self._moved
+
+    def refused(self, reason: str, class_: str = DEFAULT) -> None:
+        """Count a request that was not let in."""
+        self._metrics.rejected.labels(reason, class_).inc()
+        if reason in RATES:
+            self._metrics.rate_limited.labels(reason).inc()
+
+    def degraded(self, class_: str, *, capped: bool, local: bool) -> None:
+        """Count a request that gets less than it asked for."""
+        if capped:
+            self._metrics.degraded.labels("output-cap", class_).inc()
+        if local:
+            self._metrics.degraded.labels("local-only", class_).inc()
+
+    def _turned(self, record: WorkerRecord, why: str) -> None:
+        if why:
+            self._metrics.ejections.labels(record.role, why).inc()
+        else:
+            self._metrics.readmissions.labels(record.role).inc()
+
+    def _moved(self, worker: str) -> None:
+        record = next((r for r in self._registry.known("decode") if r.worker == worker), None)
+        why = "gone" if record is None else "draining" if record.draining else "failed"
+        self._metrics.rebinds.labels(why).inc()
