@@ -31,12 +31,11 @@ from weft_router.errors import (
 from weft_router.guard.admission import Admission, Load, Refusal
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
-from weft_router.roles.front_counts import FrontCounts
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
+from weft_router.rounds.affinity import Affinity
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
-from weft_router.rounds.placement import Placement
 from weft_router.rounds.resuming import Resuming
 from weft_router.signals.ids import Ids
 from weft_router.signals.tracing import Trace
@@ -95,8 +94,7 @@ class Front:
         self._admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch = self._bindings.republish
-        self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
-        self._placement = Placement(config.routing.binding)
+        self._affinity = Affinity(config.routing.binding, ttl_s=config.routing.session_ttl_seconds)
         self._heads = Heads()
         self._ids = Ids()
         self._background = Background()
@@ -156,6 +154,7 @@ class Front:
     async def _tidy(self) -> None:
         self._door.reload()
         self._bindings.expire()
+        self._affinity.tidy(self._registry.known("decode"))
 
     def _caller(self, headers: Mapping[str, str]) -> Caller:
         return self._door.authenticator.caller(headers.get("authorization"), time())
@@ -166,7 +165,6 @@ class Front:
     async def _infer(self, exchange: Exchange) -> None:
         caller = self._caller(exchange.headers)
         if not self._registry.ready("decode"):
-            self._counts.refused("no-worker")
             raise not_ready("decode worker")
         body = parse(exchange.body)
         path = exchange.path
@@ -178,10 +176,7 @@ class Front:
         inference = check(path, body, model=self._config.model, limits=self._config.limits)
         admitted = self._admission.admit(monotonic(), caller, class_, self._load(inference))
         if isinstance(admitted, Refusal):
-            self._counts.refused(admitted.reason, class_)
             raise admitted.error()
-        if admitted.output_cap is not None or admitted.local_only:
-            self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
         try:
             trace = id_ = self._ids.next()
@@ -348,19 +343,26 @@ class Front:
 
     async def _place(self, job: Job, tried: set[str]) -> str | None:
         registry = self._registry
+        affinity, inference = self._affinity, job.inference
         bound = self._bindings.bound(job.session)
-        if bound is not None and bound not in tried and registry.get(bound) is not None:
+        if bound is not None and bound not in tried and (record := registry.get(bound)) is not None:
+            if affinity.reads_prompts:
+                affinity.note(bound, inference, job.transcript, tenant=job.tenant, ratio=record.chars_per_token)
             return bound
-        inference = job.inference
         records = registry.ready("decode")
         ratio = min((r.chars_per_token for r in records), default=START_CHARS_PER_TOKEN)
         prompt = inference.exact_tokens or int(inference.chars / ratio)
         need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
-        return await self._bindings.resolve(
+        worker = await self._bindings.resolve(
             job.session,
             usable=lambda worker: worker not in tried and registry.get(worker) is not None,
-            choose=lambda: self._placement.choose(records, need=need, avoid=tried),
+            choose=lambda: affinity.choose(
+                records, inference, job.transcript, tenant=job.tenant, ratio=ratio, need=need, avoid=tried
+            ),
         )
+        if worker is not None and affinity.reads_prompts:
+            affinity.note(worker, inference, job.transcript, tenant=job.tenant, ratio=ratio)
+        return worker
 
 
 def _final(reason: str) -> ApiError:

@@ -1,0 +1,73 @@
+"""Place new sessions, by what the workers' prefix caches may hold where the service's binding looks at that."""
+
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
+
+from weft_router.api.inference import Inference
+from weft_router.api.transcript import Transcript, heads, of_request
+from weft_router.rounds.placement import Placement
+from weft_router.rounds.prefixes import Prefixes, chain_of, lengths
+from weft_router.state.store import WorkerRecord
+
+
+class Affinity:
+    """The binding decisions of one coordinator, with its memory of who was sent what."""
+
+    def __init__(self, binding: str, *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._placement = Placement(binding, clock=clock)
+        self._prefixes = Prefixes(ttl_s=ttl_s, clock=clock)
+        self._incarnations: dict[str, str] = {}
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Tell whether the binding looks at prefix caches; else prompts need not be noted."""
+        return self._placement.reads_hits
+
+    def use(self, binding: str) -> None:
+        """Go on by another binding."""
+        self._placement.use(binding)
+
+    def choose(
+        self,
+        records: Sequence[WorkerRecord],
+        inference: Inference,
+        transcript: Transcript | None,
+        *,
+        tenant: str,
+        ratio: float,
+        need: int,
+        avoid: Collection[str] = (),
+    ) -> str | None:
+        """Return the worker of a new session that needs ``need`` tokens; ``ratio`` is characters per token."""
+        if not self._placement.reads_hits:
+            return self._placement.choose(records, need=need, avoid=avoid)
+        chain, tokens = _chain(inference, transcript, ratio)
+        capacity = {record.worker: record.capacity for record in records}
+        hits = self._prefixes.hits(chain, tokens, scope=tenant, capacity=capacity)
+        return self._placement.choose(records, need=need, avoid=avoid, prefix_hit=hits)
+
+    def note(
+        self, worker: str, inference: Inference, transcript: Transcript | None, *, tenant: str, ratio: float
+    ) -> None:
+        """Remember that a worker is sent a prompt."""
+        chain, tokens = _chain(inference, transcript, ratio)
+        self._prefixes.note(worker, chain, tokens, scope=tenant)
+
+    def tidy(self, known: Sequence[WorkerRecord]) -> None:
+        """Forget the caches of workers that began anew, or are no longer known."""
+        for record in known:
+            before = self._incarnations.get(record.worker, record.incarnation)
+            if before != record.incarnation:
+                self._prefixes.forget(record.worker)
+        self._incarnations = {record.worker: record.incarnation for record in known}
+        self._prefixes.keep(list(self._incarnations))
+
+
+def _chain(inference: Inference, transcript: Transcript | None, ratio: float) -> tuple[list[str], list[int]]:
+    if inference.kind == "text":
+        prompt = inference.prompt
+        chain, units = chain_of(prompt)
+        per_token = ratio if isinstance(prompt, str) else 1.0
+        return chain, [int(length / per_token) for length in units]
+    seen = transcript or of_request(inference)
+    return heads(seen), lengths(seen.sizes, units_per_token=ratio)
