@@ -301,6 +301,10 @@ def test_a_handle_in_the_last_event_is_taken_out() -> None:
     out = tap.feed(named("response.completed", response=last))
     assert out == STREAM[-1]
     assert tap.reply.handle == {"remote_host": "h"}
+    nothing = ResponsesTap()
+    nothing.feed(b"".join(STREAM[:4]))
+    assert nothing.feed(named("response.completed", response={**last, "kv_transfer_params": None})) == STREAM[-1]
+    assert nothing.reply.handle is None
     commented = ResponsesTap()
     commented.feed(b"".join(STREAM[:4]))
     assert commented.feed(b': kv_transfer_params {"remote_host":"h"}\n\n') == b""

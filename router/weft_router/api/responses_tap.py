@@ -90,10 +90,11 @@ class ResponsesTap:
         self._reply.finish_reason = ENDS.get(str(found.get("status")))
         self._reply.take_usage(found.get("usage"))
         self._reply.take_output(found.get("output"))
-        params = found.pop("kv_transfer_params", None)
-        if not isinstance(params, dict):
+        if "kv_transfer_params" not in found:
             return event
-        self._reply.handle = cast(Json, params)
+        params = found.pop("kv_transfer_params")
+        if isinstance(params, dict):
+            self._reply.handle = cast(Json, params)
         return b"event: " + str(kind).encode() + b"\n" + to_event(chunk)
 
 

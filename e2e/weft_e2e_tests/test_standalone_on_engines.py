@@ -1,0 +1,176 @@
+"""The whole router in one process, in front of engines of each protocol, over real sockets: every token once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from weft_mock.model import answer
+from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
+from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines, until
+from weft_router.process import build
+from weft_router.roles.serving import run
+from weft_router.state.store import MemoryStore
+from weft_router_tests.stack import free_port, router_json, settings
+
+pytestmark = pytest.mark.component
+
+TOKENS = 12
+MESSAGES = [{"role": "user", "content": filler(60, 1)}]
+PROMPT = filler(40, 2)
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": TOKENS},
+    "/v1/completions": {"prompt": PROMPT, "max_tokens": TOKENS},
+}
+EXPECTED = {
+    "/v1/chat/completions": decode(answer(chat_ids(MESSAGES), TOKENS)),
+    "/v1/completions": decode(answer(completion_ids(PROMPT), TOKENS)),
+}
+
+
+class Front:
+    """A router in front of engines."""
+
+    def __init__(self, url: str, workers: list[Client]) -> None:
+        self.url = url
+        self.workers = workers
+
+    async def post(self, path: str, **fields: Any) -> httpx.Response:
+        async with httpx.AsyncClient(timeout=10.0) as http:
+            return await http.post(self.url + path, json={"model": MODEL, **fields})
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(timeout=10.0) as http:
+            return await http.get(self.url + path)
+
+
+@asynccontextmanager
+async def standalone(
+    folder: Path, protocol: str, *, bidirectional: bool = False, **routing: Any
+) -> AsyncIterator[Front]:
+    """Run a standalone router and its engines; afterwards no engine may have seen a wrong request.
+
+    Nor may one hold anything, but for what the next round of a session would read.
+    """
+    common = {"protocol": protocol, "bidirectional": bidirectional, "time_scale": 0.1}
+    roles = ["decode"] if protocol == "openai" else ["prefill", "decode"]
+    made = [config(engine_id=r, role="both" if protocol == "openai" else r, **common) for r in roles]
+    async with engines(*made) as workers:
+        entries = [{"name": r, "role": r, "url": w.url, "degree": 1} for r, w in zip(roles, workers, strict=True)]
+        listed = folder / "workers.json"
+        listed.write_text(json.dumps({"workers": entries}))
+        engine = {"type": protocol, "bidirectional": bidirectional, "bootstrapPort": workers[0].side_port}
+        file = router_json(engine=engine, routing={"policy": "remote-jsq", **routing})
+        found = settings(folder, "standalone", port=free_port(), config=file, workers=listed)
+        server, duty = build(found, MemoryStore())
+        task = asyncio.get_running_loop().create_task(run(server, duty, found, asyncio.Event()))
+        try:
+            front = Front(f"http://127.0.0.1:{found.port}", workers)
+            await until(lambda: duty.ready() is None)
+            yield front
+            if not bidirectional:
+                await at_rest(*workers)
+            assert not any(worker.engine.ledger.violations for worker in workers)
+        finally:
+            task.cancel()
+            await asyncio.wait([task], timeout=10)
+
+
+def taken_apart(reply: httpx.Response) -> list[dict[str, Any]]:
+    assert reply.status_code == 200, reply.text
+    *events, done, rest = reply.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    return [orjson.loads(event.removeprefix("data: ")) for event in events]
+
+
+def text_of(choices: list[dict[str, Any]]) -> str:
+    return "".join(
+        (one.get("delta") or one.get("message") or {}).get("content") or one.get("text") or "" for one in choices
+    )
+
+
+@pytest.mark.parametrize("path", sorted(BODIES))
+@pytest.mark.parametrize("protocol", ["vllm", "sglang", "tensorrt-llm", "neuron", "openai"])
+async def test_each_protocol_gives_the_same_answer(tmp_path: Path, protocol: str, path: str) -> None:
+    async with standalone(tmp_path, protocol) as front:
+        whole = await front.post(path, **BODIES[path])
+        assert whole.status_code == 200, whole.text
+        assert text_of(whole.json()["choices"]) == EXPECTED[path]
+        assert "127.0.0.1" not in whole.text
+        usage = {"include_usage": True}
+        streamed = await front.post(path, **BODIES[path], stream=True, stream_options=usage, temperature=0)
+        chunks = taken_apart(streamed)
+        assert text_of([choice for chunk in chunks for choice in chunk["choices"]]) == EXPECTED[path]
+        assert len({chunk["id"] for chunk in chunks}) == 1
+        assert chunks[-1]["usage"]["completion_tokens"] == TOKENS
+        assert [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]] == ["length"]
+        assert "token_ids" not in streamed.text
+        assert "127.0.0.1" not in streamed.text
+        route = "local" if protocol == "openai" else "remote"
+        assert whole.headers["X-Weft-Route"] == streamed.headers["X-Weft-Route"] == route
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_context_server_may_finish_the_answer(tmp_path: Path, stream: bool) -> None:
+    async with standalone(tmp_path, "tensorrt-llm") as front:
+        stop = answer(chat_ids(MESSAGES), 1)
+        path = "/v1/chat/completions"
+        reply = await front.post(path, **BODIES[path], stop_token_ids=stop, stream=stream)
+        if stream:
+            chunks = taken_apart(reply)
+            assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+        else:
+            assert reply.json()["choices"][0]["finish_reason"] == "stop"
+        assert "disaggregated_params" not in reply.text
+        assert not front.workers[1].engine.ledger.recent
+
+
+async def test_the_first_token_is_shown_early_where_both_engines_find_the_same(tmp_path: Path) -> None:
+    async with standalone(tmp_path, "vllm", firstTokenFromPrefill="auto") as front:
+        path = "/v1/chat/completions"
+        chunks = taken_apart(await front.post(path, **BODIES[path], stream=True, temperature=0))
+        assert text_of([choice for chunk in chunks for choice in chunk["choices"]]) == EXPECTED[path]
+        assert len({chunk["id"] for chunk in chunks}) == 1
+        assert [chunk["choices"][0]["delta"].get("role") for chunk in chunks].count("assistant") == 1
+
+
+async def test_responses_are_created_and_not_kept(tmp_path: Path) -> None:
+    async with standalone(tmp_path, "vllm") as front:
+        asked: dict[str, Any] = {"input": PROMPT, "max_output_tokens": TOKENS}
+        whole = await front.post("/v1/responses", **asked)
+        assert whole.status_code == 200, whole.text
+        body = whole.json()
+        assert body["id"].startswith("resp_")
+        assert body["usage"]["output_tokens"] == TOKENS
+        assert "kv_transfer_params" not in whole.text
+        streamed = await front.post("/v1/responses", **asked, stream=True)
+        assert "event: response.completed" in streamed.text
+        assert "kv_transfer_params" not in streamed.text
+        assert (await front.get(f"/v1/responses/{body['id']}")).status_code == 404
+        for wrong in ({"store": True}, {"background": True}, {"conversation": "c"}):
+            refused = await front.post("/v1/responses", **asked, **wrong)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(iter(wrong)))
+        foreign = await front.post("/v1/responses", **asked, previous_response_id="resp_" + "0" * 80)
+        assert (foreign.status_code, foreign.json()["error"]["code"]) == (404, "previous_response_not_found")
+
+
+async def test_a_sessions_second_round_reads_its_history(tmp_path: Path) -> None:
+    async with standalone(tmp_path, "vllm", bidirectional=True) as front:
+        path, prefill = "/v1/chat/completions", front.workers[0].engine
+        told = [*MESSAGES, {"role": "assistant", "content": EXPECTED[path]}, {"role": "user", "content": filler(30, 5)}]
+        for stream in (False, True):
+            body = {"max_tokens": TOKENS, "stream": stream, "session_id": f"s{stream}"}
+            first = await front.post(path, messages=MESSAGES, **body)
+            assert first.status_code == 200, first.text
+            second = await front.post(path, messages=told, **body)
+            choices = (
+                [c for chunk in taken_apart(second) for c in chunk["choices"]] if stream else second.json()["choices"]
+            )
+            assert text_of(choices) == decode(answer(chat_ids(told), TOKENS))
+            assert prefill.ledger.recent[-1].form == "export_with_history"
