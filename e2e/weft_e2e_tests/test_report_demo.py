@@ -12,7 +12,8 @@ from weft_e2e.demo import cli, install
 from weft_e2e.demo.collect import collect, next_steps, write
 from weft_e2e.demo.facts import Facts
 from weft_e2e.demo.install import CRDS, check_setup, ensure_namespace, take_down
-from weft_e2e.demo.run import choose, manifest_for, pages_at_rest, progress
+from weft_e2e.demo.playing import progress
+from weft_e2e.demo.run import choose, manifest_for, pages_at_rest
 from weft_e2e.demo.settings import MARK, NAMESPACE, REPLAY_DEADLINE_S, SYSTEM_NAMESPACE, TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed, Steps
 from weft_e2e.replay.records import ReplayResult

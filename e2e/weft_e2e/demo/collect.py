@@ -3,12 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from weft_core.durations import parse_duration
+from weft_core.plan import Plan
 from weft_core.slo import Slo
 from weft_e2e.demo import page
 from weft_e2e.demo.engines import engine_pace, transfer_problems
@@ -19,6 +20,16 @@ from weft_e2e.demo.steps import Steps
 from weft_e2e.metrics import KvFlow, MetricMissing, growth, kv_flow
 from weft_e2e.replay.records import ReplayResult
 from weft_e2e.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a service ran, in the report's words: machine, GPUs, what was simulated, where to look further."""
+
+    words: str
+    gpu: str
+    simulated: tuple[str, ...]
+    next_steps: tuple[str, ...]
 
 
 def collect(
@@ -34,43 +45,83 @@ def collect(
     context: str | None,
     steps: Steps,
 ) -> Facts:
-    """Put everything measured together, and name every problem."""
+    """Put everything measured on a cluster together, and name every problem."""
     spec = manifest["spec"]
+    return facts_of(
+        service.name,
+        service.plan(),
+        spec,
+        result,
+        before=before,
+        after=after,
+        place=Place(
+            words=words,
+            gpu=f"{gpu_words(spec)}{' (simulated)' if context is None else ''}",
+            simulated=simulated(spec, local=context is None),
+            next_steps=next_steps(service, context=context),
+        ),
+        choices=choices,
+        problems=[f"container {name} was restarted during the replay" for name in sorted(+restarted)],
+        steps=steps,
+    )
+
+
+def facts_of(
+    name: str,
+    plan: Plan,
+    spec: Mapping[str, Any],
+    result: ReplayResult,
+    *,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    place: Place,
+    choices: Sequence[str],
+    problems: Sequence[str],
+    steps: Steps,
+    mock: bool = True,
+    deadline_s: float = REPLAY_DEADLINE_S,
+) -> Facts:
+    """Put everything measured together, and name every problem; only mock engines tell of refused transfers."""
     slo = slo_of(spec["slo"])
-    problems: list[str] = []
+    found: list[str] = []
     kv: KvFlow | None = None
     try:
         kv = kv_flow(growth(before, after))
-        problems += transfer_problems(before, after)
+        if mock:
+            found += transfer_problems(before, after)
     except MetricMissing as missing:
-        problems.append(str(missing))
+        found.append(str(missing))
     if result.failures:
         kinds = ", ".join(f"{n} {o}" for o, n in Counter(r.outcome for r in result.failures).most_common())
-        problems.append(f"{len(result.failures)} of {len(result.records)} rounds failed: {kinds}")
+        found.append(f"{len(result.failures)} of {len(result.records)} rounds failed: {kinds}")
     if result.deadline_hit:
-        problems.append(f"the replay did not end within {REPLAY_DEADLINE_S:g} s")
-    problems += [f"container {name} was restarted during the replay" for name in sorted(+restarted)]
-    gpu_types = sorted({p["gpuType"] for p in spec["capacity"]["pools"]})
+        found.append(f"the replay did not end within {deadline_s:g} s")
     return Facts(
-        service=service.name,
+        service=name,
         model=spec["model"]["name"],
-        gpu=f"{spec['capacity']['gpus']} x {', '.join(gpu_types)}{' (simulated)' if context is None else ''}",
-        cluster=words,
+        gpu=place.gpu,
+        cluster=place.words,
         version=version("weft"),
         started_at=result.started_at,
         slo=slo,
-        plan=service.plan(),
+        plan=plan,
         summary=summarise(result.records, slo),
         records=result.records,
         kv=kv,
         load=result.load,
         pace=engine_pace(before, after),
         choices=tuple(choices),
-        simulated=simulated(spec, local=context is None),
+        simulated=place.simulated,
         steps=tuple(steps.done),
-        problems=tuple(problems),
-        next_steps=next_steps(service, context=context),
+        problems=(*found, *problems),
+        next_steps=place.next_steps,
     )
+
+
+def gpu_words(spec: Mapping[str, Any]) -> str:
+    """Return how many GPUs of which types a spec has."""
+    types = sorted({pool["gpuType"] for pool in spec["capacity"]["pools"]})
+    return f"{spec['capacity']['gpus']} x {', '.join(types)}"
 
 
 def slo_of(spec: Mapping[str, Any]) -> Slo:
@@ -89,13 +140,22 @@ def simulated(spec: Mapping[str, Any], *, local: bool) -> tuple[str, ...]:
     if local:
         said.append("GPUs and RDMA devices: each node claims to have 8, so that Kubernetes schedules as if it had")
     if spec["engine"]["type"] == "mock":
-        scale = spec["engine"].get("mock", {}).get("timeScale", 1)
-        pace = "in real time" if scale == 1 else f"at {1 / scale:g} times its speed: divide no figure by it"
-        source = "measured" if "ref" in spec.get("profile", {}) else "derived from data sheets, not measured"
-        said.append(f"the engine: it computes no model and follows a cost profile ({source}) {pace}")
-        said.append("KV transfers: they take the time the profile says for their size; no such bytes cross the network")
-    said.append("prompts: made-up words of the recorded token counts; the answers are made up likewise")
+        said += mock_engine(spec, scale=spec["engine"].get("mock", {}).get("timeScale", 1))
+    said.append(MADE_UP)
     return tuple(said)
+
+
+MADE_UP = "prompts: made-up words of the recorded token counts; the answers are made up likewise"
+
+
+def mock_engine(spec: Mapping[str, Any], *, scale: float) -> list[str]:
+    """Say what a mock engine at a time scale leaves out."""
+    pace = "in real time" if scale == 1 else f"at {1 / scale:g} times its speed: divide no figure by it"
+    source = "measured" if "ref" in spec.get("profile", {}) else "derived from data sheets, not measured"
+    return [
+        f"the engine: it computes no model and follows a cost profile ({source}) {pace}",
+        "KV transfers: they take the time the profile says for their size; no such bytes cross the network",
+    ]
 
 
 def next_steps(service: Service, *, context: str | None) -> tuple[str, ...]:

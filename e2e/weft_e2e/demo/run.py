@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import uvloop
 import yaml
@@ -12,14 +11,13 @@ import yaml
 from weft_e2e.demo.collect import collect, write
 from weft_e2e.demo.facts import Facts, group_words
 from weft_e2e.demo.install import bring_up, check_setup, ensure_namespace
+from weft_e2e.demo.playing import at_rest, choose_sessions, progress
 from weft_e2e.demo.settings import EXAMPLE, NAMESPACE, READY_S, REPLAY_DEADLINE_S, Settings, repository_root
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, Object
-from weft_e2e.metrics import growth
 from weft_e2e.replay.client import Deadlines, replay
-from weft_e2e.replay.records import ReplayResult, RoundRecord, save
-from weft_e2e.replay.selection import Selection, recorded_gaps, select
-from weft_e2e.replay.traces import load
+from weft_e2e.replay.records import ReplayResult, save
+from weft_e2e.replay.selection import Selection
 from weft_e2e.replay.workload import fit_workload
 from weft_e2e.service import Service, condition_words, settled
 from weft_e2e.waiting import WaitedTooLong, until
@@ -64,8 +62,7 @@ def run(settings: Settings, say: Say) -> Facts:
 
 def choose(settings: Settings) -> Selection:
     """Choose the sessions to replay."""
-    pool = recorded_gaps(load("claude_code").sessions)
-    return select(load(settings.trace), settings.limits, gap_pool=pool, gap_pool_name="claude_code")
+    return choose_sessions(settings.trace, settings.limits)
 
 
 def fitted_workload(settings: Settings, selection: Selection) -> TraceFit:
@@ -137,42 +134,8 @@ def play(service: Service, selection: Selection, detail: Say) -> ReplayResult:
 
 
 def pages_at_rest(service: Service, detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:
-    """Return the metrics pages once no router serves a request: a round is counted just after its last byte.
-
-    Where one still serves after ``timeout_s`` (a round that failed may hang on), say so and return what there is.
-    """
-    pages: dict[str, str] = {}
-
-    def at_rest() -> bool:
-        pages.clear()
-        pages.update(service.metrics_pages())
-        return growth({}, pages).total("weft_router_inflight") == 0
-
-    try:
-        until(at_rest, what="rest", timeout_s=timeout_s, every_s=0.2)
-    except WaitedTooLong:
-        detail(f"a router still serves requests {timeout_s:g} s after the last round: its counts are not complete")
-    return pages
-
-
-def progress(selection: Selection, detail: Say, *, every_s: float = 10.0) -> Callable[[RoundRecord], None]:
-    """Return a listener that says the counts every ``every_s`` seconds."""
-    ends = {s.name: len(s.rounds) - 1 for s in selection.sessions}
-    counts: Counter[str] = Counter()
-    said = [time.monotonic()]
-
-    def listen(record: RoundRecord) -> None:
-        counts["rounds"] += 1
-        counts["failed"] += not record.ok
-        counts["sessions"] += record.index == ends[record.session]
-        if time.monotonic() - said[0] >= every_s:
-            said[0] = time.monotonic()
-            detail(
-                f"{record.sent_s + record.total_s:5.1f} s  {counts['rounds']} of {selection.rounds} rounds, "
-                f"{counts['sessions']} of {len(ends)} sessions, {counts['failed']} failed"
-            )
-
-    return listen
+    """Return the service's metrics pages once no router serves a request, or after ``timeout_s``."""
+    return at_rest(service.metrics_pages, detail, timeout_s=timeout_s)
 
 
 def container_restarts(service: Service) -> Counter[str]:

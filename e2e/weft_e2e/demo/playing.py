@@ -1,0 +1,61 @@
+"""Choose the sessions of a replay, say how far it is, and read the counters once it has ended."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from weft_e2e.demo.steps import Say
+from weft_e2e.metrics import growth
+from weft_e2e.replay.records import RoundRecord
+from weft_e2e.replay.selection import Limits, Selection, recorded_gaps, select
+from weft_e2e.replay.traces import load
+from weft_e2e.waiting import WaitedTooLong, until
+
+
+def choose_sessions(trace: str, limits: Limits) -> Selection:
+    """Choose sessions of a trace within limits; pauses that it has not recorded come from another one.
+
+    Raises:
+        TraceError: there is no such trace.
+    """
+    pool = recorded_gaps(load("claude_code").sessions)
+    return select(load(trace), limits, gap_pool=pool, gap_pool_name="claude_code")
+
+
+def at_rest(read: Callable[[], Mapping[str, str]], detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:
+    """Return the metrics pages once no router serves a request: a round is counted just after its last byte.
+
+    Where one still serves after ``timeout_s`` (a round that failed may hang on), say so and return what there is.
+    """
+    pages: dict[str, str] = {}
+
+    def resting() -> bool:
+        pages.clear()
+        pages.update(read())
+        return growth({}, pages).total("weft_router_inflight") == 0
+
+    try:
+        until(resting, what="rest", timeout_s=timeout_s, every_s=0.2)
+    except WaitedTooLong:
+        detail(f"a router still serves requests {timeout_s:g} s after the last round: its counts are not complete")
+    return pages
+
+
+def progress(selection: Selection, detail: Say, *, every_s: float = 10.0) -> Callable[[RoundRecord], None]:
+    """Return a listener that says the counts every ``every_s`` seconds."""
+    ends = {s.name: len(s.rounds) - 1 for s in selection.sessions}
+    counts: Counter[str] = Counter()
+    said = [time.monotonic()]
+
+    def listen(record: RoundRecord) -> None:
+        counts["rounds"] += 1
+        counts["failed"] += not record.ok
+        counts["sessions"] += record.index == ends[record.session]
+        if time.monotonic() - said[0] >= every_s:
+            said[0] = time.monotonic()
+            detail(
+                f"{record.sent_s + record.total_s:5.1f} s  {counts['rounds']} of {selection.rounds} rounds, "
+                f"{counts['sessions']} of {len(ends)} sessions, {counts['failed']} failed"
+            )
+
+    return listen
