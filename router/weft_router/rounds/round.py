@@ -1,5 +1,6 @@
 """One round on its way through a decode sidecar: what was asked, what is known of its session, what happened so far."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft_core.policies.snapshot import Decision
@@ -40,6 +41,8 @@ class Round:
     reason: str = ""
     prefill_worker: str = ""
     first_at: float | None = None
+    show: Callable[[bytes], None] | None = None
+    """Shows the client the prefill's token, where both legs are under way together and nothing was sent yet."""
     facts: dict[str, object] = field(default_factory=dict)
 
     @property
