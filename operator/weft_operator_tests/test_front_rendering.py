@@ -108,9 +108,8 @@ def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) ->
         ("spec.routing.params", {"width": 0.2}),
         ("spec.routing.binding", "round-robin"),
         ("spec.routing.order", "edf"),
-        ("spec.routing.sessionTTL", "2h"),
         ("spec.routing.hedge", REMOVED),
-        ("spec.routing.resume", "Off"),
+        ("spec.routing.onPrefillFailure", "Error"),
         ("spec.routing.classes.0.priority", 7),
         ("spec.routing.classes.1.params", {"queue_limit": 9}),
         ("spec.routing.classes.1.earlyRejection", False),
@@ -132,7 +131,10 @@ def test_a_change_of_policy_slo_or_class_restarts_nothing_and_running_routers_ta
         assert needs_restart(old, new) == []
 
 
-@pytest.mark.parametrize(("path", "value"), [("prefillConcurrency", 2), ("statsWindow", "30s")])
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("prefillConcurrency", 2), ("statsWindow", "30s"), ("sessionTTL", "2h"), ("slices", REMOVED), ("resume", "Off")],
+)
 def test_what_queues_are_built_with_restarts_workers(path: str, value: Any) -> None:
     body = changed(front_service(), f"spec.routing.{path}", value)
     before, after = objects(front_service()), objects(body)

@@ -12,7 +12,7 @@ from weft_router.config import live as module
 from weft_router.config.live import LiveConfig, combined
 from weft_router_tests.test_config_sections import body
 
-BASE = body(routing={"policy": "weft", "sessionTtlSeconds": 60}, qos={"classes": {"gold": {"priority": 1}}})
+BASE = body(routing={"policy": "weft"}, qos={"classes": {"gold": {"priority": 1}}})
 
 
 def write(path: Path, value: object) -> None:

@@ -92,20 +92,30 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
             "alpha": routing.alpha,
             "beta": routing.beta,
             "window": routing.window,
-            "sessionTtlSeconds": int(parse_duration(routing.session_ttl)),
-            **_failures_and_races(routing),
+            **_races(routing),
             **_class_rules(spec, rendering.record.plan),
         },
     }
 
 
 def _fixed(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
-    """Return the part of routing that queues and windows are built with."""
-    return {
-        "statsWindowSeconds": parse_duration(spec.routing.stats_window),
-        "prefillConcurrency": spec.routing.prefill_concurrency,
+    """Return the part of routing that queues, windows and engine adapters are built with."""
+    routing, slices = spec.routing, spec.routing.slices
+    told: dict[str, Any] = {
+        "statsWindowSeconds": parse_duration(routing.stats_window),
+        "sessionTtlSeconds": int(parse_duration(routing.session_ttl)),
+        "prefillConcurrency": routing.prefill_concurrency,
         "seed": spec.planning.seed,
     }
+    if slices is not None:
+        told["slices"] = {
+            "mode": slices.mode.lower(),
+            "block": slices.block_tokens,
+            "least": slices.least_tokens,
+            "overheadSeconds": parse_duration(slices.overhead),
+        }
+    words = {"firstTokenFromPrefill": routing.first_token_from_prefill, "resume": routing.resume}
+    return {**told, **{name: word.lower() for name, word in words.items() if word is not None}}
 
 
 def front_json(rendering: Rendering) -> Mapping[str, Any]:
@@ -147,24 +157,14 @@ def _class_rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> dict[str, Any]
     return {"classes": kept} if kept else {}
 
 
-def _failures_and_races(routing: Routing) -> dict[str, Any]:
-    hedge, slices = routing.hedge, routing.slices
+def _races(routing: Routing) -> dict[str, Any]:
+    hedge = routing.hedge
     told: dict[str, Any] = {}
     if hedge is not None:
         told["hedge"] = {"mode": hedge.mode.lower(), "top": hedge.top, "risk": hedge.risk}
-    if slices is not None:
-        told["slices"] = {
-            "mode": slices.mode.lower(),
-            "block": slices.block_tokens,
-            "least": slices.least_tokens,
-            "overheadSeconds": parse_duration(slices.overhead),
-        }
-    words = {
-        "firstTokenFromPrefill": routing.first_token_from_prefill,
-        "resume": routing.resume,
-        "onPrefillFailure": routing.on_prefill_failure,
-    }
-    return {**told, **{name: word.lower() for name, word in words.items() if word is not None}}
+    if routing.on_prefill_failure is not None:
+        told["onPrefillFailure"] = routing.on_prefill_failure.lower()
+    return told
 
 
 def _qos(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
@@ -56,6 +56,10 @@ class Coordinator:
         await self._front.stop()
         await self._registry.stop()
         await self._pool.close()
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; requests under way keep theirs."""
+        self._front.reload(config)
 
     def drain(self) -> None:
         """Nothing to announce: readiness takes this process out of its Service."""

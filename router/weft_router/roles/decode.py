@@ -10,7 +10,7 @@ from weft_router.api.answers import models
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.inference import PATHS, check
 from weft_router.api.reply import Reply
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, InvalidRequestError, StreamBrokenError
@@ -110,6 +110,11 @@ class DecodeSidecar:
         await self._engines.close()
         await self._peers.close()
         self._request_log.close()
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; rounds under way keep theirs."""
+        self._worker.reload(config)
+        self._decoding.reload(config)
 
     def drain(self) -> None:
         """Take nothing new."""

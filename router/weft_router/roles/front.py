@@ -17,7 +17,7 @@ from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.api.transcript import of_request
 from weft_router.background import Background, guarded
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter
 from weft_router.errors import (
@@ -116,6 +116,13 @@ class Front:
     def start(self) -> None:
         """Start background work."""
         self._background.start(self._housekeeping(), self._watching(), *self._door.work())
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; requests under way keep theirs."""
+        self._config = config
+        self._classifier = Classifier(config.qos)
+        self._admission.use(config.qos, config.limits, config.session_classes())
+        self._placement.use(config.routing.binding)
 
     async def stop(self) -> None:
         """End background work."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from weft_router.api.answers import models
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN
 from weft_router.guard.hops import require_token
@@ -57,6 +57,10 @@ class PrefillSidecar:
         """Stop it."""
         await self._worker.stop()
         await self._engines.close()
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; prefills under way keep theirs."""
+        self._worker.reload(config)
 
     def drain(self) -> None:
         """Take nothing new."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from weft_router.api.answers import LAST_WORDS_S, answer
 from weft_router.api.responses import not_kept
 from weft_router.background import Background
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.guard.hops import require_token
@@ -57,6 +57,9 @@ class Duty(Protocol):
 
     async def stop(self) -> None:
         """End background work and close connections."""
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; what is under way keeps its own."""
 
     def drain(self) -> None:
         """Tell the others that this process takes nothing new."""

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 
+from weft_router.background import Background
 from weft_router.config import Settings
+from weft_router.config.live import LiveConfig
 from weft_router.roles.server import Duty, Server
 
 log = logging.getLogger(__name__)
@@ -16,6 +18,8 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
     await server.start()
     await duty.start()
+    background = Background()
+    background.start(LiveConfig(settings.config_file, settings.live_file, settings.config).run(duty.reload))
     listener = server.listener
     try:
         await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls)
@@ -35,5 +39,6 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
             await server.last_words()
         await listener.close()
         await server.health.close()
+        await background.stop()
         await duty.stop()
         await server.close()

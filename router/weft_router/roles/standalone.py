@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
@@ -87,6 +87,14 @@ class Standalone:
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         await self._engines.close()
         self._request_log.close()
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; rounds under way keep theirs."""
+        self._front.reload(config)
+        for worker in self._workers.values():
+            worker.reload(config)
+        for decoding in self._decodings.values():
+            decoding.reload(config)
 
     def drain(self) -> None:
         """Nothing to announce: the workers are this process's own."""

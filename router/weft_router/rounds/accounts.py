@@ -24,8 +24,12 @@ _FINISHED = ("stop", "length", "tool_calls", "function_call")
 
 def meter_of(config: RouterConfig, metrics: Metrics) -> RoundMeter:
     """Return the meter that holds rounds against the SLO of their class."""
-    slos = {name: Slo(ttft_s=c.slo.ttft, itl_s=c.slo.itl) for name, c in config.session_classes().items()}
-    return RoundMeter(metrics, slos)
+    return RoundMeter(metrics, slos_of(config))
+
+
+def slos_of(config: RouterConfig) -> dict[str, Slo]:
+    """Return the SLO of every class."""
+    return {name: Slo(ttft_s=c.slo.ttft, itl_s=c.slo.itl) for name, c in config.session_classes().items()}
 
 
 class Accounts:

@@ -64,6 +64,7 @@ class Deciding:
             before=self._policies,
         )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
+        self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
 
     @property
     def trusted(self) -> bool:

@@ -10,7 +10,7 @@ from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
-from weft_router.config import PLAIN_CLASS
+from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Handed
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import (
@@ -21,7 +21,7 @@ from weft_router.errors import (
     UnavailableError,
 )
 from weft_router.guard.salt import Salts
-from weft_router.rounds.accounts import Accounts
+from weft_router.rounds.accounts import Accounts, slos_of
 from weft_router.rounds.answering import Answering
 from weft_router.rounds.deciding import Deciding
 from weft_router.rounds.hedging import race
@@ -91,8 +91,16 @@ class Decoding:
             config, adapter=adapter, engine=worker.engine, view=self._deciding.view,
             tokens=metrics.slice_tokens.labels(),
         )  # fmt: skip
+        self._meter = meter
         self._classes = config.session_classes()
         worker.describe(self._describe)
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration's policies, thresholds and classes; rounds under way keep theirs."""
+        self._deciding.reload(config)
+        self._classes = config.session_classes()
+        self._meter.use(slos_of(config))
+        self.remote.on_failure = config.routing.on_prefill_failure
 
     async def serve(self, job: Job, outlet: Outlet) -> None:
         """Serve one round.

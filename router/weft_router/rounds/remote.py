@@ -75,7 +75,7 @@ class RemotePrefill:
         self._decode: list[WorkerRecord] = _NOBODY
         self._peers: list[WorkerRecord] = []
         self._symmetric = settings.config.routing.symmetric
-        self._on_failure = settings.config.routing.on_prefill_failure
+        self.on_failure = settings.config.routing.on_prefill_failure
         self.releasing: Releases | None = None
         self._profile_of = settings.profile_of
         self._adapter = adapter
@@ -155,7 +155,7 @@ class RemotePrefill:
                     self._drop(handle, error.reason)
                     handle = None
                     if rnd.outlook.task.history >= rnd.outlook.task.increment and (
-                        unread or self._on_failure != "error"
+                        unread or self.on_failure != "error"
                     ):
                         return None
                     if unread:
@@ -172,15 +172,15 @@ class RemotePrefill:
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
             self._give_back(handle)
-        if self._on_failure == "error" and failure is not None:
+        if self.on_failure == "error" and failure is not None:
             raise _lost(failure)
         return None
 
     def _ends(self, error: LegFailedError) -> bool:
         """Tell whether a lost prefill is done here, by what the service wants."""
-        if self._on_failure == "error":
+        if self.on_failure == "error":
             raise _lost(error) from error
-        return self._on_failure == "local" or error.reason in _SPENT
+        return self.on_failure == "local" or error.reason in _SPENT
 
     def _drop(self, handle: KvHandle, reason: str) -> None:
         """Count a handle that was sent and not read, and give back what it points at."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from weft_router.background import Background
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.engines.watch import Engine
 from weft_router.rounds.policies import queue_rule
 from weft_router.rounds.prefill_queue import PrefillQueue
@@ -39,6 +39,10 @@ class Worker:
             rule=queue_rule(settings.config),
             ttft_slo=settings.config.slo.ttft,
         )
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration's queue order; whoever waits keeps its place in time."""
+        self.queue.use(queue_rule(config))
 
     def describe(self, more: Describe) -> None:
         """Let ``more`` add to what the heartbeat says."""

@@ -172,6 +172,11 @@ class RoundMeter:
         self._cached = metrics.history.labels("cached")
         self._recomputed = metrics.history.labels("recomputed")
 
+    def use(self, slos: Mapping[str, Slo]) -> None:
+        """Hold rounds against other SLOs from now on."""
+        self._slos = slos
+        self._series.clear()
+
     def of(self, phase: str, route: str, class_: str = DEFAULT) -> Series:
         """Return the series of a phase (``first``, ``later``), a route (``local``, ``remote``) and a class."""
         key = (phase, route, class_)
