@@ -82,6 +82,7 @@ class Answering:
             tap = self._adapter.tap(rnd.ask, first=handed.first if handed else None, resumed=rnd.resumed)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, tap)
             outlet.fed_by(leg)
+            rnd.show = passing.show_early
         else:
             leg = Leg(first_s=timeouts.total)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
@@ -114,6 +115,7 @@ class Answering:
                     tokens=int(str(rnd.facts.get("completion_tokens", 0))),
                 )  # fmt: skip
             outlet.fed_by(None)
+            rnd.show = None
             passing.close()
 
     async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:

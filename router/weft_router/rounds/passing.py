@@ -94,6 +94,12 @@ class Passing:
         self._outlet.begin(self._shown())
         self._outlet.write(events)
 
+    def show_early(self, events: bytes) -> None:
+        """Send the first token from a prefill leg beside this one, unless this leg was faster."""
+        if not self._outlet.begun and self.status in (0, 200):
+            self._rnd.ask.shown = True
+            self.show(events)
+
     def finish(self) -> None:
         """End the answer, which has come whole.
 

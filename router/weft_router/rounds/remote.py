@@ -234,6 +234,11 @@ class RemotePrefill:
             if answer.from_engine and 400 <= answer.status < 500 and answer.status not in (408, 429):
                 raise EngineAnsweredError(answer.status, answer.body)
             raise LegFailedError(PREFILL_LOST, "engine-error" if answer.from_engine else "refused")
+        early = self._adapter.prefill_tap(rnd.ask)
+        if early is not None and rnd.show is not None:
+            events = early.feed(answer.body)
+            if early.tokens and not early.error:
+                rnd.show(events)
 
     def other(self, tried: set[str]) -> str | None:
         """Return the prefill worker with the shortest queue besides those that were tried."""
