@@ -56,11 +56,11 @@ def test_a_new_configuration_takes_over_and_what_was_learned_stays() -> None:
 
 
 def test_slices_are_as_configured() -> None:
-    made = config(policy="weft", slices={"least": 64, "block": 128})
-    found = slicing_of(made.routing, overhead_s=0.01)
+    made = config(policy="weft", slices={"least": 64, "block": 128, "overheadSeconds": 0.01})
+    found = slicing_of(made.routing)
     assert found is not None
     assert (found.least, found.block, found.overhead_s) == (128, 128, 0.01)
-    assert slicing_of(config(slices={"mode": "off"}).routing, overhead_s=0.01) is None
+    assert slicing_of(config(slices={"mode": "off"}).routing) is None
     assert policies(made, sliceable=False).of("default").next_slice(at=0, remaining=10_000, decode=HERE) is None
     assert policies(made).of("default").next_slice(at=0, remaining=10_000, decode=HERE) is not None
 

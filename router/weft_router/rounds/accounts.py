@@ -48,6 +48,7 @@ class Accounts:
         self.answer_tokens = math.nan
         """A moving mean over the answers so far."""
         self.observed: Callable[[Round, float], None] | None = None
+        self.learned: Callable[[Round, float], None] | None = None
         """Told of each round's TTFT."""
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
@@ -90,6 +91,8 @@ class Accounts:
             class_=rnd.class_,
         )
         self._count(rnd, prefilled, reply, prompt_tokens, completion, clock)
+        if self.learned is not None and clock is not None and (mean := clock.mean(completion)) is not None:
+            self.learned(rnd, mean)
 
     def _handle(self, rnd: Round, reply: Reply) -> KvHandle | None:
         if rnd.inference.stream and rnd.export and reply.finish_reason in _FINISHED:

@@ -113,6 +113,11 @@ class Deciding:
         if rnd.decision is not None and not rnd.retried:
             self.policy_of(rnd.class_).observe(rnd.decision, ttft_s)
 
+    def learned(self, rnd: Round, itl_s: float) -> None:
+        """Learn what a decision's round took in all: ``itl_s`` is the mean gap of its answer."""
+        if rnd.decision is not None and not rnd.retried and rnd.first_at is not None:
+            self.policy_of(rnd.class_).learn(rnd.decision, ttft_s=rnd.first_at - rnd.started, itl_s=itl_s)
+
     def view(self, now: float) -> DecodeWorkerView:
         """Return this worker; the KV in use stands for the tokens of the sequences that decode."""
         worker = self._worker

@@ -87,6 +87,7 @@ class Decoding:
             answering=self.answering, itl=itl, ring=ring, seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
         self.accounts.observed = self._deciding.observed
+        self.accounts.learned = self._deciding.learned
         self._slicing = Slicing(
             config, adapter=adapter, engine=worker.engine, view=self._deciding.view,
             tokens=metrics.slice_tokens.labels(),

@@ -27,16 +27,15 @@ class Policies:
         salt: str,
         pools: Mapping[str, CostProfile] | None = None,
         sliceable: bool = False,
-        overhead_s: float = 0.005,
         before: "Policies | None" = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Build them; ``sliceable`` says that this engine's local prefills can be sliced, at ``overhead_s`` each.
+        """Build them; ``sliceable`` says that this engine's local prefills can be sliced.
 
         ``before`` are those of the configuration so far: what was observed of predictions is kept.
         """
         self.trust: Trust = before.trust if before is not None else Trust(ttft_slo=config.slo.ttft)
-        slicing = slicing_of(config.routing, overhead_s=overhead_s) if sliceable else None
+        slicing = slicing_of(config.routing) if sliceable else None
         self._of = {
             name: Policy(
                 one.routing, profile=profile, slo=Slo(ttft_s=one.slo.ttft, itl_s=one.slo.itl), salt=f"{salt}:{name}",
@@ -56,13 +55,13 @@ class Policies:
         return self._of.get(name, self._plain)
 
 
-def slicing_of(routing: RoutingConfig, *, overhead_s: float) -> Slicing | None:
+def slicing_of(routing: RoutingConfig) -> Slicing | None:
     """Return how local prefills are sliced, None when they shall not be."""
     slices = routing.slices
     if slices.mode == "off":
         return None
     least = max(slices.least, slices.block)
-    return Slicing(least=least, most=max(4096, least), block=slices.block, overhead_s=overhead_s)
+    return Slicing(least=least, most=max(4096, least), block=slices.block, overhead_s=slices.overhead_seconds)
 
 
 def rules_of(one: SessionClass, qos: QosConfig) -> ClassRules:
