@@ -53,7 +53,9 @@ async def test_weft_runs_in_the_modes_that_stock_engines_allow(stack: Stack, mod
     stack.config = router_json(routing={"policy": "weft", "mode": mode})
     await stack.up()
     reasons = {reason for _, reason in await rounds(stack)}
-    assert reasons <= ({"shortest-finish"} if mode == "remote-jsq" else {"local-whole", "local-chunked", "remote-cheaper"})
+    assert reasons <= (
+        {"shortest-finish"} if mode == "remote-jsq" else {"local-whole", "local-chunked", "remote-cheaper"}
+    )
 
 
 @pytest.mark.component
@@ -76,6 +78,20 @@ async def test_sessions_are_bound_by_every_binding(stack: Stack, binding: str) -
     assert set(workers) == {"d0", "d1"}
     if binding == "round-robin":
         assert workers in (["d0", "d1"] * 2, ["d1", "d0"] * 2)
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("binding", ["prefix-aware", "kv-aware"])
+async def test_sessions_with_the_same_beginning_share_a_worker(stack: Stack, binding: str) -> None:
+    stack.config = router_json(routing={"binding": binding})
+    await stack.up(decode=2)
+    workers: dict[str, set[str]] = {"a": set(), "b": set()}
+    for i, letter in enumerate("aababb"):  # by headroom alone, neighbours would go to different workers
+        messages = [{"role": "system", "content": letter * 4000}, {"role": "user", "content": f"question {i}"}]
+        answer = await stack.chat(messages, session=f"s{i}", stream=True)
+        workers[letter].add(answer.headers["X-Weft-Worker"])
+    assert {len(seen) for seen in workers.values()} == {1}
+    assert workers["a"] != workers["b"]
 
 
 def test_a_sessions_pace_is_that_of_all_its_rounds() -> None:
