@@ -25,7 +25,7 @@ class Coordinator:
         self._registry = Registry(store, lambda url: probe(self._pool, url))
         self._registry.on_gone = self._gone
         adapter = adapter_of(config)
-        relay = Relay(config, adapter=adapter, pool=self._pool, token=settings.token)
+        relay = Relay(config, adapter=adapter, pool=self._pool, token=settings.token, metrics=context.metrics)
         self._front = Front(
             settings, adapter=adapter, store=store, registry=self._registry, workers=relay, context=context
         )

@@ -13,6 +13,8 @@ from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
+from weft_router.signals.instruments import Histogram
+from weft_router.signals.metrics import Metrics
 from weft_router.state.store import WorkerRecord
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.pool import Pool
@@ -44,8 +46,9 @@ PASSED_HEADERS = {
 class Relay:
     """The legs from a coordinator to decode sidecars."""
 
-    def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, token: bytes) -> None:
+    def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, token: bytes, metrics: Metrics) -> None:
         self._config = config
+        self._legs = metrics.leg_seconds
         self._adapter = adapter
         self._kinds = kinds(adapter)
         self._pool = pool
@@ -72,7 +75,7 @@ class Relay:
         tap: Tap | None = None
         if self._kinds and resumable(inference).how in self._kinds:
             tap = self._adapter.tap(Ask(inference, job.id))
-        relayed = _Relayed(job, outlet, leg, self._config.limits.max_reply_bytes, tap)
+        relayed = _Relayed(job, outlet, leg, self._config.limits.max_reply_bytes, tap, self._legs)
         headers = {
             TOKEN_HEADER: self._token,
             REQUEST_ID: job.id,
@@ -116,7 +119,9 @@ class Relay:
 class _Relayed:
     """One answer of a sidecar on its way to a client."""
 
-    def __init__(self, job: Job, outlet: Outlet, leg: Leg, limit: int, tap: Tap | None) -> None:
+    def __init__(self, job: Job, outlet: Outlet, leg: Leg, limit: int, tap: Tap | None, legs: Histogram) -> None:
+        self._legs = legs
+        self._sent = monotonic()
         self._tap = tap
         self._job = job
         self._outlet = outlet
@@ -130,6 +135,8 @@ class _Relayed:
     def head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
         self._headers = headers
+        now = monotonic()
+        self._legs.labels("relay", self._job.class_).mark(now - self._sent, self._job.trace, now)
         if status == 200 and headers.get("content-type", "").startswith("text/event-stream"):
             self._whole = None
 

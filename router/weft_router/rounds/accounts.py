@@ -43,6 +43,7 @@ class Accounts:
         self._sessions = sessions
         self._itl = itl
         self._handles = metrics.kv_handles
+        self._legs = metrics.leg_seconds
         self._meter = meter
         self.ratio = CharsPerToken()
         self.answer_tokens = math.nan
@@ -52,6 +53,11 @@ class Accounts:
         """Told of each round's TTFT."""
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
+
+    def answered(self, rnd: Round, sent: float) -> None:
+        """Count how long the decode engine took to the first byte of its answer to a leg."""
+        now = monotonic()
+        self._legs.labels("decode", rnd.class_).mark(now - sent, rnd.trace, now)
 
     def first_token(self, rnd: Round, now: float, tokens: int) -> TokenClock | None:
         """Record a round's TTFT and return the clock of its tokens; a stream that goes on had its first elsewhere."""

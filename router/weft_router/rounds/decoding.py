@@ -204,7 +204,7 @@ class Decoding:
         of = self._classes.get(job.class_) or self._classes["default"]
         standing = Standing(
             ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=job.tenant, lost=pace.late > 0,
-            waited_s=monotonic() - job.started, spans=job.spans,
+            waited_s=monotonic() - job.started, class_=job.class_, spans=job.spans,
         )  # fmt: skip
         return Round(
             id=job.id,

@@ -19,8 +19,8 @@ class Passing:
     """One answer on its way; takes what the engine sends from the connection's own callback."""
 
     __slots__ = (
-        "_accounts", "_body", "_clock", "_decoding", "_outlet", "_prefilled", "_public_id", "_recorded", "_rnd",
-        "_slot", "_tap", "_timer", "_worker", "headers", "status",
+        "_accounts", "_began", "_body", "_clock", "_decoding", "_outlet", "_prefilled", "_public_id", "_recorded",
+        "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "status",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +42,7 @@ class Passing:
         self._timer: asyncio.TimerHandle | None = None
         self._clock: TokenClock | None = None
         self._recorded = False
+        self._began = monotonic()
         self.status = 0
         self.headers: dict[str, str] = {}
 
@@ -53,6 +54,7 @@ class Passing:
         """Take the head: a stream is passed on as it comes, anything else when it is whole."""
         self.status = status
         self.headers = headers
+        self._accounts.answered(self._rnd, self._began)
         if status == 200 and self._tap is not None and headers.get("content-type", "").startswith("text/event-stream"):
             self._body = None
 

@@ -68,14 +68,15 @@ class Prefilling:
         finally:
             began = slot.began
             slot.release()
-            self._metrics.queue_seconds.observe(began - arrived)
-        ended = monotonic()
+            ended = monotonic()
+            trace = standing.spans.id if standing.spans is not None else request_id.removeprefix("weft-")
+            self._metrics.queue_seconds.labels(standing.class_).mark(began - arrived, trace, ended)
         if standing.spans is not None:
             standing.spans.record("prefill.queue", arrived, began, worker=worker.name)
             standing.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
         if answer.status == 200:
             self._ttft.add(ended, ended - arrived)
-            self._metrics.prefill_seconds.observe(ended - began)
+            self._metrics.prefill_seconds.mark(ended - began, trace, ended)
         return Prefill(answer.status, answer.body, began - arrived, ended - began)
 
     async def _call(

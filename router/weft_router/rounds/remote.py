@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol, cast
 
 import orjson
@@ -220,8 +221,10 @@ class RemotePrefill:
         task = rnd.outlook.task
         whole = PrefillTask(0, task.history + task.increment)
         self.dispatched.add(record.worker, rnd.id, whole)
+        began = monotonic()
         try:
             answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.standing)
+            self._took(rnd, began)
         except LegFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise
@@ -256,8 +259,10 @@ class RemotePrefill:
         known = task.history if handle is not None else 0
         todo = PrefillTask(known, task.history + task.increment - known)
         self.dispatched.add(record.worker, rnd.id, todo)
+        began = monotonic()
         try:
             answer = await self._port.prefill(record, call, todo, rnd.id, rnd.standing)
+            self._took(rnd, began)
         finally:
             self.dispatched.remove(record.worker, rnd.id)
         if answer.status != 200:
@@ -265,6 +270,11 @@ class RemotePrefill:
                 raise EngineAnsweredError(answer.status, answer.body)
             raise LegFailedError(_why(answer), f"status {answer.status}")
         return self._read(rnd, record, answer.body, handle)
+
+    def _took(self, rnd: Round, began: float) -> None:
+        """Count how long a prefill leg took, the worker's queue included."""
+        now = monotonic()
+        self._metrics.leg_seconds.labels("prefill", rnd.class_).mark(now - began, rnd.trace, now)
 
     def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> Prefilled:
         handed = self._adapter.read_prefill(rnd.ask, raw)

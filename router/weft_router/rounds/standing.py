@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft_router.config import PLAIN_CLASS
 from weft_router.errors import InvalidRequestError
 from weft_router.signals.tracing import Trace
 
@@ -16,6 +17,7 @@ class Standing:
     tenant: str = ""
     lost: bool = False
     waited_s: float = 0.0
+    class_: str = PLAIN_CLASS
     spans: Trace | None = None
 
     def headers(self) -> dict[str, str]:
@@ -27,6 +29,8 @@ class Standing:
         }
         if self.ttft_slo is not None:
             headers["x-weft-ttft-slo"] = repr(self.ttft_slo)
+        if self.class_ != PLAIN_CLASS:
+            headers["x-weft-class"] = self.class_
         if self.lost:
             headers["x-weft-lost"] = "1"
         if self.spans is not None:
@@ -51,6 +55,7 @@ def read_standing(headers: Mapping[str, str], spans: Trace | None = None) -> Sta
             tenant=headers.get("x-weft-tenant", ""),
             lost="x-weft-lost" in headers,
             waited_s=float(headers.get("x-weft-waited", "0")),
+            class_=headers.get("x-weft-class", PLAIN_CLASS),
             spans=spans,
         )
     except ValueError as error:
