@@ -193,7 +193,7 @@ class Qos(ApiModel):
     """Header in which a request names its class."""
     class_field: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]*$", max_length=64)] = "service_tier"
     """Body field that names the class where the header does not; names of no class are left to the engine."""
-    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     """Most requests that wait for their first byte at one coordinator process; tenants share them by weight."""
     pressure: Pressure | None = None
     """When answers are capped and low classes stay on their decode workers; at the defaults if absent."""

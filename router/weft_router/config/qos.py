@@ -92,7 +92,7 @@ class QosConfig(Section):
     classes: dict[str, QosClass] = Field(default_factory=dict, max_length=32)
     tenants: dict[str, Tenant] = Field(default_factory=dict, max_length=10_000)
     pressure: Pressure = Field(default_factory=Pressure)
-    max_waiting: int = Field(default=1024, ge=1)
+    max_waiting: int = Field(default=4096, ge=1)
     """Most requests without a first byte yet at one coordinator process, whatever their class; more get 429."""
 
     def known(self) -> frozenset[str]:

@@ -122,7 +122,7 @@ class Front:
         self._config = config
         self._classifier = Classifier(config.qos)
         self._admission.use(config.qos, config.limits, config.session_classes())
-        self._placement.use(config.routing.binding)
+        self._affinity.use(config.routing.binding)
 
     async def stop(self) -> None:
         """End background work."""
@@ -208,7 +208,7 @@ class Front:
             if trace is not id_:
                 facts["trace"] = trace
             shown = {"X-Request-Id": job.id, "X-Weft-Session": _shown(identity)}
-            await self._serve(job, Outlet(exchange, shown))
+            await self._serve(job, Outlet(exchange, shown, admitted.first_byte))
         finally:
             admitted.done(monotonic())
             if spans is not None:

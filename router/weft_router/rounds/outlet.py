@@ -1,6 +1,6 @@
 """Where an answer goes: to the client of an exchange, whole or as a stream."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from weft_router.wire.exchange import Exchange, Source
 
@@ -8,13 +8,19 @@ STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Outlet:
-    """The client's side of a round; ``shown`` are headers that every answer carries."""
+    """The client's side of a round; ``shown`` are headers that every answer carries.
 
-    __slots__ = ("begun", "exchange", "shown")
+    ``on_first`` is told when an answer begins, so that whoever waits for its first byte is counted no longer.
+    """
 
-    def __init__(self, exchange: Exchange, shown: Mapping[str, str]) -> None:
+    __slots__ = ("_on_first", "begun", "exchange", "shown")
+
+    def __init__(
+        self, exchange: Exchange, shown: Mapping[str, str], on_first: Callable[[], None] | None = None
+    ) -> None:
         self.exchange = exchange
         self.shown = shown
+        self._on_first = on_first
         self.begun = False
         """Whether the client got anything of a stream yet."""
 
@@ -27,6 +33,8 @@ class Outlet:
     def begin(self, headers: Mapping[str, str]) -> None:
         """Begin a stream of events."""
         self.begun = True
+        if self._on_first is not None:
+            self._on_first()
         self.exchange.begin(
             200,
             content_type="text/event-stream; charset=utf-8",
