@@ -1,9 +1,9 @@
-"""The whole router in one process, in front of engines of each protocol, over real sockets: every token once."""
+"""The whole router, in one process and in several, before engines of each protocol: every token once."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 
 from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
-from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines, until
+from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
+from weft_router.config import Role
 from weft_router.process import build
 from weft_router.roles.serving import run
 from weft_router.state.store import MemoryStore
@@ -22,6 +23,7 @@ from weft_router_tests.stack import free_port, router_json, settings
 pytestmark = pytest.mark.component
 
 TOKENS = 12
+NOWHERE = "http://127.0.0.1:9"
 MESSAGES = [{"role": "user", "content": filler(60, 1)}]
 PROMPT = filler(40, 2)
 BODIES: dict[str, dict[str, Any]] = {
@@ -45,41 +47,82 @@ class Front:
         async with httpx.AsyncClient(timeout=10.0) as http:
             return await http.post(self.url + path, json={"model": MODEL, **fields})
 
+    async def until_ready(self, workers: Mapping[str, int]) -> None:
+        """Wait until the router answers and sees its workers."""
+        deadline = asyncio.get_running_loop().time() + 10
+        wanted = [f'weft_router_workers{{role="{role}",state="ready"}} {count}' for role, count in workers.items()]
+        while True:
+            with suppress(httpx.TransportError):
+                page = (await self.get("/metrics")).text
+                if all(line in page for line in wanted):
+                    return
+            assert asyncio.get_running_loop().time() < deadline, "the router never became ready"
+            await asyncio.sleep(0.02)
+
     async def get(self, path: str) -> httpx.Response:
         async with httpx.AsyncClient(timeout=10.0) as http:
             return await http.get(self.url + path)
 
 
+class Routers:
+    """Router processes inside the test's own event loop."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self._folder = folder
+        self._config = config
+        self._store = MemoryStore()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, role: Role, *, worker: str = "", engine: str = NOWHERE, workers: Path | None = None) -> str:
+        """Start one and return its URL once it answers."""
+        found = settings(
+            self._folder, role, port=free_port(), worker=worker, engine_url=engine, config=self._config, workers=workers
+        )
+        server, duty = build(found, self._store)
+        self._tasks.append(asyncio.get_running_loop().create_task(run(server, duty, found, asyncio.Event())))
+        return f"http://127.0.0.1:{found.port}"
+
+    async def close(self) -> None:
+        """End them all."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=10)
+
+
 @asynccontextmanager
-async def standalone(
-    folder: Path, protocol: str, *, bidirectional: bool = False, **routing: Any
+async def fronted(
+    folder: Path, protocol: str, *, sidecars: bool = False, bidirectional: bool = False, **routing: Any
 ) -> AsyncIterator[Front]:
-    """Run a standalone router and its engines; afterwards no engine may have seen a wrong request.
+    """Run a router and its engines; afterwards no engine may have seen a wrong request.
 
     Nor may one hold anything, but for what the next round of a session would read.
     """
     common = {"protocol": protocol, "bidirectional": bidirectional, "time_scale": 0.1}
-    roles = ["decode"] if protocol == "openai" else ["prefill", "decode"]
+    roles: list[Role] = ["decode"] if protocol == "openai" else ["prefill", "decode"]
     made = [config(engine_id=r, role="both" if protocol == "openai" else r, **common) for r in roles]
     async with engines(*made) as workers:
-        entries = [{"name": r, "role": r, "url": w.url, "degree": 1} for r, w in zip(roles, workers, strict=True)]
-        listed = folder / "workers.json"
-        listed.write_text(json.dumps({"workers": entries}))
         engine = {"type": protocol, "bidirectional": bidirectional, "bootstrapPort": workers[0].side_port}
-        file = router_json(engine=engine, routing={"policy": "remote-jsq", **routing})
-        found = settings(folder, "standalone", port=free_port(), config=file, workers=listed)
-        server, duty = build(found, MemoryStore())
-        task = asyncio.get_running_loop().create_task(run(server, duty, found, asyncio.Event()))
+        routers = Routers(folder, router_json(engine=engine, routing={"policy": "remote-jsq", **routing}))
         try:
-            front = Front(f"http://127.0.0.1:{found.port}", workers)
-            await until(lambda: duty.ready() is None)
+            if sidecars:
+                for role, worker in zip(roles, workers, strict=True):
+                    await routers.start(role, worker=role, engine=worker.url)
+                url = await routers.start("coordinator")
+            else:
+                entries = [
+                    {"name": r, "role": r, "url": w.url, "degree": 1} for r, w in zip(roles, workers, strict=True)
+                ]
+                listed = folder / "workers.json"
+                listed.write_text(json.dumps({"workers": entries}))
+                url = await routers.start("standalone", workers=listed)
+            front = Front(url, workers)
+            await front.until_ready(dict.fromkeys(roles, 1))
             yield front
             if not bidirectional:
                 await at_rest(*workers)
             assert not any(worker.engine.ledger.violations for worker in workers)
         finally:
-            task.cancel()
-            await asyncio.wait([task], timeout=10)
+            await routers.close()
 
 
 def taken_apart(reply: httpx.Response) -> list[dict[str, Any]]:
@@ -96,9 +139,10 @@ def text_of(choices: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(BODIES))
+@pytest.mark.parametrize("sidecars", [False, True], ids=["standalone", "sidecars"])
 @pytest.mark.parametrize("protocol", ["vllm", "sglang", "tensorrt-llm", "neuron", "openai"])
-async def test_each_protocol_gives_the_same_answer(tmp_path: Path, protocol: str, path: str) -> None:
-    async with standalone(tmp_path, protocol) as front:
+async def test_each_protocol_gives_the_same_answer(tmp_path: Path, protocol: str, path: str, sidecars: bool) -> None:
+    async with fronted(tmp_path, protocol, sidecars=sidecars) as front:
         whole = await front.post(path, **BODIES[path])
         assert whole.status_code == 200, whole.text
         assert text_of(whole.json()["choices"]) == EXPECTED[path]
@@ -118,7 +162,7 @@ async def test_each_protocol_gives_the_same_answer(tmp_path: Path, protocol: str
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_context_server_may_finish_the_answer(tmp_path: Path, stream: bool) -> None:
-    async with standalone(tmp_path, "tensorrt-llm") as front:
+    async with fronted(tmp_path, "tensorrt-llm") as front:
         stop = answer(chat_ids(MESSAGES), 1)
         path = "/v1/chat/completions"
         reply = await front.post(path, **BODIES[path], stop_token_ids=stop, stream=stream)
@@ -128,11 +172,11 @@ async def test_a_context_server_may_finish_the_answer(tmp_path: Path, stream: bo
         else:
             assert reply.json()["choices"][0]["finish_reason"] == "stop"
         assert "disaggregated_params" not in reply.text
-        assert not front.workers[1].engine.ledger.recent
+        assert not [record for record in front.workers[1].engine.ledger.recent if record.form == "import"]
 
 
 async def test_the_first_token_is_shown_early_where_both_engines_find_the_same(tmp_path: Path) -> None:
-    async with standalone(tmp_path, "vllm", firstTokenFromPrefill="auto") as front:
+    async with fronted(tmp_path, "vllm", firstTokenFromPrefill="auto") as front:
         path = "/v1/chat/completions"
         chunks = taken_apart(await front.post(path, **BODIES[path], stream=True, temperature=0))
         assert text_of([choice for chunk in chunks for choice in chunk["choices"]]) == EXPECTED[path]
@@ -141,7 +185,7 @@ async def test_the_first_token_is_shown_early_where_both_engines_find_the_same(t
 
 
 async def test_responses_are_created_and_not_kept(tmp_path: Path) -> None:
-    async with standalone(tmp_path, "vllm") as front:
+    async with fronted(tmp_path, "vllm") as front:
         asked: dict[str, Any] = {"input": PROMPT, "max_output_tokens": TOKENS}
         whole = await front.post("/v1/responses", **asked)
         assert whole.status_code == 200, whole.text
@@ -161,7 +205,7 @@ async def test_responses_are_created_and_not_kept(tmp_path: Path) -> None:
 
 
 async def test_a_sessions_second_round_reads_its_history(tmp_path: Path) -> None:
-    async with standalone(tmp_path, "vllm", bidirectional=True) as front:
+    async with fronted(tmp_path, "vllm", bidirectional=True) as front:
         path, prefill = "/v1/chat/completions", front.workers[0].engine
         told = [*MESSAGES, {"role": "assistant", "content": EXPECTED[path]}, {"role": "user", "content": filler(30, 5)}]
         for stream in (False, True):

@@ -33,7 +33,7 @@ from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Session, Sessions
 from weft_router.rounds.slicing import Slicing
 from weft_router.rounds.standing import Standing
-from weft_router.rounds.together import Together, peer_of
+from weft_router.rounds.together import Together, peer_of, port_of
 from weft_router.rounds.worker import Worker
 from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
@@ -238,8 +238,10 @@ class Decoding:
             record = self._registry.get(worker)
             if record is None:
                 break
-            rnd.ask.prefill = peer_of(record.url, bootstrap_port=self._adapter.traits.bootstrap_port)
-            rnd.ask.decode = peer_of(self._settings.url, bootstrap_port=0)
+            bootstrap = self._adapter.traits.bootstrap_port
+            rnd.ask.prefill = peer_of(record.url, engine_port=record.engine_port, bootstrap_port=bootstrap)
+            own = port_of(self._settings.engine_url)
+            rnd.ask.decode = peer_of(self._settings.url, engine_port=own, bootstrap_port=0)
             prefilled = Prefilled(record.worker, Handed(None, Reply(rnd.inference.kind)), 0, None, 0)
             try:
                 await self._together.run(self.remote.beside(rnd, record), self.answering.run(outlet, rnd, prefilled))

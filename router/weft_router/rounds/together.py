@@ -15,10 +15,14 @@ from weft_router.errors import LegFailedError, StreamBrokenError
 log = logging.getLogger(__name__)
 
 
-def peer_of(url: str, *, bootstrap_port: int) -> Peer:
-    """Return an engine's address as the registry knows it."""
-    parts = urlsplit(url)
-    return Peer(parts.hostname or "", parts.port or 80, bootstrap_port=bootstrap_port)
+def peer_of(url: str, *, engine_port: int, bootstrap_port: int) -> Peer:
+    """Return an engine's address as the registry knows it: the engine's own port on its worker's host."""
+    return Peer(urlsplit(url).hostname or "", engine_port, bootstrap_port=bootstrap_port)
+
+
+def port_of(url: str) -> int:
+    """Return the port of an engine's URL."""
+    return urlsplit(url).port or 80
 
 
 class Together:

@@ -7,6 +7,7 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.engines.watch import Engine
 from weft_router.rounds.policies import queue_rule
 from weft_router.rounds.prefill_queue import PrefillQueue
+from weft_router.rounds.together import port_of
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store, WorkerRecord
@@ -81,6 +82,7 @@ class Worker:
             draining=self.draining,
             queue=self.queue.entries(),
             kv_used=self.kv_used,
+            engine_port=port_of(s.engine_url),
         )
         for more in self._describe:
             record = more(record)

@@ -53,6 +53,8 @@ class WorkerRecord:
     batch: int = 0
     sessions: int = 0
     chars_per_token: float = 4.0
+    engine_port: int = 0
+    """Where the worker's engine itself listens, on the host of ``url``."""
 
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
@@ -77,6 +79,7 @@ class WorkerRecord:
                 "batch": self.batch,
                 "sessions": self.sessions,
                 "charsPerToken": self.chars_per_token,
+                "enginePort": self.engine_port,
             }
         )
 
@@ -109,6 +112,7 @@ def read_record(raw: bytes) -> WorkerRecord | None:
             batch=_int(body.get("batch", 0)),
             sessions=_int(body.get("sessions", 0)),
             chars_per_token=_seconds(body.get("charsPerToken")) or 4.0,
+            engine_port=_int(body.get("enginePort", 0)),
         )
     except (KeyError, TypeError, ValueError):
         return None
