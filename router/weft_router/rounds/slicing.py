@@ -44,10 +44,13 @@ class Slicing:
         Raises:
             LegFailedError: the engine is gone.
         """
+        task = rnd.outlook.task
+        if policy.next_slice(at=task.history, remaining=task.increment, decode=self._view(monotonic())) is None:
+            return  # all of it fits, by the estimate: the engine need not be asked for the exact tokens
         ids = await self._ids(rnd.ask)
         if ids is None:
             return
-        at, end = min(rnd.outlook.task.history, len(ids)), len(ids)
+        at, end = min(task.history, len(ids)), len(ids)
         while (n := policy.next_slice(at=at, remaining=end - at, decode=self._view(monotonic()))) is not None:
             answer = await self._send(self._adapter.slice(rnd.ask, ids, at + n))
             if answer.status != 200:

@@ -1,0 +1,120 @@
+"""A local prefill in slices: they grow along the prompt by whole blocks, follow the batch, and end when one fails."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from weft_core.policies.slices import Slicing as Sizes
+from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask
+from weft_core.profile_json import profile_from_json
+from weft_core.slo import Slo
+from weft_router.api.inference import check
+from weft_router.config import LimitsConfig, ModelConfig, RouterConfig, RoutingConfig
+from weft_router.engines.adapter import Adapter, Ask, Call
+from weft_router.engines.watch import Engine
+from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule
+from weft_router.rounds.round import Round
+from weft_router.rounds.routing import Policy
+from weft_router.rounds.slicing import Slicing
+from weft_router.signals.instruments import Buckets
+from weft_router_tests.stack import PROFILE, router_json
+
+MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
+STEP = {"alpha": 0.01, "perSequence": 1e-4, "perContextToken": 0.0, "perChunkToken": 1e-4}
+STEP |= {"perChunkPair": 0.0, "perChunkContext": 0.0}
+COSTS = profile_from_json({**PROFILE, "degrees": [{**PROFILE["degrees"][0], "decode": [STEP]}]})
+
+
+class FakeSide:
+    """An adapter and the engine behind it: notes how long each slice's prompt was."""
+
+    def __init__(self, *, fails_at: int = 99, tokens: int = 0) -> None:
+        self.sent: list[int] = []
+        self.tokenized = 0
+        self.batch = 4
+        self.pool = self
+        self.origin = None
+        self._fails_at = fails_at
+        self._tokens = tokens
+
+    def slice(self, _: Ask, ids: Any, tokens: int) -> Call:
+        assert list(ids[:tokens]) == list(range(tokens))
+        return Call("/v1/completions", orjson.dumps(tokens), {})
+
+    def tokenize(self, _: Ask) -> Call:
+        self.tokenized += 1
+        return Call("/tokenize", b"-1", {})
+
+    def read_ids(self, _: bytes) -> list[int]:
+        return list(range(self._tokens))
+
+    async def call(self, _: Any, __: Any, ___: str, body: bytes, **____: Any) -> Any:
+        tokens = orjson.loads(body)
+        if tokens >= 0:
+            self.sent.append(tokens)
+        return SimpleNamespace(status=500 if len(self.sent) >= self._fails_at else 200, body=b"")
+
+    def view(self, _: float) -> DecodeWorkerView:
+        return DecodeWorkerView("d0", 1, 0.0, 0, None, 0, 16_000, self.batch, 0)
+
+
+async def warmed(side: FakeSide, prompt: str | list[int], *, history: int = 0, increment: int) -> PrefillQueue:
+    config = RouterConfig.model_validate(router_json())
+    slicing = Slicing(
+        config, adapter=cast(Adapter, side), engine=cast(Engine, side), view=side.view, tokens=Buckets((1.0,))
+    )
+    policy = Policy(
+        RoutingConfig.model_validate({"policy": "weft"}), profile=COSTS, slo=Slo(ttft_s=5, itl_s=0.05), salt="d0",
+        slicing=Sizes(),
+    )  # fmt: skip
+    queue = PrefillQueue(profile=COSTS, degree=1, concurrency=1, limit=9, rule=QueueRule("moore-hodgson"), ttft_slo=5.0)
+    task = PrefillTask(history, increment)
+    inference = check("/v1/completions", {"model": "m", "prompt": prompt}, model=MODEL, limits=LimitsConfig())
+    rnd = cast(Round, SimpleNamespace(id="r", ask=Ask(inference, "r"), outlook=SimpleNamespace(task=task)))
+    await slicing.warm(rnd, await queue.acquire("r", task), policy)
+    return queue
+
+
+async def test_slices_grow_by_whole_blocks_and_leave_the_last_to_the_request() -> None:
+    # A step takes 10 ms + 0.1 ms a sequence + 0.1 ms a token; 45 ms leave 346 tokens beside four sequences.
+    side = FakeSide()
+    queue = await warmed(side, list(range(1000)), increment=1000)
+    assert side.sent == [336, 672]
+    assert queue.tokens == 1000 - 672
+    assert side.tokenized == 0, "the client gave token ids"
+
+
+async def test_what_is_cached_is_not_sent_again() -> None:
+    side = FakeSide()
+    await warmed(side, list(range(1000)), history=600, increment=400)
+    assert side.sent == [944]
+
+
+async def test_a_prompt_that_fits_costs_no_request_more() -> None:
+    side = FakeSide(tokens=50)
+    await warmed(side, "a short prompt", increment=50)
+    assert (side.sent, side.tokenized) == ([], 0)
+
+
+async def test_text_is_sliced_by_the_engines_own_tokens() -> None:
+    side = FakeSide(tokens=700)
+    await warmed(side, "x" * 2800, increment=690)
+    assert side.tokenized == 1
+    assert side.sent == [336, 672]
+
+
+async def test_a_failed_slice_ends_the_slicing() -> None:
+    side = FakeSide(fails_at=2)
+    queue = await warmed(side, list(range(2000)), increment=2000)
+    assert side.sent == [336, 672]
+    assert queue.tokens == 2000 - 336
+
+
+@pytest.mark.parametrize(("batch", "first"), [(1, 336), (200, 144), (0, None)])
+async def test_the_batch_of_the_moment_sizes_the_slice(batch: int, first: int | None) -> None:
+    side = FakeSide()
+    side.batch = batch
+    await warmed(side, list(range(1000)), increment=1000)
+    assert (side.sent[0] if side.sent else None) == first
