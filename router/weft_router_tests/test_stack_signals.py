@@ -171,3 +171,36 @@ async def test_a_live_stream_shows_in_a_scrape(stack: Stack, tmp_path: Path) -> 
         assert await stack.count("weft_router_inflight", "c0") == 1
         assert not response.content.at_eof()
     assert isinstance(stack.http, aiohttp.ClientSession)
+
+
+async def test_every_leg_is_timed_and_every_refusal_counted(stack: Stack, tmp_path: Path) -> None:
+    await started(stack, tmp_path, limits={**router_json()["limits"], "rates": {"requestsPerSecond": 0.01}})
+    key = {"Authorization": f"Bearer {KEY}"}
+    say = [{"role": "user", "content": "tell me a story " * 50}]
+    answers = [await stack.chat(say, session="s", headers=key, stream=True) for _ in range(2)]
+    assert [answer.status for answer in answers] == [200, 429]
+    assert answers[0].headers["X-Weft-Route"] == "remote"
+    owner = "d0" if stack.composition == "sidecars" else "c0"
+    assert await stack.count("weft_router_leg_seconds_count", owner, leg="prefill") == 1
+    assert await stack.count("weft_router_leg_seconds_count", owner, leg="decode") == 1
+    relayed = 1 if stack.composition == "sidecars" else 0
+    assert await stack.count("weft_router_leg_seconds_count", "c0", leg="relay") == relayed
+    assert await stack.count("weft_router_queue_seconds_count", "p0") == 1
+    assert await stack.count("weft_router_rejected_total", "c0", reason="requests") == 1
+    assert await stack.count("weft_router_rate_limited_total", "c0", limit="requests") == 1
+    assert await stack.count("weft_router_predictions_trusted", owner) == 1
+
+
+async def test_a_lost_worker_is_counted_out_and_back_and_its_sessions_moved(stack: Stack, tmp_path: Path) -> None:
+    stack.config = router_json()
+    await stack.up(decode=2)
+    first = await stack.chat([{"role": "user", "content": "x"}], session="s")
+    lost = first.headers["X-Weft-Worker"]
+    await stack.engines[lost].stop()
+    if stack.composition == "sidecars":
+        await stack.kill(lost)
+    again = await stack.chat([{"role": "user", "content": "x"}], session="s")
+    assert again.headers["X-Weft-Worker"] != lost
+    assert await stack.count("weft_router_rebinds_total", "c0") >= 1
+    if stack.composition == "sidecars":
+        assert await stack.count("weft_router_ejections_total", "c0", role="decode", reason="failed") == 1

@@ -231,8 +231,8 @@ one piece shows neither its first token nor its gaps.
 * `weft_router_rejected_total` by `reason`: `requests`, `tokens`, `concurrency` (of one key; also in
   `weft_router_rate_limited_total`), `class-concurrency`, `class-queue`, `share` (of a tenant), `full`,
   `early-rejection` and `predicted-ttft` (the first token would come too late), `no-worker`.
-* `weft_router_ejections_total` by `reason`: `failed` (a connection to it broke), `unreachable`, `not-ready` (by a probe);
-  `weft_router_rebinds_total` by `reason`: the session's worker was `gone`, `draining` or `failed`.
+* `weft_router_ejections_total` by `reason`: `failed` (a connection to it broke), `unreachable`, `not-ready` (by a
+  probe); `weft_router_rebinds_total` by `reason`: the session's worker was `gone`, `draining` or `failed`.
 * `weft_router_handle_releases_total` by `outcome`: `released`, `failed`, `dropped` (too many at once), `nobody` (there
   was no worker to read it).
 * What replanning reads: `rounds` (rate by phase: `first` is the arrival of sessions), `round_index` (how many sessions
