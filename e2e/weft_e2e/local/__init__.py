@@ -1,0 +1,1 @@
+"""One service as processes of this machine: plan, router and engines, without Kubernetes and without root."""

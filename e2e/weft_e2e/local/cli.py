@@ -1,0 +1,122 @@
+"""The verb ``weft local``."""
+
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+import click
+
+from weft_core.plan import Role
+from weft_planner.cli import running
+
+TRACES = ("gaia_whowhen", "claude_code")
+ROLES = ("prefill", "decode")
+
+
+class _EngineUrl(click.ParamType):
+    """ROLE=URL of an engine that runs already."""
+
+    name = "ROLE=URL"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return role and URL, the latter without a slash at its end."""
+        if isinstance(value, tuple):
+            return value
+        role, _, url = str(value).partition("=")
+        parts = urlsplit(url)
+        if role not in ROLES:
+            self.fail(f"{value!r}: begin with prefill= or decode=", param, ctx)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+            self.fail(f"{value!r}: give a URL such as {role}=http://127.0.0.1:8000", param, ctx)
+        return role, url.rstrip("/")
+
+
+@click.command()
+@click.option("-f", "--file", required=True, metavar="FILE", help="The manifest (YAML), - for stdin.")
+@click.option("--name", help="Which service, when the file has several.")
+@click.option("--profile", "profiles", multiple=True, metavar="FILE", help="A CostProfile that spec.profile names.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="The router's port (default: 8080, or a free one if that is taken)."
+)
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    type=_EngineUrl(),
+    help="An engine that runs already, instead of mock engines: prefill=http://… or decode=http://…",
+)
+@click.option(
+    "--time-scale",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Factor on every duration of the mock engines; 0.1 is ten times faster (default: the file's).",
+)
+@click.option(
+    "--replay",
+    type=click.Choice([*TRACES, "off"]),
+    default="off",
+    show_default=True,
+    help="Replay the demo's recorded sessions, write its report, and end.",
+)
+@click.option(
+    "--sessions", type=click.IntRange(1, 1000), help="Sessions to replay (default: as in the demo, 32 or 16)."
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("out/local/report.html"),
+    help="The report of --replay (default: out/local/report.html).",
+)
+@click.option(
+    "--logs", type=click.Path(path_type=Path, file_okay=False), help="Folder of logs and files (default: a new one)."
+)
+def local(
+    *,
+    file: str,
+    name: str | None,
+    profiles: tuple[str, ...],
+    port: int | None,
+    engines: tuple[tuple[str, str], ...],
+    time_scale: float | None,
+    replay: str,
+    sessions: int | None,
+    report: Path,
+    logs: Path | None,
+) -> int:
+    """Plan a service and run it as processes of this machine, without Kubernetes.
+
+    The same file, plan, router and policies as on a cluster; engines are mock engines that follow the plan's cost
+    profile, or your own by URL. Everything listens on loopback and ends with Ctrl-C.
+
+    Exit status: 0 ended by Ctrl-C, or a replay without a failure; 1 no plan, a part that fell, or a round that
+    failed; 2 a manifest that the API server would refuse.
+    """
+    if engines and time_scale is not None:
+        raise click.UsageError("--time-scale is for mock engines; leave it out with --engine")
+    if sessions is not None and replay == "off":
+        raise click.UsageError("--sessions is for a replay; add --replay gaia_whowhen")
+    from weft_e2e.local.planner import NoPlan
+    from weft_e2e.local.run import Options, run
+    from weft_e2e.local.stage import Fell
+
+    options = Options(
+        file=file,
+        name=name,
+        profiles=profiles,
+        port=port,
+        given=[(cast(Role, role), url) for role, url in engines],
+        time_scale=time_scale,
+        replay=None if replay == "off" else replay,
+        sessions=sessions,
+        report=report,
+        logs=logs,
+    )
+    try:
+        return run(options, click.echo)
+    except (Fell, NoPlan, OSError) as error:
+        click.echo(f"weft local: {error}", err=True)
+        return 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ``python -m weft_e2e.local`` and return the exit status."""
+    return running.run(local, argv, prog="weft local")

@@ -1,0 +1,62 @@
+"""Ask the planner for a plan as the operator does: a process of its own, whose answer is read the same way."""
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+
+from weft_operator.planning.child import PLANNER, Planned, Refused, read_answer
+
+PATIENCE_S = 8.0
+"""After this long, say what takes so long."""
+DEADLINE_S = 180.0
+
+
+class NoPlan(RuntimeError):  # noqa: N818 - reads as what happened
+    """Report why there is no plan."""
+
+
+class Planner:
+    """A planner that loads itself from the start, and is asked once."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        self._process = subprocess.Popen(
+            PLANNER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+
+    def ask(self, request: Mapping[str, object]) -> None:
+        """Ask for the plan of a request."""
+        stdin, self._process.stdin = self._process.stdin, None
+        assert stdin is not None, "a planner is asked once"  # noqa: S101 - no other use of it is meant
+        with contextlib.suppress(BrokenPipeError), stdin:  # one that has ended says why in its answer
+            stdin.write(json.dumps(request).encode())
+
+    def answer(self, say: Callable[[str], None]) -> Planned:
+        """Return the plan.
+
+        Raises:
+            NoPlan: no layout is possible, or the planner failed; the message says why and what to change.
+        """
+        try:
+            out, err = self._process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            say("still planning: the simulator is compiled once, which takes some 20 s of a core")
+            try:
+                out, err = self._process.communicate(timeout=DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                raise NoPlan(f"the planner gave no answer within {DEADLINE_S + PATIENCE_S:g} s") from None
+        answer = read_answer(self._process.returncode, out, err.decode(errors="replace").strip())
+        if isinstance(answer, Refused):
+            raise NoPlan(f"there is no plan for this service: {answer.reason}: {answer.message}")
+        return answer
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(10)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()

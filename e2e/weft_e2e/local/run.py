@@ -1,0 +1,198 @@
+"""From a manifest to a service that answers, and to its end."""
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from weft_core.plan import Role
+from weft_e2e.demo.steps import Say, Steps
+from weft_e2e.local import ports
+from weft_e2e.local.planner import Planner
+from weft_e2e.local.stage import Fell, Stage, answers, page
+
+if TYPE_CHECKING:
+    from weft_e2e.local.manifest import Service
+    from weft_e2e.local.rendering import Engine
+    from weft_operator.desired.rendering import Rendering
+
+ENGINE_ANSWER_S = 5.0
+"""How long an engine that is said to run may take to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for.
+
+    ``given`` are role and URL of engines that run already; ``replay`` names a trace, None means to serve until Ctrl-C.
+    """
+
+    file: str
+    name: str | None = None
+    profiles: Sequence[str] = ()
+    port: int | None = None
+    given: Sequence[tuple[Role, str]] = ()
+    time_scale: float | None = None
+    replay: str | None = None
+    sessions: int | None = None
+    report: Path = Path("out/local/report.html")
+    logs: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that answers; ``mock`` tells whether its engines are mock engines."""
+
+    service: "Service"
+    rendering: "Rendering"
+    engines: "Sequence[Engine]"
+    url: str
+    folder: Path
+    mock: bool
+
+    def metrics_pages(self) -> dict[str, str]:
+        """Return the metrics pages of the router and of every engine that answers."""
+        wanted = {"router": self.url} | {f"{engine.name}/engine": engine.url for engine in self.engines}
+        pages = {name: page(url, "/metrics") for name, url in wanted.items()}
+        return {name: text for name, text in pages.items() if text is not None}
+
+
+def run(options: Options, say: Say) -> int:
+    """Plan, start, serve until Ctrl-C or replay; end everything. Return the exit status.
+
+    Raises:
+        BadInputError: the manifest is refused, or the engines given cannot serve the plan.
+        PortTaken: somebody listens on the port asked for.
+        NoPlan: there is no plan for this service.
+        Fell: a part ended by itself.
+        KeyboardInterrupt: Ctrl-C before everything was done.
+    """
+    steps = Steps(say)
+    port = ports.router_port(options.port)
+    folder = _folder(options.logs)
+    with ExitStack() as ends:
+        planner = Planner()
+        ends.callback(planner.end)
+        stage = Stage(folder, engines=not options.given)
+        ends.callback(stage.end)
+        signal.signal(signal.SIGTERM, _like_ctrl_c)
+        try:
+            running = _bring_up(options, steps, planner, stage, port=port)
+            if options.replay is None:
+                say("\nCtrl-C ends it.")
+                return _serve(stage, say)
+            from weft_e2e.local.replaying import replay_and_report
+
+            return replay_and_report(running, options, steps, say)
+        except KeyboardInterrupt:
+            stage.check()  # the interruption was a part's end, or it was Ctrl-C
+            raise
+
+
+def _bring_up(options: Options, steps: Steps, planner: Planner, stage: Stage, *, port: int) -> Running:
+    begun = time.monotonic()
+    with steps.step(f"Check {options.file} and plan it") as detail:
+        from weft_e2e.local import manifest
+
+        service = manifest.read(options.file, name=options.name, profiles=options.profiles)
+        planner.ask(service.request)
+        from weft_core.durations import parse_duration
+        from weft_core.slo import Slo
+        from weft_e2e.demo.collect import gpu_words
+        from weft_e2e.local import rendering, table
+
+        found = rendering.rendering_of(service.object, planner.answer(detail))
+    planned_s = time.monotonic() - begun
+    given = tuple(rendering.Given(role, url) for role, url in options.given)
+    if given:
+        engines = rendering.given_engines(found, given)
+    else:
+        engines = rendering.mock_engines(found, ports.free_ports(2 * len(rendering.workers_of(found))))
+    what = f"{len(engines)} {'given' if given else 'mock'} engine{'s' if len(engines) > 1 else ''}"
+    with steps.step(f"{'Find' if given else 'Start'} {what}, start the router"):
+        for name, text in rendering.files(found, engines).items():
+            (stage.folder / name).write_text(text)
+        if not given:
+            for engine in engines:
+                stage.start(rendering.engine_part(found, engine, folder=stage.folder, time_scale=options.time_scale))
+        for engine in engines:
+            _wait_engine(stage, engine, given=bool(given))
+        url = f"http://{ports.HOST}:{port}"
+        stage.start(rendering.router_part(folder=stage.folder, port=port))
+        stage.wait("the router", _ready(url, engines))
+    spec, model = service.object.spec, service.object.spec.model.name
+    slo = Slo(
+        ttft_s=parse_duration(spec.slo.ttft),
+        itl_s=parse_duration(spec.slo.itl),
+        percentile=spec.slo.percentile,
+        attainment=spec.slo.attainment,
+    )
+    said = table.render(
+        name=service.object.metadata.name,
+        model=model,
+        plan=found.record.plan,
+        slo=slo,
+        engines=f"{what} for {gpu_words(service.spec)}",
+        url=url,
+        ready_s=steps.total_s,
+        plan_s=planned_s,
+        folder=stage.folder,
+        left_out=rendering.left_out(spec, given=bool(given)),
+    )
+    steps.say(f"\n{said}")
+    return Running(service, found, engines, url, stage.folder, mock=not given)
+
+
+def _wait_engine(stage: Stage, engine: "Engine", *, given: bool) -> None:
+    if not given:
+        stage.wait(engine.name, lambda: answers(engine.url, "/health"))
+        return
+    try:
+        stage.wait(engine.name, lambda: answers(engine.url, "/health"), timeout_s=ENGINE_ANSWER_S)
+    except Fell:
+        stage.check()
+        raise Fell(
+            f"--engine {engine.worker.role}={engine.url}: no answer to GET /health within {ENGINE_ANSWER_S:g} s; "
+            "start the engine first, or correct the URL"
+        ) from None
+
+
+def _ready(url: str, engines: "Sequence[Engine]") -> Callable[[], bool]:
+    """Return a probe: the router serves, and knows every engine."""
+    roles = [engine.worker.role for engine in engines]
+
+    def ready() -> bool:
+        if not answers(url, "/readyz"):
+            return False
+        from weft_e2e.metrics import growth
+
+        known = growth({}, {"router": page(url, "/metrics") or ""})
+        return all(known.total("weft_router_workers", role=role, state="ready") == roles.count(role) for role in roles)
+
+    return ready
+
+
+def _serve(stage: Stage, say: Say) -> int:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        stage.check()
+        say("ending")
+        return 0
+
+
+def _folder(logs: Path | None) -> Path:
+    if logs is None:
+        return Path(tempfile.mkdtemp(prefix="weft-local-"))
+    logs.mkdir(parents=True, exist_ok=True)
+    return logs.resolve()
+
+
+def _like_ctrl_c(_number: int, _frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
