@@ -63,6 +63,8 @@ class FakeEngine:
     script: Script = field(default_factory=Script)
     seen: list[Body] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    strange: list[Body] = field(default_factory=list)
+    """Bodies sent to endpoints that this engine does not have."""
     running: int = 0
     aborted: int = 0
     port: int = 0
@@ -90,6 +92,7 @@ class FakeEngine:
                 web.get("/metrics", self._metrics),
                 web.post("/v1/chat/completions", self._infer),
                 web.post("/v1/completions", self._infer),
+                web.route("*", "/{rest:.*}", self._strange),
             ]
         )
         self.port = port
@@ -112,6 +115,12 @@ class FakeEngine:
         text += f'vllm:num_requests_running{{engine="0"}} {float(self.running)}\n'
         text += 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0\n'
         return web.Response(text=text)
+
+    async def _strange(self, request: web.Request) -> web.Response:
+        """Refuse what this engine does not serve, and remember what came."""
+        raw = await request.read()
+        self.strange.append(orjson.loads(raw) if raw else {"path": request.path})
+        return web.json_response({"error": {"message": "no such endpoint", "code": 404}}, status=404)
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         body: Body = orjson.loads(await request.read())
@@ -254,6 +263,8 @@ class FakeEngine:
                 assert request.transport is not None
                 request.transport.abort()
                 return out
+            if script.cut_short and k == len(finished.output) - 1:
+                return out
             if script.gap_s:
                 await asyncio.sleep(script.gap_s)
             if k == len(finished.output) - 1 and finished.handle is not None and script.plugin:
@@ -264,8 +275,6 @@ class FakeEngine:
         if script.die_at_token == len(finished.output) and self._dies(request):
             assert request.transport is not None
             request.transport.abort()
-            return out
-        if script.cut_short:
             return out
         if not script.no_usage and (finished.body.get("stream_options") or {}).get("include_usage"):
             await out.write(finished.usage_chunk())

@@ -60,7 +60,7 @@ class DecodeSidecar:
         self._peers = Pool(connect_s=config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S)
         self._registry = Registry(store, lambda url: probe(self._peers, url))
         self._registry.on_gone = self._gone
-        self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines)
+        self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines, metrics=metrics)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
         self._decoding = Decoding(

@@ -27,9 +27,10 @@ class PrefillSidecar:
         metrics = self._metrics = context.metrics
         self._tracer = context.tracer
         self._engines = Pool(connect_s=settings.config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
-        # A prefill worker asks nothing of others: the registry stays empty.
-        others = Registry(store, lambda url: probe(self._engines, url))
-        self._worker = Worker(settings, store=store, registry=others, engines=self._engines)
+        self._registry = Registry(store, lambda url: probe(self._engines, url))
+        self._worker = Worker(
+            settings, store=store, registry=self._registry, engines=self._engines, metrics=self._metrics
+        )
         self._prefilling = Prefilling(self._worker, metrics)
         self._pages = EnginePages(self._worker.engine)
 
@@ -52,10 +53,12 @@ class PrefillSidecar:
     async def start(self) -> None:
         """Start the worker's background work."""
         await self._worker.start()
+        await self._registry.start()
 
     async def stop(self) -> None:
         """Stop it."""
         await self._worker.stop()
+        await self._registry.stop()
         await self._engines.close()
 
     def reload(self, config: RouterConfig) -> None:

@@ -141,7 +141,10 @@ class Standalone:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
 
     def _add(self, settings: Settings) -> None:
-        worker = Worker(settings, store=self._store, registry=self._registry, engines=self._engines)
+        worker = Worker(
+            settings, store=self._store, registry=self._registry, engines=self._engines, metrics=self._metrics
+        )
+        worker.beside = self._workers
         self._workers[settings.worker] = worker
         if settings.role == "prefill" or self._symmetric:
             self._prefillings[settings.worker] = Prefilling(worker, self._metrics)

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic
 
 from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
-from weft_router.engines.watch import Engine
-from weft_router.errors import SHUTTING_DOWN, EngineAnsweredError, LegFailedError
+from weft_router.engines.watch import STALLED, Engine
+from weft_router.errors import SHUTTING_DOWN, EngineAnsweredError, LegFailedError, UnavailableError
 from weft_router.rounds.accounts import Accounts
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.passing import Passing, shown
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 Warm = Callable[[Slot], Awaitable[None]]
 """Does a part of a prefill before the request that ends it."""
 
-NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, "worker lost", "reply-too-large", "closed"})
+NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, "worker lost", "reply-too-large", "closed", STALLED})
 _FINISHED = ("stop", "length", "tool_calls", "function_call")
 
 
@@ -46,6 +47,7 @@ class Answering:
         self._accounts = accounts
         self.decoding: dict[int, Pace] = {}
         """The paces of the rounds that are decoding now."""
+        engine.gaps = lambda: sum(pace.gaps for pace in self.decoding.values())
 
     async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None) -> None:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
@@ -83,6 +85,8 @@ class Answering:
             passing = self._passing(outlet, rnd, prefilled, slot, leg, tap)
             outlet.fed_by(leg)
             rnd.show = passing.show_early
+            passing.on_first = partial(self._engine.over, leg, got_on=True)
+            self._engine.sent(leg, slot.until_first() if slot is not None else 0.0)
         else:
             leg = Leg(first_s=timeouts.total)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
@@ -116,6 +120,7 @@ class Answering:
                 )  # fmt: skip
             outlet.fed_by(None)
             rnd.show = None
+            self._engine.over(leg, got_on=False)
             passing.close()
 
     async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
@@ -125,12 +130,14 @@ class Answering:
             rnd.id, rnd.outlook.task, ttft_slo=standing.ttft_slo, priority=standing.priority,
             tenant=standing.tenant, lost=standing.lost, waited_s=standing.waited_s,
         )  # fmt: skip
-        if warm is not None:
-            try:
+        try:
+            if not self._engine.healthy:  # it was left while this round waited for its turn
+                raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
+            if warm is not None:
                 await warm(slot)
-            except BaseException:
-                slot.release()
-                raise
+        except BaseException:
+            slot.release()
+            raise
         return slot
 
     def _finished(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, handed: Handed) -> None:

@@ -1,6 +1,7 @@
 """Pass an engine's answer on to the client: first token, gaps between tokens, and a clear end whatever happens."""
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 
 from weft_router.api.reply import read_whole
@@ -20,7 +21,7 @@ class Passing:
 
     __slots__ = (
         "_accounts", "_began", "_body", "_clock", "_decoding", "_outlet", "_prefilled", "_public_id", "_recorded",
-        "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "status",
+        "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "on_first", "status",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class Passing:
         self._began = monotonic()
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.on_first: Callable[[], None] | None = None
 
     def expect_first(self, seconds: float) -> None:
         """Take the prefill for done after ``seconds``: an answer in one piece does not show its first token."""
@@ -75,6 +77,8 @@ class Passing:
             elif not before:
                 self._clock = self._accounts.first_token(self._rnd, monotonic(), fresh)
                 self._decode()
+                if self.on_first is not None:
+                    self.on_first()
         outlet = self._outlet
         if data and not outlet.begun:
             if tap.error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.engines.watch import STALLED
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError, UnavailableError
 from weft_router.rounds.standing import ANYBODY, Standing
 from weft_router.rounds.worker import Worker
@@ -17,7 +18,7 @@ from weft_router.wire.leg import Leg, Whole
 
 log = logging.getLogger(__name__)
 
-_NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, "closed", "reply-too-large"})
+_NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, STALLED, "closed", "reply-too-large"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,18 @@ class Prefilling:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
         arrived = monotonic()
         if not task.increment:  # nothing to compute: KV is given back, which makes room rather than takes it
-            answer = await self._call(path, payload, headers, request_id, fresh=False)
+            answer = await self._call(path, payload, headers, request_id, fresh=False, expected_s=0.0)
             return Prefill(answer.status, answer.body, 0.0, monotonic() - arrived)
         slot = await worker.queue.acquire(
             request_id, task, ttft_slo=standing.ttft_slo, priority=standing.priority, tenant=standing.tenant,
             lost=standing.lost, waited_s=standing.waited_s,
         )  # fmt: skip
         try:
-            answer = await self._call(path, payload, headers, request_id, fresh=task.history == 0)
+            if not worker.engine.healthy:  # it was left while this prefill waited for its turn
+                raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
+            answer = await self._call(
+                path, payload, headers, request_id, fresh=task.history == 0, expected_s=slot.until_first()
+            )
         finally:
             began = slot.began
             slot.release()
@@ -80,12 +85,21 @@ class Prefilling:
         return Prefill(answer.status, answer.body, began - arrived, ended - began)
 
     async def _call(
-        self, path: str, payload: bytes, headers: Mapping[str, str], request_id: str, *, fresh: bool
+        self,
+        path: str,
+        payload: bytes,
+        headers: Mapping[str, str],
+        request_id: str,
+        *,
+        fresh: bool,
+        expected_s: float,
     ) -> Whole:
         engine = self._worker.engine
+        leg = Leg(first_s=self._timeouts.first_byte)
+        engine.sent(leg, expected_s)
         try:
             answer = await engine.pool.call(
-                Leg(first_s=self._timeouts.first_byte), engine.origin, path, payload, headers=headers,
+                leg, engine.origin, path, payload, headers=headers,
                 limit=self._limits.max_reply_bytes, resend=fresh,
             )  # fmt: skip
         except LegFailedError as error:
@@ -105,6 +119,8 @@ class Prefilling:
         except asyncio.CancelledError:
             log.info("prefill_cancelled", extra={"request_id": request_id})
             raise
+        finally:
+            engine.over(leg, got_on=False)
         if answer.status < 500:
             engine.served()
         elif fresh:  # a history that cannot be read may be the decode worker's fault

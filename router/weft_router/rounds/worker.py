@@ -1,6 +1,8 @@
 """One worker as the other processes see it: its engine's watch, its prefill queue, its heartbeat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import orjson
 
 from weft_router.background import Background
 from weft_router.config import RouterConfig, Settings
@@ -8,6 +10,7 @@ from weft_router.engines.watch import Engine
 from weft_router.rounds.policies import queue_rule
 from weft_router.rounds.prefill_queue import PrefillQueue
 from weft_router.rounds.together import port_of
+from weft_router.signals.metrics import Metrics
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store, WorkerRecord
@@ -23,15 +26,25 @@ Describe = Callable[[WorkerRecord], WorkerRecord]
 class Worker:
     """An engine and what this process knows of it."""
 
-    def __init__(self, settings: Settings, *, store: Store, registry: Registry, engines: Pool) -> None:
+    def __init__(
+        self, settings: Settings, *, store: Store, registry: Registry, engines: Pool, metrics: Metrics
+    ) -> None:
         self.settings = settings
         self._registry = registry
         self._background = Background()
         self._describe: list[Describe] = []
         self.draining = False
+        self.beside: Mapping[str, Worker] = {}
+        """The other workers of this process."""
         self.heartbeat = Heartbeat(store, self.record)
         routing = settings.config.routing
-        self.engine = Engine(engines, settings.engine_url, on_change=self.heartbeat.hurry, may_rest=self._replaceable)
+        role = settings.role
+        self.engine = Engine(
+            engines, settings.engine_url, on_change=self.heartbeat.hurry, may_rest=self._replaceable,
+            keeps_resting=self._keeps_resting, probe=("/v1/completions", _probe(settings)),
+            on_rest=lambda reason: metrics.ejections.labels(role, reason).inc(),
+            on_back=metrics.readmissions.labels(role).inc,
+        )  # fmt: skip
         self.queue = PrefillQueue(
             profile=settings.profile,
             degree=settings.degree,
@@ -109,6 +122,31 @@ class Worker:
         self.heartbeat.hurry()
 
     def _replaceable(self) -> bool:
-        """Tell whether others can do this worker's work: prefills run on decode workers, too."""
-        decode = self._registry.ready("decode")
-        return self.settings.role == "prefill" or any(r.worker != self.settings.worker for r in decode)
+        """Tell whether this worker may rest: no more than half of its pool is out of use then.
+
+        The only prefill worker may, too: its rounds are prefilled by decode workers then.
+        """
+        others = [r for r in self._pool() if r.worker != self.name]
+        if not others:
+            return self.settings.role == "prefill" and bool(self._registry.ready("decode"))
+        out = sum(not self._in_use(record) for record in others)
+        return 2 * (out + 1) <= len(others) + 1
+
+    def _keeps_resting(self) -> bool:
+        """Tell whether this worker is among the half that may rest: several may have decided so at the same time."""
+        pool = self._pool()
+        resting = sorted({r.worker for r in pool if not self._in_use(r)} | {self.name})
+        return len(pool) <= 1 or self.name in resting[: len(pool) // 2]
+
+    def _in_use(self, record: WorkerRecord) -> bool:
+        """Tell whether a worker of the pool is used: one of this process tells sooner than its heartbeat."""
+        beside = self.beside.get(record.worker)
+        return record.ready if beside is None else beside.engine.healthy
+
+    def _pool(self) -> list[WorkerRecord]:
+        role, pool = self.settings.role, self.settings.pool
+        return [r for r in self._registry.known(role) if r.pool == pool and not r.draining]
+
+
+def _probe(settings: Settings) -> bytes:
+    return orjson.dumps({"model": settings.config.model.name, "prompt": "a", "max_tokens": 1})
