@@ -9,7 +9,7 @@ from typing import Protocol
 
 from weft_core.slo import Slo
 from weft_router.signals.instruments import DEFAULT, Buckets, Value
-from weft_router.signals.metrics import Metrics
+from weft_router.signals.metrics import ROUNDS, TOKENS, Metrics
 from weft_router.signals.pace import Pace
 
 SETTLE_S = 0.25
@@ -141,11 +141,16 @@ class Series:
         ``index`` is 1 for a session's first round; ``gap_s`` the session's pause before this one, where it is known.
         """
         self._rounds.value += 1
-        self._index.observe(index)
+        # Written out: these are half of what is counted for every request.
+        indices, increments, decodes = self._index, self._increment, self._decode
+        indices.counts[bisect_left(ROUNDS, index)] += 1
+        indices.total += index
+        increments.counts[bisect_left(TOKENS, increment)] += 1
+        increments.total += increment
+        decodes.counts[bisect_left(TOKENS, decode)] += 1
+        decodes.total += decode
         if self._history is not None:
             self._history.observe(history)
-        self._increment.observe(increment)
-        self._decode.observe(decode)
         if gap_s is not None:
             self._gap.observe(gap_s)
         if clock is not None:

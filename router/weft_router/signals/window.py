@@ -10,7 +10,7 @@ BUCKETS = 20
 class Window:
     """A sliding mean over buckets; the clock is the caller's. Each call but those at a step takes constant time."""
 
-    __slots__ = ("_buckets", "_count", "_newest", "_seconds", "_stale_at", "_total", "_width")
+    __slots__ = ("_buckets", "_count", "_newest", "_seconds", "_stale_at", "_total", "_until", "_width")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -20,17 +20,21 @@ class Window:
         self._total = 0.0
         self._count = 0.0
         self._stale_at = math.inf
+        self._until = -math.inf
+        """When the newest bucket is full of time."""
 
     def add(self, now: float, total: float, count: int = 1) -> None:
         """Record ``count`` samples that sum up to ``total``."""
-        index = now // self._width
-        if self._newest[0] != index:
+        if now >= self._until:
             self._forget(now)
+            index = now // self._width
             self._newest = [index, 0.0, 0.0]
             self._buckets.append(self._newest)
             self._stale_at = (self._buckets[0][0] + BUCKETS) * self._width
-        self._newest[1] += total
-        self._newest[2] += count
+            self._until = (index + 1) * self._width
+        newest = self._newest
+        newest[1] += total
+        newest[2] += count
         self._total += total
         self._count += count
 
