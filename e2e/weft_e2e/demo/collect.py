@@ -13,7 +13,7 @@ from weft_core.plan import Plan
 from weft_core.slo import Slo
 from weft_e2e.demo import page
 from weft_e2e.demo.engines import engine_pace, transfer_problems
-from weft_e2e.demo.facts import Facts
+from weft_e2e.demo.facts import Facts, gpu_words
 from weft_e2e.demo.measures import summarise
 from weft_e2e.demo.settings import CLUSTER, REPLAY_DEADLINE_S
 from weft_e2e.demo.steps import Steps
@@ -116,12 +116,6 @@ def facts_of(
         problems=(*found, *problems),
         next_steps=place.next_steps,
     )
-
-
-def gpu_words(spec: Mapping[str, Any]) -> str:
-    """Return how many GPUs of which types a spec has."""
-    types = sorted({pool["gpuType"] for pool in spec["capacity"]["pools"]})
-    return f"{spec['capacity']['gpus']} x {', '.join(types)}"
 
 
 def slo_of(spec: Mapping[str, Any]) -> Slo:

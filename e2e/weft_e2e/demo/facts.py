@@ -1,6 +1,8 @@
 """Everything the table and the report say, in one value; nothing is in it that was not measured, planned or chosen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from weft_core.plan import Plan, PlannedGroup
 from weft_core.prediction import Quantiles
@@ -52,6 +54,12 @@ class Facts:
 def group_words(group: PlannedGroup) -> str:
     """Return a group as people say it: ``2 x TP4 prefill``."""
     return f"{group.replicas} x TP{group.degree} {group.role}"
+
+
+def gpu_words(spec: Mapping[str, Any]) -> str:
+    """Return how many GPUs of which types a spec has."""
+    types = sorted({pool["gpuType"] for pool in spec["capacity"]["pools"]})
+    return f"{spec['capacity']['gpus']} x {', '.join(types)}"
 
 
 def seconds_words(value: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from weft_e2e.demo.facts import Facts
+from weft_e2e.demo.facts import Facts, gpu_words
 from weft_e2e.demo.playing import at_rest, choose_sessions, progress
 from weft_e2e.demo.settings import TRACE_LIMITS
 from weft_e2e.demo.steps import Say, Steps
@@ -105,7 +105,7 @@ def _facts(
     steps: Steps,
     deadline_s: float,
 ) -> Facts:
-    from weft_e2e.demo.collect import MADE_UP, Place, facts_of, gpu_words, mock_engine
+    from weft_e2e.demo.collect import MADE_UP, Place, facts_of, mock_engine
 
     spec = running.service.spec
     simulated = [MADE_UP]

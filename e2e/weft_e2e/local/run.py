@@ -100,13 +100,15 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: Stage, *,
         from weft_e2e.local import manifest
 
         service = manifest.read(options.file, name=options.name, profiles=options.profiles)
-        planner.ask(service.request)
+        known = planner.ask(service.request)
         from weft_core.durations import parse_duration
         from weft_core.slo import Slo
-        from weft_e2e.demo.collect import gpu_words
+        from weft_e2e.demo.facts import gpu_words
         from weft_e2e.local import rendering, table
 
-        found = rendering.rendering_of(service.object, planner.answer(detail))
+        if known is not None:
+            detail("planned before: the same service, the same planner")
+        found = rendering.rendering_of(service.object, known or planner.answer(detail))
     planned_s = time.monotonic() - begun
     given = tuple(rendering.Given(role, url) for role, url in options.given)
     if given:

@@ -18,6 +18,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "mock-engine": "Serve vLLM's API and P/D protocol from a cost profile, without a GPU.",
     },
     "Try": {
+        "local": "Plan a service and run it as processes of this machine, without Kubernetes.",
         "cluster": "A real Kubernetes on this machine, with simulated GPUs.",
         "demo": "A planned service on a real cluster, recorded agent sessions replayed through it, and a report.",
     },
