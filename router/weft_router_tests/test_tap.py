@@ -145,6 +145,21 @@ def test_usual_events_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(tap.reply.output_ids or ()) == list(range(50))
 
 
+@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_a_long_stream_is_kept_in_little_room(size: int, with_ids: bool) -> None:
+    events = [event(ROLE), *(event(chunk(choice(f" w{i}", [i] if with_ids else None))) for i in range(2_000))]
+    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    for i in range(0, len(events), size):
+        tap.feed(b"".join(events[i : i + size]))
+        assert len(tap._texts) < 70
+    reply = tap.reply
+    assert len(reply.text) < 60
+    assert "".join(reply.text) == "".join(f" w{i}" for i in range(2_000))
+    assert list(reply.output_ids or ()) == (list(range(2_000)) if with_ids else [])
+    assert (tap.tokens, reply.shown) == (2_000, 2_000 if with_ids else 0)
+
+
 @pytest.mark.parametrize("kind", ["chat", "text"])
 @pytest.mark.parametrize("tail", [b'"', b'\\"', b"\\", b'x"},"y":{"content":"'])
 def test_a_text_that_looks_like_structure_is_parsed(kind: Any, tail: bytes) -> None:

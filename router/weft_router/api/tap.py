@@ -21,6 +21,8 @@ from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, p
 HANDLE_COMMENT = b": kv_transfer_params "
 MAX_FORMS = 16
 """A stream whose usual event keeps changing is parsed after so many tries."""
+_KEPT = 63
+"""So many pieces are kept as they came; then they are put together, for one by one they take ten times the room."""
 
 
 class StreamTap:
@@ -102,10 +104,14 @@ class StreamTap:
                     self._ids.append(ids)
                     self._unseen = 0
                     self.tokens += 1
+                    if not self.tokens & _KEPT:
+                        self._settle()
                     return data if usual.same else usual.out_head + text + usual.out_last
             elif inner and b'"' not in inner and b"\\" not in inner:
                 self._texts.append(inner)
                 self.tokens += 1
+                if not self.tokens & _KEPT:
+                    self._settle()
                 return data if usual.same else usual.out_head + inner + usual.out_last
             return self._run(usual, inner.split(usual.joint), data)
         if usual is None or self._splitter.rest or b"\r" in data:
@@ -176,6 +182,8 @@ class StreamTap:
                 self._count_unseen(usual, pieces)
         else:
             self.tokens += len(pieces) if all(pieces) else len(pieces) - pieces.count(b"")
+        if len(self._texts) > _KEPT:
+            self._settle()
         if usual.same:
             return data if data is not None else usual.head + usual.joint.join(pieces) + usual.last
         return usual.out_head + usual.out_joint.join(texts.each) + usual.out_last
