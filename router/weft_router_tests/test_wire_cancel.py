@@ -98,7 +98,7 @@ async def test_a_client_that_goes_while_its_engine_is_held_back_frees_it() -> No
 
     backend = Backend(endless)
     async with fronted(backend) as (listener, front):
-        for way in (Client.abort, Client.close):
+        for way in (Client.abort, Client.close, lambda client: client.writer.write_eof()):
             async with connected(listener.port) as client:
                 client.reader._limit = 1024  # type: ignore[attr-defined]
                 await client.send(REQUEST)

@@ -123,6 +123,32 @@ async def test_a_client_that_goes_while_much_waits_for_it_or_behind_it_is_missed
 
 
 @on_uvloop
+async def test_a_source_that_comes_when_the_client_is_behind_waits_at_once() -> None:
+    told: list[str] = []
+
+    class Noted:
+        def pause(self) -> None:
+            told.append("pause")
+
+        def resume(self) -> None:
+            told.append("resume")
+
+    async def late(exchange: Exchange) -> None:
+        exchange.begin(200, content_type="text/plain")
+        exchange.write(b"x" * 8_000_000)
+        exchange.source = Noted()
+        await until(lambda: told == ["pause", "resume"])
+        exchange.end()
+
+    async with listening(late) as listener, connected(listener.port) as client:
+        await client.send(GET)
+        await until(lambda: bool(told))
+        assert told == ["pause"]
+        status, body = await client.response()
+        assert (status, len(body), told) == (200, 8_000_000, ["pause", "resume"])
+
+
+@on_uvloop
 async def test_what_was_answered_reaches_a_client_that_ended_its_side() -> None:
     async def big(exchange: Exchange) -> None:
         exchange.reply(200, b"x" * 4_000_000)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 
 import pytest
 
@@ -149,6 +150,26 @@ async def test_a_whole_answer_is_taken_in_every_framing(raw: bytes) -> None:
         whole = await call(pool, url)
         assert (whole.status, whole.body, "link" in whole.headers) == (200, b"ok", False)
         assert whole.headers.get("content-length") in ("2", None)
+        await pool.close()
+
+
+@on_uvloop
+async def test_an_answer_without_a_length_is_not_whole_when_its_connection_is_reset() -> None:
+    leg = Leg(first_s=5.0)
+
+    async def answer(backend: Backend, writer: asyncio.StreamWriter) -> None:
+        del backend
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf of")
+        await until(lambda: leg.answered)
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        await asyncio.sleep(5)
+
+    pool, backend = pooled(), Backend(answer)
+    async with backend.running() as url:
+        with pytest.raises(LegFailedError, match="cut-short"):
+            await pool.call(leg, pool.origin(url), "/x", limit=100)
         await pool.close()
 
 

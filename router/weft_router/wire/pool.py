@@ -202,14 +202,12 @@ class Pool:
 
 
 def _head(origin: Origin, method: str, path: str, payload: bytes, headers: Mapping[str, str] | None) -> bytes:
-    first = origin.head(method, path)
-    if not headers:
-        more = b""
-    else:
+    head = origin.head(method, path)
+    if headers:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
             raise ValueError("a header's value holds a line break")
-        more = lines.encode("latin-1", "replace")
+        head += lines.encode("latin-1", "replace")
     if method == "GET":
-        return b"%b%b\r\n" % (first, more)
-    return b"%b%bContent-Length: %d\r\n\r\n" % (first, more, len(payload))
+        return head + b"\r\n"
+    return b"%bContent-Length: %d\r\n\r\n" % (head, len(payload))

@@ -111,13 +111,10 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # a trailer
-        known = _names.get(name)
-        if known is None:
-            known = name.lower().decode("latin-1")
-            if len(_names) < _REMEMBERED and len(name) <= _LONGEST_REMEMBERED:
-                _names[name] = known
+        known = _names.get(name) or _known(name)
+        headers = self._headers
         text = value.decode("latin-1")
-        self._headers[known] = text if known not in self._headers else f"{self._headers[known]}, {text}"
+        headers[known] = text if known not in headers else f"{headers[known]}, {text}"
 
     def on_headers_complete(self) -> None:
         if self._more:
@@ -135,3 +132,10 @@ class ResponseReader:
         if not self._interim:
             self.complete = True
             self._keep = self._parser.should_keep_alive()
+
+
+def _known(name: bytes) -> str:
+    known = name.lower().decode("latin-1")
+    if len(_names) < _REMEMBERED and len(name) <= _LONGEST_REMEMBERED:
+        _names[name] = known
+    return known
