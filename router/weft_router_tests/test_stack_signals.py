@@ -11,11 +11,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from weft_router.logs import JsonLines
+from weft_router.signals import otlp
 from weft_router_tests.canary import ANSWER, KEY, PROMPT, assert_no_secrets
+from weft_router_tests.collector import collecting
 from weft_router_tests.fake_engine import Script
 from weft_router_tests.stack import MODEL, TOKEN, Answer, Stack, router_json
 
 pytestmark = pytest.mark.component
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CHAT = "/v1/chat/completions"
 
 
@@ -204,3 +207,44 @@ async def test_a_lost_worker_is_counted_out_and_back_and_its_sessions_moved(stac
     assert await stack.count("weft_router_rebinds_total", "c0") >= 1
     if stack.composition == "sidecars":
         assert await stack.count("weft_router_ejections_total", "c0", role="decode", reason="failed") == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_traced_round_shows_every_hop_and_no_content(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    caplog.set_level(logging.INFO, logger="weft_router")
+    monkeypatch.setattr(otlp, "EVERY_S", 0.02)
+    with collecting() as collector:
+        access = await started(stack, tmp_path, telemetry={"otlpEndpoint": collector.url, "sampleRatio": 0})
+        key = {"Authorization": f"Bearer {KEY}"}
+        say = [{"role": "user", "content": PROMPT * 20}]
+        untraced = await stack.chat(say, headers=key, stream=stream)
+        answer = await stack.chat(say, headers={**key, "traceparent": f"00-{TRACE}-{SPAN}-01"}, stream=stream)
+        assert (untraced.status, answer.status) == (200, 200)
+        assert answer.headers["X-Weft-Route"] == "remote"
+        await stack.close()
+    spans = {span["name"]: span for span in collector.spans}
+    sidecars = stack.composition == "sidecars"
+    own = {"round", "decide", "prefill.queue", "prefill.engine", "decode.engine"}
+    assert set(spans) == (own | {"decode", "prefill"} if sidecars else own)
+    assert {span["traceId"] for span in collector.spans} == {TRACE}
+    assert spans["round"]["parentSpanId"] == SPAN
+    names = {span["spanId"]: name for name, span in spans.items()}
+    parents = {name: names.get(span["parentSpanId"]) for name, span in spans.items() if name != "round"}
+    if sidecars:
+        assert (parents["decode"], parents["decide"], parents["decode.engine"]) == ("round", "decode", "decode")
+        assert (parents["prefill"], parents["prefill.queue"], parents["prefill.engine"]) == ("decode", *["prefill"] * 2)
+    else:
+        assert set(parents.values()) == {"round"}
+    for name, span in spans.items():
+        assert int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"]), name
+        assert span["status"] == {}, name
+    (event,) = spans["decide"]["events"]
+    shown = {one["key"]: one["value"] for one in event["attributes"]}
+    assert shown["weft.reason"] == {"stringValue": answer.headers["X-Weft-Reason"]}
+    assert any(name.startswith("weft.alternative.0.") for name in shown)
+    for text in (orjson.dumps(collector.got), access.read_bytes()):
+        assert_no_secrets(text)
+    told = [line for line in lines(access) if line.get("request_id") == request_id(answer)]
+    assert [line["trace"] for line in told if line["role"] in ("coordinator", "standalone")] == [TRACE]

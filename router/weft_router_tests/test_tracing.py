@@ -1,9 +1,7 @@
 """Traces: whose they are, which rounds have one, what they say, and that a collector in trouble costs nobody."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic, time
 from typing import Any
 
@@ -21,6 +19,7 @@ from weft_router.signals.metrics import Metrics
 from weft_router.signals.otlp import Exporter
 from weft_router.signals.tracing import Tracer, body_of, parse
 from weft_router_tests.canary import KEY, PROMPT, TOKEN, assert_no_secrets
+from weft_router_tests.collector import Collector, collecting
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -155,38 +154,10 @@ def test_spans_that_nobody_fetches_are_dropped_and_counted(monkeypatch: pytest.M
     assert metrics.spans.labels("dropped").value == 6
 
 
-class Collector(ThreadingHTTPServer):
-    """A collector that answers what the test says and remembers what it was sent."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.statuses = [200]
-        self.got: list[tuple[str, dict[str, str], Any]] = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(handler) -> None:  # noqa: N805
-                body = handler.rfile.read(int(handler.headers["Content-Length"]))
-                self.got.append((handler.path, dict(handler.headers), orjson.loads(body)))
-                handler.send_response(self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])
-                handler.end_headers()
-
-            def log_message(handler, *_: object) -> None:  # noqa: N805
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join(5)
-    server.server_close()
+    with collecting() as server:
+        yield server
 
 
 def filled(metrics: Metrics, rounds: int) -> Tracer:
