@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from weft_chart_tests.rendering import CHART, REGISTRY, Manifest, Render
-from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, FULL_NAMES
+from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, FULL_NAMES, SECRET_REDIS
 
 
 def operator_container(render: Render, *values: str, registry: bool = True) -> Manifest:
@@ -73,6 +73,7 @@ def test_external_stores_replace_the_embedded_ones(render: Render) -> None:
     assert "weft-prometheus" not in rendered.text
     told = environment(operator_container(render, *EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS))
     assert told["WEFT_REDIS_URL"] == "redis://redis.example.com:6379/0"
+    assert "WEFT_REDIS_URL_FILE" not in told
     assert told["WEFT_PROMETHEUS_URL"] == "http://prometheus.example.com:9090"
 
 
@@ -154,6 +155,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("operator.image=localhost/o:1", "router.image=localhost/r:1"), "name this image in full with mockEngine.image"),
     ((REGISTRY, "redis.embedded.enabled=false"), "redis.url is required when redis.embedded.enabled is false"),
     ((REGISTRY, EXTERNAL_REDIS[1]), "redis.url is set while redis.embedded.enabled is true"),
+    ((REGISTRY, SECRET_REDIS[1]), "redis.urlSecretRef is set while redis.embedded.enabled is true"),
+    ((REGISTRY, *SECRET_REDIS, EXTERNAL_REDIS[1]), "redis.url and redis.urlSecretRef are both set"),
     ((REGISTRY, "prometheus.embedded.enabled=false"), "prometheus.url is required when prometheus.embedded.enabled is"),
     ((REGISTRY, EXTERNAL_PROMETHEUS[1]), "prometheus.url is set while prometheus.embedded.enabled is true"),
     ((REGISTRY, "redis.url=http://redis"), "at '/redis/url'"),
@@ -180,3 +183,15 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
 @pytest.mark.parametrize(("values", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
 def test_bad_values_are_refused_by_name(refusal: Callable[..., str], values: tuple[str, ...], message: str) -> None:
     assert message in " ".join(refusal(*values).split())
+
+
+def test_a_redis_url_with_a_password_stays_in_its_secret(render: Render) -> None:
+    container = operator_container(render, *SECRET_REDIS)
+    told = environment(container)
+    assert told["WEFT_REDIS_URL_FILE"] == "/etc/weft-redis/url"
+    assert "WEFT_REDIS_URL" not in told
+    assert {"name": "redis", "mountPath": "/etc/weft-redis", "readOnly": True} in container["volumeMounts"]
+    pod = render(*SECRET_REDIS, "redis.urlSecretRef.key=address").get("Deployment", "weft-operator")["spec"]["template"]
+    (volume,) = (item for item in pod["spec"]["volumes"] if item["name"] == "redis")
+    assert volume["secret"]["secretName"] == "redis"
+    assert volume["secret"]["items"] == [{"key": "address", "path": "url"}]

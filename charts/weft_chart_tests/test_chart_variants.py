@@ -8,11 +8,13 @@ import pytest
 from weft_chart_tests.rendering import CHART, NAMESPACE, Helm, Manifest, Render
 
 EXTERNAL_REDIS = ("redis.embedded.enabled=false", "redis.url=redis://redis.example.com:6379/0")
+SECRET_REDIS = ("redis.embedded.enabled=false", "redis.urlSecretRef.name=redis")
 EXTERNAL_PROMETHEUS = ("prometheus.embedded.enabled=false", "prometheus.url=http://prometheus.example.com:9090")
 FULL_NAMES = ("operator.image=localhost/o:1", "router.image=localhost/r:1", "mockEngine.image=localhost/m:1")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "default": (),
     "external-redis": EXTERNAL_REDIS,
+    "secret-redis": SECRET_REDIS,
     "external-prometheus": EXTERNAL_PROMETHEUS,
     "external-both": (*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS),
     "watch-namespaces": ('operator.watchNamespaces:=["team-a","team-b"]',),
@@ -71,7 +73,8 @@ def test_every_pod_meets_the_restricted_pod_security_standard(render: Render, va
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         assert all(
-            set(volume) & {"emptyDir", "configMap", "persistentVolumeClaim"} for volume in spec.get("volumes", [])
+            set(volume) & {"emptyDir", "configMap", "secret", "persistentVolumeClaim"}
+            for volume in spec.get("volumes", [])
         )
         for container in spec["containers"]:
             security = container["securityContext"]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,19 @@ def test_what_is_given_is_taken() -> None:
         }
     )
     assert (found.watch_namespaces, found.planner_deadline, found.port) == (("a", "b"), 12.5, 9000)
+
+
+def test_a_redis_url_with_a_password_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "url"
+    path.write_text("rediss://weft:canary@redis.example.com:6379/0\n")
+    found = settings_from_env({**LEAST, "WEFT_REDIS_URL_FILE": str(path), "WEFT_REDIS_URL": "redis://other:6379/0"})
+    assert found.redis_url == "rediss://weft:canary@redis.example.com:6379/0"
+    assert "canary" not in repr(found)
+    path.write_text("canary")
+    for wrong, words in ((str(path), "must hold a URL"), ("/nowhere", "cannot be read")):
+        with pytest.raises(SettingsError, match=words) as caught:
+            settings_from_env({**LEAST, "WEFT_REDIS_URL_FILE": wrong})
+        assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

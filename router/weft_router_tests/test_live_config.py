@@ -148,3 +148,20 @@ def test_settings_know_both_files(tmp_path: Path) -> None:
     assert load(flags, {"WEFT_TOKEN_FILE": str(tmp_path / "token")}).live_file is None
     with pytest.raises(ConfigError, match="WEFT_LIVE_FILE=/nowhere: cannot be read"):
         load(flags, {**env, "WEFT_LIVE_FILE": "/nowhere"})
+
+
+def test_a_redis_url_with_a_password_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
+    write(tmp_path / "router.json", BASE)
+    (tmp_path / "token").write_text("sixteen-characters-or-more")
+    (tmp_path / "url").write_text("rediss://weft:canary@redis.example.com:6379/0\n")
+    flags = Flags(
+        role="coordinator", config=tmp_path / "router.json", listen="127.0.0.1:0", engine_url="", advertise=None,
+        drain_seconds=1.0,
+    )  # fmt: skip
+    env = {"WEFT_TOKEN_FILE": str(tmp_path / "token"), "WEFT_REDIS_URL_FILE": str(tmp_path / "url")}
+    found = load(flags, env)
+    assert found.redis_url == "rediss://weft:canary@redis.example.com:6379/0"
+    assert "canary" not in repr(found)
+    assert "sixteen" not in repr(found)
+    with pytest.raises(ConfigError, match="WEFT_REDIS_URL_FILE=/nowhere: cannot be read"):
+        load(flags, {**env, "WEFT_REDIS_URL_FILE": "/nowhere"})

@@ -52,9 +52,16 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- if .Values.redis.url -}}
 {{- fail "redis.url is set while redis.embedded.enabled is true: set redis.embedded.enabled=false to use your own Redis, or leave redis.url empty" -}}
 {{- end -}}
+{{- if .Values.redis.urlSecretRef.name -}}
+{{- fail "redis.urlSecretRef is set while redis.embedded.enabled is true: set redis.embedded.enabled=false to use your own Redis, or leave redis.urlSecretRef.name empty" -}}
+{{- end -}}
 {{- printf "redis://%s-redis.%s:6379/0" (include "weft.fullname" .) .Release.Namespace -}}
+{{- else if .Values.redis.urlSecretRef.name -}}
+{{- if .Values.redis.url -}}
+{{- fail "redis.url and redis.urlSecretRef are both set: remove one" -}}
+{{- end -}}
 {{- else -}}
-{{- required "redis.url is required when redis.embedded.enabled is false: set it to redis://host:6379/0 of your Redis" .Values.redis.url -}}
+{{- required "redis.url is required when redis.embedded.enabled is false: set it to redis://host:6379/0 of your Redis, or name a Secret in redis.urlSecretRef" .Values.redis.url -}}
 {{- end -}}
 {{- end -}}
 

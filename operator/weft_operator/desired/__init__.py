@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weft_operator.desired.config import front_config, live_config, plan_config, router_config
 from weft_operator.desired.coordinator import coordinator
 from weft_operator.desired.disruption import disruption_budgets
-from weft_operator.desired.identity import service_account, token_hash, token_secret
+from weft_operator.desired.identity import redis_file, service_account, token_hash, token_secret
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.desired.router import Mounts
 from weft_operator.desired.services import services
@@ -24,6 +24,7 @@ def desired_objects(rendering: Rendering, workers: Sequence[Worker], *, token: b
         config=config["metadata"]["name"],
         front=(front or config)["metadata"]["name"],
         token_hash=token_hash(token),
+        redis_file=redis_file(rendering, token),
     )
     return (
         service_account(rendering),

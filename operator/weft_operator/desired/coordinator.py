@@ -50,7 +50,9 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
     spec = rendering.spec.coordinator
     files = _files(spec)
     env: list[Manifest] = [{"name": "WEFT_API_KEYS_FILE", "value": f"{KEYS_FOLDER}/keys"}] if _KEYS in files else []
-    container = router_container(rendering, role=COMPONENT, env=env, resources=spec.resources, tls=spec.tls is not None)
+    container = router_container(
+        rendering, mounts, role=COMPONENT, env=env, resources=spec.resources, tls=spec.tls is not None
+    )
     mounted = [{"name": name, "mountPath": folder, "readOnly": True} for name, (folder, _) in files.items()]
     container["volumeMounts"] = [*container["volumeMounts"], *mounted]
     volumes = [

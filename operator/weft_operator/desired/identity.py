@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import hmac
+from urllib.parse import urlsplit
 
 from weft_operator.desired.rendering import Rendering
 from weft_operator.manifest import Manifest
@@ -26,8 +28,26 @@ def token_secret(rendering: Rendering, token: bytes) -> Manifest:
         "kind": "Secret",
         "metadata": rendering.metadata(rendering.name("token"), "identity"),
         "type": "Opaque",
-        "data": {"token": base64.b64encode(token).decode()},
+        "data": {
+            "token": base64.b64encode(token).decode(),
+            **{name: base64.b64encode(url.encode()).decode() for name, url in _redis(rendering, token)},
+        },
     }
+
+
+def redis_file(rendering: Rendering, token: bytes) -> str | None:
+    """Return the name of the Redis URL in the Secret, None where it has no password and may be seen.
+
+    The name changes with the URL, so that pods are restarted in turn; keyed by the token, it tells nothing.
+    """
+    return next((name for name, _ in _redis(rendering, token)), None)
+
+
+def _redis(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
+    url = rendering.settings.redis_url
+    if urlsplit(url).password is None:
+        return []
+    return [("redis-url-" + hmac.new(token, url.encode(), hashlib.sha256).hexdigest()[:8], url)]
 
 
 def token_hash(token: bytes) -> str:

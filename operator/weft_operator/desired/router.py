@@ -31,6 +31,8 @@ class Mounts:
     front: str
     """The coordinators' ConfigMap."""
     token_hash: str
+    redis_file: str | None = None
+    """The file with the Redis URL in the Secret of the token, where the URL has a password."""
 
 
 def drain_seconds(rendering: Rendering) -> int:
@@ -39,7 +41,7 @@ def drain_seconds(rendering: Rendering) -> int:
 
 
 def router_container(
-    rendering: Rendering, *, role: str, env: list[Manifest], resources: Resources, tls: bool = False
+    rendering: Rendering, mounts: Mounts, *, role: str, env: list[Manifest], resources: Resources, tls: bool = False
 ) -> Manifest:
     """Return a router container of one role without its probes; with TLS these and metrics have a port of their own."""
     args = [
@@ -58,7 +60,7 @@ def router_container(
         "imagePullPolicy": "IfNotPresent",
         "args": args,
         "env": [
-            {"name": "WEFT_REDIS_URL", "value": rendering.settings.redis_url},
+            _redis(rendering, mounts),
             {"name": "WEFT_TOKEN_FILE", "value": "/etc/weft-token/token"},
             {"name": "WEFT_LIVE_FILE", "value": f"{LIVE_FOLDER}/live.json"},
             from_field("POD_NAME", "metadata.name"),
@@ -79,6 +81,12 @@ def router_container(
             {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
         ],
     }
+
+
+def _redis(rendering: Rendering, mounts: Mounts) -> Manifest:
+    if mounts.redis_file is None:
+        return {"name": "WEFT_REDIS_URL", "value": rendering.settings.redis_url}
+    return {"name": "WEFT_REDIS_URL_FILE", "value": f"/etc/weft-token/{mounts.redis_file}"}
 
 
 def router_volumes(rendering: Rendering, config: str) -> list[Manifest]:

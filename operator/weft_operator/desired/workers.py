@@ -104,7 +104,7 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
                 "labelSelector": {"matchLabels": rendering.selector(worker.role)},
             }
         ],
-        "initContainers": [_sidecar(rendering, worker, name)],
+        "initContainers": [_sidecar(rendering, worker, name, mounts)],
         "containers": [_engine(rendering, worker, pool, engine)],
         "volumes": [
             *router_volumes(rendering, mounts.config),
@@ -126,14 +126,15 @@ def _profile_key(rendering: Rendering, worker: Worker) -> str:
     return profile_key(worker.pool) if worker.pool in rendering.record.profiles else "profile.json"
 
 
-def _sidecar(rendering: Rendering, worker: Worker, name: str) -> Manifest:
+def _sidecar(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Manifest:
     env: list[Manifest] = [
         {"name": "WEFT_WORKER", "value": name},
         {"name": "WEFT_DEGREE", "value": str(worker.degree)},
         {"name": "WEFT_POOL", "value": worker.pool},
         {"name": "WEFT_REVISION", "value": rendering.revision},
     ]
-    container = router_container(rendering, role=worker.role, env=env, resources=rendering.spec.routing.resources)
+    resources = rendering.spec.routing.resources
+    container = router_container(rendering, mounts, role=worker.role, env=env, resources=resources)
     return {
         **container,
         "restartPolicy": "Always",

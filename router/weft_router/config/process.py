@@ -41,8 +41,8 @@ class Settings:
     profile: CostProfile
     host: str
     port: int
-    token: bytes
-    redis_url: str
+    token: bytes = field(repr=False)
+    redis_url: str = field(repr=False)
     worker: str
     degree: int
     pool: str
@@ -108,7 +108,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         host=host,
         port=port,
         token=secrets.token_bytes(32) if alone and "WEFT_TOKEN_FILE" not in env else _token(env),
-        redis_url=env.get("WEFT_REDIS_URL", "memory://" if alone else "redis://weft-redis.weft-system:6379/0"),
+        redis_url=_redis_url(env, alone=alone),
         worker=worker,
         degree=degree,
         pool=pool,
@@ -170,6 +170,14 @@ def _listen(value: str, flag: str) -> tuple[str, int]:
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{flag} {value}: give HOST:PORT, for example 0.0.0.0:8080")
     return host.strip("[]"), int(port)
+
+
+def _redis_url(env: Mapping[str, str], *, alone: bool) -> str:
+    """Return the URL of Redis: from the file that holds one with a password, or from the environment."""
+    path = env.get("WEFT_REDIS_URL_FILE")
+    if path:
+        return _file(Path(path), "WEFT_REDIS_URL_FILE").decode("utf-8", "replace").strip()
+    return env.get("WEFT_REDIS_URL", "memory://" if alone else "redis://weft-redis.weft-system:6379/0")
 
 
 def _token(env: Mapping[str, str]) -> bytes:
