@@ -6,7 +6,6 @@ bounds is dropped, and the connection ends with the answer under way.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Protocol, cast
@@ -59,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._reader = RequestReader(limits, gate=gate)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[Request] = deque()
+        self._waiting: list[Request] = []
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._deaf = False
@@ -269,7 +268,7 @@ class Connection(asyncio.Protocol):
     def _serve(self) -> None:
         if self._exchange is not None or not self._waiting or self._transport is None:
             return
-        exchange = self._exchange = Exchange(self, self._waiting.popleft())
+        exchange = self._exchange = Exchange(self, self._waiting.pop(0))
         self._task = self._loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:

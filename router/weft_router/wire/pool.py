@@ -81,6 +81,8 @@ class Pool:
                 if connection is None:
                     connection = await self._connect(origin, leg)
                 connection.send(leg, taker, head, payload)
+                if not (kept and resend):
+                    head = payload = b""  # a long stream need not keep its prompt
                 try:
                     await leg.done
                 except LegFailedError:
