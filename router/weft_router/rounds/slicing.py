@@ -75,12 +75,18 @@ class Slicing:
         return self._adapter.read_ids(answer.body) if answer.status == 200 else None
 
     async def _send(self, call: Call) -> Whole:
+        leg = Leg(first_s=self._timeouts.first_byte)
+        self._engine.sent(leg, 0.0)
         try:
-            return await self._engine.pool.call(
-                Leg(first_s=self._timeouts.first_byte), self._engine.origin, call.path, call.body,
-                headers=call.headers, limit=self._limit, resend=True,
-            )  # fmt: skip
+            answer = await self._engine.pool.call(
+                leg, self._engine.origin, call.path, call.body, headers=call.headers, limit=self._limit, resend=True
+            )
         except LegFailedError as error:
             if error.reason == "connect":
                 self._engine.lost()
             raise
+        else:
+            self._engine.over(leg, got_on=True)
+            return answer
+        finally:
+            self._engine.over(leg, got_on=False)

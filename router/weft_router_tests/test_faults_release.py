@@ -1,0 +1,102 @@
+"""KV that nobody will read is given back at once, not left to its lease; nothing else is."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from weft_router_tests.stack import Stack, is_so, router_json, until
+
+pytestmark = pytest.mark.component
+
+HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+
+
+def follow(text: str, more: str = "more " * 100) -> list[dict[str, Any]]:
+    return [*HELLO, {"role": "assistant", "content": text}, {"role": "user", "content": more}]
+
+
+async def freed(stack: Stack, name: str, count: int = 1) -> None:
+    engine = stack.engines[name]
+    await until(lambda: is_so(engine.released == count and not engine.held), seconds=3)
+    assert await stack.count("weft_router_handle_releases_total", "d0", outcome="released") >= count
+
+
+async def test_prefilled_kv_that_the_decode_engine_refuses_is_given_back(stack: Stack) -> None:
+    await stack.up()
+    stack.engines["d0"].script.status = 400
+    for stream in (True, False):
+        assert (await stack.chat(HELLO, stream=stream)).status == 400
+    await freed(stack, "p0", 2)
+
+
+async def test_prefilled_kv_of_a_client_that_left_before_the_first_token_is_given_back(stack: Stack) -> None:
+    await stack.up()
+    decode = stack.engines["d0"]
+    decode.script.hang = True
+    pending = asyncio.ensure_future(stack.chat(HELLO, stream=True))
+    await until(lambda: is_so(decode.running == 1))
+    assert stack.engines["p0"].held
+    pending.cancel()
+    await asyncio.wait([pending])
+    await freed(stack, "p0")
+
+
+async def test_prefilled_kv_that_turns_out_to_be_of_another_prompt_is_given_back(stack: Stack) -> None:
+    await stack.up()
+    first = await stack.chat(HELLO, session="s")
+    stack.engines["p0"].script.wrong_ids = True
+    assert (await stack.chat(follow(first.text), session="s")).status == 200
+    await until(lambda: is_so(stack.engines["p0"].released == 1))
+
+
+async def test_a_handle_whose_history_was_changed_is_given_back(stack: Stack) -> None:
+    await stack.up()
+    first = await stack.chat(HELLO, session="s")
+    assert len(stack.engines["d0"].held) == 1
+    assert (await stack.chat(follow(first.text + "!"), session="s")).status == 200
+    await until(lambda: is_so(stack.engines["d0"].released == 1), seconds=3)
+    assert len(stack.engines["d0"].held) == 1, "the handle of the new round"
+
+
+async def test_a_handle_of_a_round_that_ran_locally_is_given_back(stack: Stack) -> None:
+    stack.config = router_json(routing={"policy": "fixed-x", "params": {"x": 1.0}})
+    await stack.up()
+    first = await stack.chat(HELLO, session="s")
+    assert first.headers["X-Weft-Route"] == "remote"
+    second = await stack.chat(follow(first.text), session="s")
+    assert second.headers["X-Weft-Route"] == "local"
+    await until(lambda: is_so(stack.engines["d0"].released == 1), seconds=3)
+    assert await stack.count("weft_router_kv_handles_total", "d0", outcome="superseded") == 1
+
+
+async def test_a_handle_that_was_read_is_not_given_back(stack: Stack) -> None:
+    await stack.up()
+    first = await stack.chat(HELLO, session="s")
+    second = await stack.chat(follow(first.text), session="s")
+    assert second.headers["X-Weft-Route"] == "remote"
+    assert not stack.engines["p0"].held
+    assert stack.engines["d0"].released == stack.engines["p0"].released == 0
+    assert await stack.count("weft_router_handle_releases_total", "d0") == 0
+
+
+async def test_a_burst_of_releases_is_bounded_and_each_one_is_counted(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_router.rounds.releasing.MOST_AT_ONCE", 2)
+    await stack.up()
+    decode = stack.engines["d0"]
+    decode.script.hang = True
+    pending = [asyncio.ensure_future(stack.chat(HELLO, session=f"s{k}", stream=True)) for k in range(8)]
+    await until(lambda: is_so(decode.running == 8))
+    stack.decoding("d0").answering._engine.pool.cut("scripted")
+    await asyncio.wait(pending)
+    for one in pending:
+        one.exception()
+    decode.script.hang = False
+
+    async def counted() -> bool:
+        return await stack.count("weft_router_handle_releases_total", "d0") >= 8
+
+    await until(counted)
+    assert await stack.count("weft_router_handle_releases_total", "d0", outcome="dropped") >= 4
