@@ -37,6 +37,11 @@ demo: setup ## Run the main job: cluster, Helm install, a planned service, repla
 demo-down: $(STAMP) ## Remove everything the demo made
 	@$(PY) -m weft_e2e.demo down $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT))
 
+.PHONY: local
+local: $(STAMP) ## Run a planned service as processes of this machine: no root, no Kubernetes (LOCAL_ARGS='-f FILE …')
+	@$(PY) -m weft_planner.simulation.warm
+	@$(PY) -m weft_e2e.local $(or $(LOCAL_ARGS),-f docs/examples/llama-3.1-70b.yaml)
+
 .PHONY: test
 test: setup ## Run every test: unit, property, component, and the cluster tests on a local cluster
 	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component"

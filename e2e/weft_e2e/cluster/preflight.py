@@ -18,12 +18,21 @@ SETUP_GIB = 12.0  # cold: Go's module cache takes 3.8 GB, its build cache 6.4 GB
 HIDDEN = ("/run", "/proc", "/sys", "/dev", *FIXED_FOLDERS)  # each node mounts its own there
 
 
+LOCALLY = (
+    "Without a cluster, `.venv/bin/weft local -f docs/examples/llama-3.1-70b.yaml --replay gaia_whowhen` runs the "
+    "demo's plan, router and mock engines as processes of this machine"
+)
+"""What to do on a machine that no cluster can run on."""
+
+
 def check_machine(*, needed_gib: float) -> None:
     """Raise Refused unless this is Linux, we are root, and the cache's disk has `needed_gib` free."""
     if sys.platform != "linux":
-        raise Refused(f"the local cluster needs Linux (this is {sys.platform}); use KUBE_CONTEXT with your own cluster")
+        raise Refused(
+            f"the local cluster needs Linux (this is {sys.platform}); use KUBE_CONTEXT with your own cluster. {LOCALLY}"
+        )
     if os.geteuid() != 0:
-        raise Refused("the local cluster needs root (namespaces, mounts, control groups): run it with sudo")
+        raise Refused(f"the local cluster needs root (namespaces, mounts, control groups): run it with sudo. {LOCALLY}")
     root = cache_root()
     if any(root == Path(folder) or Path(folder) in root.parents for folder in HIDDEN):
         raise Refused(f"the cache folder {root} would be hidden inside the nodes: set WEFT_CACHE to another place")
@@ -42,16 +51,23 @@ def check_disk(needed_gib: float) -> None:
         )
 
 
+def _check_control_groups() -> None:
+    try:
+        cgroups.hierarchies()
+    except Refused as error:
+        raise Refused(f"{error}. {LOCALLY}") from error
+
+
 def check_setup() -> None:
     """Raise Refused unless a cluster could run here once everything is built, and the disk carries the builds."""
     check_machine(needed_gib=SETUP_GIB if toolchain.missing() else 0)
-    cgroups.hierarchies()
+    _check_control_groups()
 
 
 def check_start() -> None:
     """Raise Refused unless a cluster can be started here now."""
     check_machine(needed_gib=UP_GIB)
-    cgroups.hierarchies()
+    _check_control_groups()
     if absent := packages.missing_commands():
         raise Refused(f"missing on PATH: {', '.join(absent)}. {packages.advice()}")
     if not any(shutil.which("ptp", path=folder) for folder in CNI_FOLDERS):

@@ -26,6 +26,9 @@ DRAIN_S = 0.5
 """How long live requests may finish once all is to end: whoever pressed Ctrl-C waits for it."""
 
 NAMESPACE = "local"
+TOKEN = "token"  # noqa: S105 - the name of a file
+"""The file of the token that /debug/decisions asks for."""
+
 _NO_CLUSTER = Settings(router_image="", mock_image="", redis_url="memory://")
 
 
@@ -179,4 +182,5 @@ def router_part(*, folder: Path, port: int) -> Part:
         f"--listen={HOST}:{port}",
         f"--drain-seconds={DRAIN_S}",
     )
-    return Part(ROUTER, "router", args, str(folder / "router.log"), {"WEFT_LIVE_FILE": str(folder / "live.json")})
+    env = {"WEFT_LIVE_FILE": str(folder / "live.json"), "WEFT_TOKEN_FILE": str(folder / TOKEN)}
+    return Part(ROUTER, "router", args, str(folder / "router.log"), env)

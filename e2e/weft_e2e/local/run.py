@@ -1,5 +1,6 @@
 """From a manifest to a service that answers, and to its end."""
 
+import secrets
 import signal
 import tempfile
 import time
@@ -119,6 +120,9 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: Stage, *,
     with steps.step(f"{'Find' if given else 'Start'} {what}, start the router"):
         for name, text in rendering.files(found, engines).items():
             (stage.folder / name).write_text(text)
+        token = stage.folder / rendering.TOKEN
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_urlsafe(24))
         if not given:
             for engine in engines:
                 stage.start(rendering.engine_part(found, engine, folder=stage.folder, time_scale=options.time_scale))

@@ -8,6 +8,7 @@ from pathlib import Path
 from weft_core.plan import Plan
 from weft_core.slo import Slo
 from weft_e2e.demo.facts import group_words, limit_words, seconds_words
+from weft_e2e.local.rendering import TOKEN
 
 _NAME = 12
 
@@ -37,7 +38,8 @@ def render(
         _row("Ready", f"in {ready_s:.1f} s ({plan_s:.1f} s of it for the plan)"),
         _row("URL", f"{url}/v1"),
         _row("Try", curl(url, model)),
-        _row("Look", f"{url}/debug/decisions and {url}/metrics"),
+        _row("Decisions", decisions(url, folder)),
+        _row("Metrics", f"{url}/metrics"),
         _row("Logs", str(folder)),
     ]
     lines += [_row("Not as told" if k == 0 else "", item) for k, item in enumerate(left_out)]
@@ -64,6 +66,11 @@ def curl(url: str, model: str) -> str:
         "-d", json.dumps(body),
     ]  # fmt: skip
     return shlex.join(words)
+
+
+def decisions(url: str, folder: Path) -> str:
+    """Return a command that shows where the last prefills went, and why."""
+    return f'curl -H "X-Weft-Token: $(cat {shlex.quote(str(folder / TOKEN))})" {url}/debug/decisions'
 
 
 def _row(name: str, text: str) -> str:
