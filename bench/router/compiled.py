@@ -44,7 +44,7 @@ def program(name: str) -> Path:
         BenchError: there is no compiler, or it refuses the source.
     """
     cc = compiler()
-    texts = [path.read_bytes() for path in (SOURCES / f"{name}.c", SOURCES / "wire.h")]
+    texts = [path.read_bytes() for path in (SOURCES / f"{name}.c", *sorted(SOURCES.glob("*.h")))]
     digest = hashlib.sha256(b"\0".join([*texts, cc.encode(), " ".join(FLAGS).encode()])).hexdigest()[:16]
     target = folder() / f"{name}-{digest}"
     if target.exists():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.router.compiled import BenchError, program
-from bench.router.processes import LAUNCH, Cores, cpu_seconds, rss_mb
+from bench.router.processes import LAUNCH, TICKS, Cores, cpu_seconds, rss_mb
 
 GRACE_S = 150.0
 
@@ -57,6 +57,14 @@ class Outcome:
     latency_us: tuple[float, ...]
     cpu_s: float
     rss_mb: float
+
+    def per_core(self, count: int) -> float:
+        """Return how many of something the router did in a second of its processor time."""
+        return count / max(self.cpu_s, 1 / TICKS)
+
+    def each_us(self, count: int) -> float:
+        """Return what one of something cost the router, in microseconds of processor time."""
+        return self.cpu_s / max(count, 1) * 1e6
 
     @property
     def busy(self) -> float:

@@ -16,7 +16,11 @@ STREAMS, HELD = 2000, 5000
 FILES_PER_STREAM = 3
 """What a router may hold for a stream: the client's connection and one to each engine."""
 LATENCY_RATE = 200.0
+_FALLBACKS = ("predictions-wrong", "profile-incomplete", "no-prefill-worker")
+"""Reasons of decisions that the policy did not take by its own rule."""
 PACED_STREAMS, GAP_S = 200, 0.02
+BEGINNING_S = 10.0
+"""How long 200 streams may take to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,14 @@ def requests(router: Running, extent: Extent) -> dict[str, float]:
     router.engines.reset()
     named = _send(router, extent.requests)
     both = _both_legs(router.engines)
+    if router.contender.key:
+        _check_decisions(router.port)
     unnamed = _send(router, replace(extent.requests, session=False, warm_s=extent.warm_s / 2))
     return {
-        "requests_core": named.requests / named.cpu_s,
+        "requests_core": named.per_core(named.requests),
         "requests": named.requests / named.seconds,
-        "request_us": _each(named),
-        "unnamed_us": _each(unnamed),
+        "request_us": named.each_us(named.requests),
+        "unnamed_us": unnamed.each_us(unnamed.requests),
         "both_legs": both,
         "busy": named.busy,
     }
@@ -52,13 +58,13 @@ def sessions(router: Running, extent: Extent) -> dict[str, float]:
     """Measure growing sessions of four rounds, and how many of them took both legs."""
     router.engines.reset()
     found = _send(router, replace(extent.requests, rounds=4))
-    return {"sessions_core": found.requests / found.cpu_s, "sessions_both": _both_legs(router.engines)}
+    return {"sessions_core": found.per_core(found.requests), "sessions_both": _both_legs(router.engines)}
 
 
 def long_prompts(router: Running, extent: Extent) -> dict[str, float]:
     """Measure requests of one round with a prompt of 65 KB."""
     found = _send(router, replace(extent.requests, prompt=65_000, connections=32))
-    return {"long_core": found.requests / found.cpu_s, "long_us": _each(found)}
+    return {"long_core": found.per_core(found.requests), "long_us": found.each_us(found.requests)}
 
 
 def latency(router: Running, extent: Extent) -> dict[str, float]:
@@ -82,14 +88,15 @@ def latency(router: Running, extent: Extent) -> dict[str, float]:
 def eager_streams(router: Running, extent: Extent) -> dict[str, float]:
     """Measure streams whose events come as fast as they are read."""
     found = _send(router, replace(extent.requests, stream=True, tokens=1000))
-    return {"events_core": found.events / found.cpu_s}
+    return {"events_core": found.per_core(found.events)}
 
 
 def paced_streams(router: Running, extent: Extent) -> dict[str, float]:
     """Measure streams of 50 events a second each."""
-    paced = replace(extent.requests, stream=True, tokens=2000, connections=PACED_STREAMS, hold=True)
+    tokens = round((extent.warm_s + extent.seconds + BEGINNING_S) / GAP_S)
+    paced = replace(extent.requests, stream=True, tokens=tokens, connections=PACED_STREAMS, hold=True)
     found = _send(router, paced, gap_s=GAP_S)
-    return {"event_us": found.cpu_s / found.events * 1e6}
+    return {"event_us": found.each_us(found.events)}
 
 
 def memory(router: Running, extent: Extent) -> dict[str, float]:
@@ -136,7 +143,7 @@ def wide(router: Running, extent: Extent) -> dict[str, float]:
     decided = after[1] - before[1]
     if not decided:
         raise BenchError("the router's metrics count no decision")
-    return {"decision_us": (after[0] - before[0]) / decided * 1e6, "wide_us": _each(found)}
+    return {"decision_us": (after[0] - before[0]) / decided * 1e6, "wide_us": found.each_us(found.requests)}
 
 
 def _decisions(port: int) -> tuple[float, float]:
@@ -147,6 +154,23 @@ def _decisions(port: int) -> tuple[float, float]:
     return sample(page, "weft_router_decision_seconds_sum"), sample(page, "weft_router_decision_seconds_count")
 
 
+def _check_decisions(port: int) -> None:
+    """Check that the policy decided by what it predicts.
+
+    Raises:
+        BenchError: it fell back on another rule.
+    """
+    page = get(port, "/metrics") or ""
+    label = "weft_router_decisions_total{"
+    other = [
+        line for line in page.splitlines() if line.startswith(label) and any(f'"{one}"' in line for one in _FALLBACKS)
+    ]
+    if label not in page or other:
+        raise BenchError(
+            f"the policy did not decide by its predictions: {'; '.join(other) or 'no decision is counted'}"
+        )
+
+
 def sample(page: str, name: str) -> float:
     """Return the sum of a metric's samples over all its labels."""
     found = [line[len(name) :] for line in page.splitlines() if line.startswith((name + " ", name + "{"))]
@@ -155,7 +179,8 @@ def sample(page: str, name: str) -> float:
 
 def cost(port: int, pids: list[int], extent: Extent, *, cores: Cores, key: str | None) -> float:
     """Return the CPU of a request in microseconds, summed over processes."""
-    return _each(load.run(extent.requests, port, cores=cores, pids=pids, key=key))
+    found = load.run(extent.requests, port, cores=cores, pids=pids, key=key)
+    return found.each_us(found.requests)
 
 
 def _send(router: Running, what: Load, *, gap_s: float = 0.0) -> Outcome:
@@ -167,10 +192,6 @@ def _send(router: Running, what: Load, *, gap_s: float = 0.0) -> Outcome:
         return load.run(what, router.port, cores=router.cores, pids=router.pids, key=router.contender.key, at_end=hurry)
     finally:
         hurry()
-
-
-def _each(found: Outcome) -> float:
-    return found.cpu_s / max(found.requests, 1) * 1e6
 
 
 def _both_legs(engines: Engines) -> float:

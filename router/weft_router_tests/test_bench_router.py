@@ -100,7 +100,8 @@ def test_values_are_shown_with_three_digits() -> None:
 
 
 def test_a_report_with_any_wrong_answer_is_refused() -> None:
-    assert read(told(), cpu_s=1.5, rss_mb=3.0).busy == 0.5
+    found = read(told(), cpu_s=1.5, rss_mb=3.0)
+    assert (found.busy, found.per_core(900), found.each_us(1000)) == (0.5, 600.0, 1500.0)
     for changed in ({"errors": 1}, {"unfinished": 2}):
         with pytest.raises(BenchError, match="mixed up"):
             read(told(**changed, first_error="mixed up"), cpu_s=1.0, rss_mb=0.0)

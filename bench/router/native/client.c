@@ -9,19 +9,10 @@
  * begins when every connection has its first event.
  */
 #define _GNU_SOURCE
-#include "wire.h"
+#include "options.h"
+#include "samples.h"
 
-#include <math.h>
 #include <stdarg.h>
-#include <sys/resource.h>
-
-static struct {
-    int port, prefill_port, connections, rounds, tokens;
-    size_t prompt;
-    double warm, seconds, rate;
-    bool stream, hold, session;
-    const char *key;
-} want = {.connections = 32, .rounds = 4, .tokens = 16, .prompt = 400, .warm = 0.5, .seconds = 3};
 
 struct slot;
 
@@ -57,9 +48,7 @@ static enum { WARMING, MEASURING, DRAINING } phase = WARMING;
 static uint64_t requests, errors, late_errors, events, reconnects, waiting_since[65536];
 static unsigned waiting_from, waiting_to;
 static int active, begun, streaming, peak;
-static uint32_t *latencies, *firsts;
-static size_t latency_count, first_count;
-#define SAMPLES (1u << 22)
+static struct samples latencies, firsts;
 static char first_error[512];
 static char *filler;
 
@@ -67,10 +56,6 @@ static uint64_t roll(void) {
     dice ^= dice << 13;
     dice ^= dice >> 7;
     return dice ^= dice << 17;
-}
-
-static void sample(uint32_t *to, size_t *count, uint64_t since, uint64_t now) {
-    if (phase == MEASURING && *count < SAMPLES) to[(*count)++] = (uint32_t)((now - since) / 1000);
 }
 
 static void watch(struct link *l, int how) {
@@ -197,8 +182,7 @@ static void done(struct slot *s, struct link *l, uint64_t now) {
             if (memcmp(content, TOKEN, sizeof TOKEN - 1)) return wrong(s, l, "the answer's text is cut");
         if (*content != '"' || !memmem(text, length, "\"completion_tokens\"", 19)) return wrong(s, l, "no usage");
     }
-    if (phase == MEASURING) requests++;
-    sample(latencies, &latency_count, s->due, now);
+    if (phase == MEASURING) requests++, note(&latencies, s->due, now);
     if (++s->round >= want.rounds) begin_session(s);
     else {
         append_text(&s->said, ",{\"role\":\"assistant\",\"content\":\"");
@@ -254,7 +238,7 @@ static void payload(void *whose, const char *data, size_t length) {
     if (phase == MEASURING) events += (uint64_t)(l->events - before);
     if (!l->slot->first && l->events) {
         l->slot->first = now_ns();
-        sample(firsts, &first_count, l->slot->due, l->slot->first);
+        if (phase == MEASURING) note(&firsts, l->slot->due, l->slot->first);
         if (++streaming > peak) peak = streaming;
         if (!l->slot->begun) l->slot->begun = true, begun++;
     }
@@ -323,54 +307,16 @@ static bool flush(struct link *l) {
     return true;
 }
 
-static int by_size(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Print percentiles of so many samples (nearest rank), in microseconds. */
-static void spread(const char *name, uint32_t *values, size_t count) {
-    static const double shares[] = {0.5, 0.9, 0.99, 0.999};
-    qsort(values, count, sizeof *values, by_size);
-    printf("\"%s\":[", name);
-    for (int i = 0; i < 4; i++)
-        printf("%s%u", i ? "," : "", count ? values[(size_t)ceil(shares[i] * (double)count) - 1] : 0);
-    printf("]");
-}
-
 static void report(uint64_t now) {
     printf("{\"requests\":%lu,\"errors\":%lu,\"unfinished\":%lu,\"events\":%lu,\"seconds\":%.6f,\"peak\":%d,\"reconnects\":%lu,", requests,
            errors, late_errors, events, (double)(now - begins) / 1e9, peak, reconnects);
-    spread("latency_us", latencies, latency_count);
+    spread("latency_us", &latencies);
     printf(",");
-    spread("first_us", firsts, first_count);
+    spread("first_us", &firsts);
     printf(",\"first_error\":\"");
     for (const char *p = first_error; *p; p++) putchar(*p == '"' || *p == '\\' || (unsigned char)*p < 32 ? '\'' : *p);
     printf("\"}\n");
     fflush(stdout);
-}
-
-static void options(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(name, "--stream")) want.stream = true;
-        else if (!strcmp(name, "--hold")) want.hold = true;
-        else if (!strcmp(name, "--session")) want.session = true;
-        else {
-            i++;
-            if (!strcmp(name, "--port")) want.port = atoi(value);
-            else if (!strcmp(name, "--prefill-port")) want.prefill_port = atoi(value);
-            else if (!strcmp(name, "--connections")) want.connections = atoi(value);
-            else if (!strcmp(name, "--rounds")) want.rounds = atoi(value);
-            else if (!strcmp(name, "--tokens")) want.tokens = atoi(value);
-            else if (!strcmp(name, "--prompt")) want.prompt = strtoull(value, NULL, 10);
-            else if (!strcmp(name, "--warm")) want.warm = atof(value);
-            else if (!strcmp(name, "--seconds")) want.seconds = atof(value);
-            else if (!strcmp(name, "--rate")) want.rate = atof(value);
-            else if (!strcmp(name, "--key")) want.key = value;
-            else fprintf(stderr, "client: unknown option %s\n", name), exit(2);
-        }
-    }
 }
 
 /* Move on from warming to measuring to draining as time passes; return false when all is over. */
@@ -391,7 +337,7 @@ static bool on_time(uint64_t now, uint64_t started) {
         drained = now;
         puts("end");
         fflush(stdout);
-    } else if (phase == DRAINING && (!active || now > drained + 30000000000u)) {
+    } else if (phase == DRAINING && (!active || now > drained + 60000000000u)) {
         late_errors = (uint64_t)active;
         begins += now - drained; /* so that the seconds reported are those measured */
         report(now);
@@ -402,17 +348,12 @@ static bool on_time(uint64_t now, uint64_t started) {
 
 int main(int argc, char **argv) {
     options(argc, argv);
-    struct rlimit files;
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
+    allow_files();
     address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     poller = epoll_create1(EPOLL_CLOEXEC);
     slots = calloc((size_t)want.connections, sizeof *slots);
-    latencies = malloc(SAMPLES * sizeof *latencies);
-    firsts = malloc(SAMPLES * sizeof *firsts);
     filler = malloc(want.prompt + 1);
-    if (!slots || !latencies || !firsts || !filler) fail("memory");
+    if (!slots || !filler) fail("memory");
     for (size_t i = 0; i < want.prompt; i++) filler[i] = "lorem ipsum dolor sit amet consectetur "[i % 39];
     dice ^= now_ns() * 0x2545f4914f6cdd1du;
     uint64_t started = now_ns();

@@ -9,9 +9,7 @@
  * /bench/ledger tells what was seen, /bench/reset forgets it.
  */
 #define _GNU_SOURCE
-#include "wire.h"
-
-#include <sys/resource.h>
+#include "answers.h"
 
 #define BURST 8 /* events a stream without a pace writes at once: a write for each would make this engine the bottleneck */
 
@@ -27,7 +25,7 @@ struct connection {
     int left;
     bool usage;
     char mark[MARK + 1];
-    char event[512];
+    char event[EVENT + 16];
     size_t event_length;
     uint64_t due;
     struct connection *before, *after;
@@ -126,19 +124,12 @@ static void refuse(struct connection *c, const char *why) {
 }
 
 static void begin_stream(struct connection *c, int tokens, bool usage) {
-    char first[512];
-    int n = snprintf(first, sizeof first,
-                     "data: {\"id\":\"chatcmpl-%s\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"" MODEL
-                     "\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-                     "\"finish_reason\":null}]}\n\n", c->mark);
+    char event[EVENT];
     append_text(&c->out, "HTTP/1.1 200 OK\r\nserver: bench\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
                          "transfer-encoding: chunked\r\n\r\n");
-    chunk(c, first, (size_t)n);
-    int length = snprintf(first, sizeof first,
-                          "data: {\"id\":\"chatcmpl-%s\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\""
-                          MODEL "\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" TOKEN "\"},\"logprobs\":null,"
-                          "\"finish_reason\":null}]}\n\n", c->mark);
-    c->event_length = (size_t)snprintf(c->event, sizeof c->event, "%x\r\n%s\r\n", length, first);
+    chunk(c, event, write_event(event, c->mark, "{\"role\":\"assistant\",\"content\":\"\"}", "null"));
+    size_t length = write_event(event, c->mark, "{\"content\":\"" TOKEN "\"}", "null");
+    c->event_length = (size_t)snprintf(c->event, sizeof c->event, "%zx\r\n%s\r\n", length, event);
     c->streaming = true;
     c->left = tokens;
     c->usage = usage;
@@ -148,19 +139,9 @@ static void begin_stream(struct connection *c, int tokens, bool usage) {
 }
 
 static void end_stream(struct connection *c) {
-    char last[768];
-    int n = snprintf(last, sizeof last,
-                     "data: {\"id\":\"chatcmpl-%s\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"" MODEL
-                     "\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" TOKEN "\"},\"logprobs\":null,"
-                     "\"finish_reason\":\"length\",\"stop_reason\":null}]}\n\n", c->mark);
-    chunk(c, last, (size_t)n);
-    if (c->usage) {
-        n = snprintf(last, sizeof last,
-                     "data: {\"id\":\"chatcmpl-%s\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"" MODEL
-                     "\",\"choices\":[],\"usage\":{\"prompt_tokens\":100,\"total_tokens\":200,\"completion_tokens\":100}}\n\n",
-                     c->mark);
-        chunk(c, last, (size_t)n);
-    }
+    char event[EVENT];
+    chunk(c, event, write_event(event, c->mark, "{\"content\":\"" TOKEN "\"}", "\"length\",\"stop_reason\":null"));
+    if (c->usage) chunk(c, event, write_usage(event, c->mark));
     chunk(c, "data: [DONE]\n\n", 14);
     append(&c->out, "0\r\n\r\n", 5);
     finish(c);
@@ -178,33 +159,14 @@ static bool step(struct connection *c, int count) {
 
 static void answer_whole(struct connection *c, int tokens, size_t prompt) {
     static struct buffer body;
-    char text[512];
     body.length = 0;
-    append(&body, text, (size_t)snprintf(text, sizeof text,
-        "{\"id\":\"chatcmpl-%s\",\"object\":\"chat.completion\",\"created\":1700000000,\"model\":\"" MODEL
-        "\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"%s", c->mark, c->mark));
-    for (int i = 0; i < tokens; i++) append(&body, TOKEN, sizeof TOKEN - 1);
-    append(&body, text, (size_t)snprintf(text, sizeof text,
-        "\",\"refusal\":null,\"tool_calls\":[]},\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}],"
-        "\"service_tier\":null,\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%d,"
-        "\"prompt_tokens_details\":null},\"prompt_logprobs\":null,\"kv_transfer_params\":null}",
-        prompt / 4 + 1, prompt / 4 + 1 + (size_t)tokens, tokens));
+    write_whole(&body, c->mark, tokens, prompt);
     answer(c, "200 OK", "application/json", body.data, body.length);
 }
 
 static void answer_prefill(struct connection *c, size_t prompt) {
     char body[1024];
-    size_t tokens = prompt / 4 + 1;
-    int n = snprintf(body, sizeof body,
-        "{\"id\":\"chatcmpl-%s\",\"object\":\"chat.completion\",\"created\":1700000000,\"model\":\"" MODEL
-        "\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"" TOKEN "\"},\"logprobs\":null,"
-        "\"finish_reason\":\"length\",\"stop_reason\":null}],\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,"
-        "\"completion_tokens\":1,\"prompt_tokens_details\":null},\"kv_transfer_params\":{\"do_remote_prefill\":true,"
-        "\"do_remote_decode\":false,\"remote_block_ids\":[[1,2,3,4,5,6,7,8]],\"remote_engine_id\":\"bench-engine\","
-        "\"remote_request_id\":\"p-%s\",\"remote_host\":\"127.0.0.1\",\"remote_port\":5600,\"tp_size\":1,\"dcp_size\":1,"
-        "\"pp_size\":1,\"remote_num_tokens\":%zu,\"remote_blocks_expiry_time\":null,\"transfer_mode\":\"pull\","
-        "\"remote_prefill_cached_tokens\":0}}", c->mark, tokens, tokens + 1, c->mark, tokens);
-    answer(c, "200 OK", "application/json", body, (size_t)n);
+    answer(c, "200 OK", "application/json", body, write_prefill(body, sizeof body, c->mark, prompt));
 }
 
 static void infer(struct connection *c, const char *body, size_t length) {
@@ -384,10 +346,7 @@ static bool hurry(void) {
 
 int main(int argc, char **argv) {
     if (argc != 3) return fputs("usage: engine PREFILLS DECODES\n", stderr), 2;
-    struct rlimit files;
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
+    allow_files();
     poller = epoll_create1(EPOLL_CLOEXEC);
     timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     struct epoll_event tick = {.events = EPOLLIN, .data.ptr = NULL}, ready[512];

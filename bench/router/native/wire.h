@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -30,6 +31,14 @@ static inline uint64_t now_ns(void) {
 static inline void fail(const char *what) {
     fprintf(stderr, "%s: %s\n", what, strerror(errno));
     exit(1);
+}
+
+/* Open as many files as the machine allows: thousands of connections need them. */
+static inline void allow_files(void) {
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
 }
 
 struct buffer {
