@@ -18,7 +18,7 @@ struct slot;
 
 struct link {
     int fd;
-    bool busy, waits_to_write, head, chunked, ready;
+    bool busy, waits_to_write, head, chunked;
     struct slot *slot;
     struct buffer in, out, body;
     size_t sent, left;
