@@ -1,8 +1,9 @@
 """Measure in plain Python, as the router runs them, what a routing decision and a choice from a queue cost.
 
-Times are the process's own CPU time: both run without waiting, and a busy machine does not change what they cost.
-Prints a table of medians: every routing rule at 64 prefill workers, once over ready vectors (``decide``) and once with
-the live snapshot turned into vectors and the answer into a decision (``live``), and every queue order at 256 waiting
+Times are the process's own CPU time: both run without waiting, and a busy machine hardly changes what they cost.
+Prints a table of medians: every routing rule at 64 prefill workers, over ready vectors (``decide``), and from the live
+snapshot to the decision, the snapshot's own making included (``live``; ``live 4`` at four workers; ``symmetric``: the
+64 decode, too), and every queue order at 256 waiting
 tasks, overloaded and not, with one TTFT SLO and with three. Queues are kept by deadline, as the router keeps them; the
 column "mixed" is a queue in no order. Exit status 1 when a median exceeds its target (decision 100 us, queue 50 us).
 """
@@ -17,20 +18,30 @@ import time
 import timeit
 from collections.abc import Callable, Sequence
 
-from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost, with_chunk_costs
 from weft_core.policies.catalogue import MODES, ORDERS, POLICIES, REASONS, RoutingRule, parameters
 from weft_core.policies.decide import decide
 from weft_core.policies.decide_order import ORDER_MAX, next_task
 from weft_core.policies.live import Routing
+from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.slo import Slo
 
 WORKERS = 64
+FEW = 4
 SESSIONS = 32
 TASKS = 256
 DECISION_US = 100.0
 ORDER_US = 50.0
 SLO = Slo(ttft_s=2.0, itl_s=0.05)
+DECODE = (DecodePiece(0.01, 2e-4, 1e-7), DecodePiece(0.012, 1e-4, 2e-7))
+
+
+def pieces(degree: int) -> tuple[PrefillPiece, ...]:
+    """Return the prefill regimes of a degree."""
+    return PrefillPiece(0.02, 2e-4 / degree, 1e-8 / degree), PrefillPiece(0.03, 0.0, 0.0, 1e-7)
+
+
 PROFILE = CostProfile(
     model="bench",
     gpu="none",
@@ -38,8 +49,8 @@ PROFILE = CostProfile(
     kv_bytes_per_token=100_000,
     degrees={
         n: DegreeCosts(
-            prefill=(PrefillPiece(0.02, 2e-4 / n, 1e-8 / n), PrefillPiece(0.03, 0.0, 0.0, 1e-7)),
-            decode=(DecodePiece(0.01, 2e-4, 1e-7), DecodePiece(0.012, 1e-4, 2e-7)),
+            prefill=pieces(n),
+            decode=with_chunk_costs(DECODE, pieces(n)),
             weight_bytes_per_gpu=1,
             kv_capacity_tokens=10**6,
         )
@@ -65,8 +76,8 @@ def vectors(dice: random.Random) -> tuple[list[float], list[float], list[float]]
     return task, local, remote
 
 
-def decision(rule: RoutingRule, mode: str, *, repeats: int) -> tuple[float, float, str]:
-    """Return the medians over vectors and over a snapshot, and the reason given."""
+def decision(rule: RoutingRule, mode: str, *, repeats: int) -> tuple[float, str]:
+    """Return the median over ready vectors, and the reason given."""
     dice = random.Random(1)  # noqa: S311 - the same figures in every run
     task, local, remote = vectors(dice)
     order = list(range(WORKERS))
@@ -78,20 +89,41 @@ def decision(rule: RoutingRule, mode: str, *, repeats: int) -> tuple[float, floa
     def bare() -> tuple[int, int]:
         return decide(rule.code, task, local, remote, WORKERS, order, params, sums, counts, costs)
 
-    prefill = [
-        PrefillWorkerView(f"p{i}", (1, 2, 4, 8)[i % 4], dice.uniform(0, 3), dice.randrange(5), 1.95, dice.random(), 1.0)
-        for i in range(WORKERS)
-    ]
-    decode = DecodeWorkerView("d", 8, 0.4, 2, 0.049, 64_000, 400_000, SESSIONS, 64_000, sums, counts)
-    routing = Routing(rule.name, mode=mode, overrides={}, profile=PROFILE, slo=SLO)
-    known = Circumstances(waited_s=0.1, later=True, answer=250.0, rate=5.0)
+    return microseconds(bare, repeats=repeats), REASONS[bare()[1]]
 
-    def live() -> object:
-        return routing.decide(
-            PrefillTask(2000, 600), decode=decode, prefill=prefill, order=order, uniform=0.9, now=9.0, known=known
+
+def live(rule: RoutingRule, mode: str, *, workers: int, decodes: bool, repeats: int) -> float:
+    """Return the median from snapshot to decision; of the other workers only their views are there already."""
+    dice = random.Random(1)  # noqa: S311 - the same figures in every run
+    prefill = tuple(
+        PrefillWorkerView(
+            f"p{i}", (1, 2, 4, 8)[i % 4], dice.uniform(0, 3), dice.randrange(5), 1.95, dice.random(), 1.0,
+            decodes=decodes, batch=dice.randrange(1, 32), context=dice.randrange(64_000),
+            queue_tokens=dice.uniform(0, 3000), queue_work=dice.uniform(0, 1e6),
         )
+        for i in range(workers)
+    )  # fmt: skip
+    order = list(range(workers))
+    dice.shuffle(order)
+    sums, counts = [dice.uniform(0.5, 1.5) for _ in range(SESSIONS)], [40.0] * SESSIONS
+    slicing = Slicing(overhead_s=0.005)
+    routing = Routing(rule.name, mode=mode, overrides={}, profile=PROFILE, slo=SLO, slicing=slicing)
 
-    return microseconds(bare, repeats=repeats), microseconds(live, repeats=repeats), REASONS[bare()[1]]
+    def call() -> object:
+        return routing.decide(
+            PrefillTask(2000, 600),
+            decode=DecodeWorkerView(
+                worker="d", degree=8, queue_s=0.4, queued=2, windowed_itl=0.049, kv_used=64_000, kv_capacity=400_000,
+                batch=SESSIONS, context=64_000, gap_sums=sums, gap_counts=counts,
+            ),
+            prefill=prefill,
+            order=order,
+            uniform=0.9,
+            now=9.0,
+            known=Circumstances(waited_s=0.1, later=True, answer=250.0, rate=5.0),
+        )  # fmt: skip
+
+    return microseconds(call, repeats=repeats)
 
 
 def choice(code: int, slos: Sequence[float], *, load: float, kept: bool, repeats: int) -> float:
@@ -117,13 +149,17 @@ def main() -> int:
     repeats = parser.parse_args().repeats
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, medians in us")
     print(f"\nrouting decision at {WORKERS} prefill workers (target {DECISION_US:g})")
-    print(f"{'policy':18}{'mode':18}{'decide':>8}{'live':>8}  reason")
+    print(f"{'policy':18}{'mode':18}{'decide':>8}{'live':>8}{'live 4':>8}{'symmetric':>11}  reason")
     worst = 0.0
     for rule in POLICIES.values():
         for mode in MODES if rule.name == "weft" else ("imd",):
-            bare, live, reason = decision(rule, mode, repeats=repeats)
-            worst = max(worst, live)
-            print(f"{rule.name:18}{mode if rule.name == 'weft' else '':18}{bare:8.1f}{live:8.1f}  {reason}")
+            bare, reason = decision(rule, mode, repeats=repeats)
+            many = live(rule, mode, workers=WORKERS, decodes=False, repeats=repeats)
+            few = live(rule, mode, workers=FEW, decodes=False, repeats=repeats)
+            both = live(rule, mode, workers=WORKERS, decodes=True, repeats=repeats)
+            worst = max(worst, many, both)
+            name = mode if rule.name == "weft" else ""
+            print(f"{rule.name:18}{name:18}{bare:8.1f}{many:8.1f}{few:8.1f}{both:11.1f}  {reason}")
     print(f"\nchoice from a queue of {TASKS} (target {ORDER_US:g}, queue kept by deadline)")
     print(f"{'order':18}{'TTFT SLOs':>10}{'overload':>10}{'light':>8}{'mixed':>8}")
     longest = 0.0

@@ -125,9 +125,10 @@ def test_a_worker_that_decodes_too_would_slice() -> None:
 
 
 helpers = st.builds(
-    PrefillWorkerView, st.sampled_from(["a", "b", "c", "d"]), st.sampled_from([1, 2]), st.just(0.0), st.just(0),
-    st.none(), decodes=st.just(True), batch=st.integers(0, 40), context=st.integers(0, 90_000),
-    queue_tokens=st.floats(0, 3000), queue_work=st.floats(0, 1e6),
+    PrefillWorkerView, st.just("w"), st.sampled_from([1, 2]), st.just(0.0), st.just(0), st.none(),
+    kv_use=st.just(0.0), used_at=st.just(0.0), pool=st.just(""), decodes=st.just(True), batch=st.integers(0, 40),
+    context=st.integers(0, 90_000), queue_tokens=st.floats(0, 3000), queue_work=st.floats(0, 1e6),
+    itl_slo=st.one_of(st.just(math.nan), st.floats(0.01, 0.3)),
 )  # fmt: skip
 engines = st.lists(st.floats(0, 0.02), min_size=8, max_size=8)
 

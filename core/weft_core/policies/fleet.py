@@ -31,7 +31,7 @@ UNKNOWN = TransferCost(math.nan, math.nan)
 ROUNDING = 1e-6
 """A slice may be a token longer than the inverted regime says, by rounding."""
 BELOW = 1.0 - 1e-9
-"""Keeps a bound below what it bounds, however sums are rounded."""
+"""Keeps a sum with a bound below the true one, however they are rounded: equals are never told apart by it."""
 
 
 def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | None:
@@ -90,7 +90,7 @@ class Kind:
 class Helper:
     """A worker that decodes, too, as it is until its view changes."""
 
-    __slots__ = ("batch", "context", "engine", "itl_slo", "limit", "pieces", "queue_s", "view")
+    __slots__ = ("bases", "batch", "context", "engine", "itl_slo", "limit", "queue_s", "view")
 
     def __init__(self, view: PrefillWorkerView, engine: Engine, itl_slo: float) -> None:
         self.view = view
@@ -101,37 +101,51 @@ class Helper:
         self.queue_s = engine.chunked_queue(batch, context, view.queue_tokens, view.queue_work, itl_slo)
         self.limit = engine.slicing.limit(itl_slo, batch) if engine.slicing is not None else 0.0
         steps = engine.steps
-        self.pieces = [
-            (
-                steps[at] + steps[at + 1] * batch + steps[at + 2] * context,
-                steps[at + 5] + steps[at + 7], steps[at + 6], steps[at + 7],
-            )
-            for at in range(0, len(steps), STEP_FIELDS)
-        ]  # fmt: skip
+        self.bases = [
+            steps[at] + steps[at + 1] * batch + steps[at + 2] * context for at in range(0, len(steps), STEP_FIELDS)
+        ]
 
-    def least(self, held: float, tokens: float) -> float:
+    def least(self, regimes: "Regimes", tokens: float) -> float:
         """Return a bound below what slices of ``tokens`` take: as many steps as the longest slice allows, at least.
 
         A slice is no longer than each regime's straight part lets it be, and each step takes that regime's time.
         """
-        slicing = self.engine.slicing
-        if slicing is None or not self.pieces:
-            return 0.0
-        longest, limit = float(slicing.most), self.limit
-        for base, per_token, per_pair, per_context in self.pieces:
-            slope = per_token + per_pair * held
+        longest, limit = regimes.most, self.limit
+        for base, (slope, held) in zip(self.bases, regimes.pieces, strict=True):
             if slope > 0:
-                fits = (limit - base - per_context * held) / slope
+                fits = (limit - base - held) / slope
                 if fits < longest:
                     longest = fits
         floor = self.engine.least
         steps = math.ceil(tokens / (longest if longest > floor else floor) - ROUNDING) or 1
         bound = 0.0
-        for base, per_token, per_pair, per_context in self.pieces:
-            seconds = steps * (base + per_context * held) + (per_token + per_pair * held) * tokens
+        for base, (slope, held) in zip(self.bases, regimes.pieces, strict=True):
+            seconds = steps * (base + held) + slope * tokens
             if seconds > bound:
                 bound = seconds
-        return bound * BELOW
+        return bound
+
+
+def _queue(turn: tuple[int, Helper]) -> float:
+    return turn[1].queue_s
+
+
+class Regimes:
+    """The regimes of one kind of engine for one task: what each token of a slice takes there, and what it holds.
+
+    ``floor`` is what the tokens take at least, whatever else the engine does.
+    """
+
+    __slots__ = ("floor", "most", "pieces")
+
+    def __init__(self, engine: Engine, held: float, tokens: float) -> None:
+        steps = engine.steps
+        self.most = float(engine.slicing.most) if engine.slicing is not None else 1.0
+        self.pieces = [
+            (steps[at + 5] + steps[at + 7] + steps[at + 6] * held, steps[at + 7] * held)
+            for at in range(0, len(steps), STEP_FIELDS)
+        ]
+        self.floor = max((slope for slope, _ in self.pieces), default=0.0) * tokens
 
 
 class Fleet:
@@ -161,6 +175,7 @@ class Fleet:
         self._of: list[int] = []
         self._helpers: list[int] = []
         self._states: dict[int, Helper] = {}
+        self._turns: list[tuple[int, Helper]] | None = None
         self.rows: list[float] = []
 
     def write(
@@ -223,6 +238,7 @@ class Fleet:
             self._states.clear()
             before = ()
         self._views = views
+        self._turns = None
         rows = self.rows
         regroup = False
         for i, view in enumerate(views):
@@ -257,30 +273,46 @@ class Fleet:
         Only the first to finish matters to the rule that slices. So a worker that could not finish before the best so
         far, if its slices cost nothing but their tokens, gets that bound, and not the true figure, unless ``exact``.
         """
-        rows, history, tokens = self.rows, task.history, task.increment
+        rows, history, tokens, views = self.rows, task.history, task.increment, self._views
+        if not sliced:
+            for i in self._helpers:
+                rows[i * REMOTE_SIZE + REMOTE_QUEUE_S] = views[i].queue_s
+            return
         held = history + tokens / 2
         first = math.inf
-        for i in self._helpers:
-            view = self._views[i]
+        regimes: dict[int, Regimes] = {}
+        of, kinds = self._of, self._kinds
+        for i, helper in self._in_turn():
             at = i * REMOTE_SIZE
-            if not sliced:
-                rows[at + REMOTE_QUEUE_S] = view.queue_s
-                continue
-            helper = self._states.get(i)
-            if helper is None or helper.view is not view:
-                helper = self._states[i] = self._helper(i, view)
-            queue, read, back = helper.queue_s, rows[at + REMOTE_READ_S], rows[at + REMOTE_BACK_S]
+            queue, read = helper.queue_s, rows[at + REMOTE_READ_S]
             rows[at + REMOTE_QUEUE_S] = queue
-            rest = (queue if queue >= read else read) + back
+            rest = (queue if queue >= read else read) + rows[at + REMOTE_BACK_S]
             if first < math.inf and not exact:
-                least = helper.least(held, tokens)
-                if rest + least >= first:
+                mine = regimes.get(of[i])
+                if mine is None:
+                    mine = regimes[of[i]] = Regimes(kinds[of[i]].engine, held, tokens)
+                least = mine.floor
+                if (rest + least) * BELOW <= first:
+                    least = helper.least(mine, tokens)
+                if (rest + least) * BELOW > first:
                     rows[at + REMOTE_PREFILL_S] = least
                     continue
             own = helper.engine.chunked(helper.batch, helper.context, history, tokens, helper.itl_slo)
             rows[at + REMOTE_PREFILL_S] = own
             if rest + own < first:
                 first = rest + own
+
+    def _in_turn(self) -> list[tuple[int, Helper]]:
+        """Return the workers that decode, too, by their queues: the first to finish is likely among the first."""
+        if self._turns is None:
+            states = []
+            for i in self._helpers:
+                view, known = self._views[i], self._states.get(i)
+                if known is None or known.view is not view:
+                    known = self._states[i] = self._helper(i, view)
+                states.append((i, known))
+            self._turns = sorted(states, key=_queue)
+        return self._turns
 
     def _helper(self, i: int, view: PrefillWorkerView) -> "Helper":
         engine = self._kinds[self._of[i]].engine
