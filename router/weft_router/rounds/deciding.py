@@ -1,5 +1,6 @@
 """Decide where each prefill of one decode worker runs: what is known of it, of this worker and of the others."""
 
+from collections.abc import Sequence
 from time import monotonic
 
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
@@ -18,6 +19,9 @@ from weft_router.signals.window import Window
 from weft_router.state.registry import Registry
 
 NOBODY = Circumstances()
+FEW = 32
+GAPS_S = 0.05
+"""Beside more than FEW streams their gaps are looked at this often: one token moves the mean of none by much."""
 
 
 class Deciding:
@@ -41,6 +45,9 @@ class Deciding:
         self._seconds = seconds
         self._sliced = config.routing.slices.mode == "auto" and adapter.can.slices
         self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
+        self._gaps_until = 0.0
+        self._gap_sums: Sequence[float] = ()
+        self._gap_counts: Sequence[float] = ()
         self._rounds = Window(config.routing.stats_window_seconds)
         self._policies = Policies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced
@@ -124,6 +131,10 @@ class Deciding:
         queue = worker.queue
         paces = self._answering.decoding.values()
         used = worker.kv_used
+        if len(paces) <= FEW or now >= self._gaps_until:
+            self._gaps_until = now + GAPS_S
+            self._gap_sums = [pace.over for pace in paces] if self._counts_gaps else [pace.seconds for pace in paces]
+            self._gap_counts = [pace.gaps for pace in paces]
         return DecodeWorkerView(
             worker=self._settings.worker,
             degree=self._settings.degree,
@@ -134,8 +145,8 @@ class Deciding:
             kv_capacity=worker.kv_capacity,
             batch=len(paces),
             context=used,
-            gap_sums=[pace.over for pace in paces] if self._counts_gaps else [pace.seconds for pace in paces],
-            gap_counts=[pace.gaps for pace in paces],
+            gap_sums=self._gap_sums,
+            gap_counts=self._gap_counts,
             queue_tokens=queue.tokens,
             queue_work=queue.work,
         )
