@@ -162,7 +162,9 @@ def test_setup_refuses_an_unfit_machine_before_it_installs_or_builds(
 
     assert cli.main(["setup"]) == 1
     word = {"darwin": "needs Linux", "not root": "needs root", "version 2": "control groups version 1"}[unfit]
-    assert word in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert word in said
+    assert "weft local -f docs/examples/llama-3.1-70b.yaml" in said, "what can be done here is offered"
     assert started == []
 
     assert cli.main(["setup", "--client-only"]) == 0

@@ -99,6 +99,19 @@ def test_the_policy_is_that_of_the_file(serving: LocalRun) -> None:
     assert {decision["policy"].split("/")[0] for decision in decisions} == {"weft"}
 
 
+def test_another_policy_is_taken_over_while_it_runs(serving: LocalRun) -> None:
+    live = serving.logs / "live.json"
+    told = json.loads(live.read_text())
+    live.write_text(json.dumps({**told, "routing": {**told["routing"], "policy": "remote-jsq", "mode": "imd"}}))
+
+    def decided() -> bool:
+        ask(serving, "/v1/chat/completions", chat([{"role": "user", "content": "anew"}]))
+        page = ask(serving, "/debug/decisions?n=1", X_Weft_Token=serving.token)[2]
+        return bool(json.loads(page)["decisions"][0]["policy"] == "remote-jsq")
+
+    until(decided, what="a decision by the new policy", timeout_s=20, every_s=0.5)
+
+
 def test_engines_that_run_already_are_used_and_stay(serving: LocalRun, tmp_path: Path) -> None:
     workers = json.loads((serving.logs / "workers.json").read_text())["workers"]
     given = [word for worker in workers for word in ("--engine", f"{worker['role']}={worker['url']}")]

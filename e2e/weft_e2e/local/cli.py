@@ -1,7 +1,7 @@
 """The verb ``weft local``."""
 
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 from urllib.parse import urlsplit
 
 import click
@@ -10,25 +10,23 @@ from weft_core.plan import Role
 from weft_planner.cli import running
 
 TRACES = ("gaia_whowhen", "claude_code")
-ROLES = ("prefill", "decode")
 
 
-class _EngineUrl(click.ParamType):
-    """ROLE=URL of an engine that runs already."""
+def _engine_urls(
+    _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[Role, str], ...]:
+    """Return role and URL of each engine, the latter without a slash at its end."""
+    return tuple(_engine_url(value) for value in values)
 
-    name = "ROLE=URL"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return role and URL, the latter without a slash at its end."""
-        if isinstance(value, tuple):
-            return value
-        role, _, url = str(value).partition("=")
-        parts = urlsplit(url)
-        if role not in ROLES:
-            self.fail(f"{value!r}: begin with prefill= or decode=", param, ctx)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            self.fail(f"{value!r}: give a URL such as {role}=http://127.0.0.1:8000", param, ctx)
-        return role, url.rstrip("/")
+def _engine_url(value: str) -> tuple[Role, str]:
+    role, _, url = value.partition("=")
+    parts = urlsplit(url)
+    if role not in get_args(Role):
+        raise click.BadParameter(f"{value!r}: begin with prefill= or decode=")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise click.BadParameter(f"{value!r}: give a URL such as {role}=http://127.0.0.1:8000")
+    return cast(Role, role), url.rstrip("/")
 
 
 @click.command()
@@ -42,7 +40,8 @@ class _EngineUrl(click.ParamType):
     "--engine",
     "engines",
     multiple=True,
-    type=_EngineUrl(),
+    callback=_engine_urls,
+    metavar="ROLE=URL",
     help="An engine that runs already, instead of mock engines: prefill=http://… or decode=http://…",
 )
 @click.option(
@@ -75,7 +74,7 @@ def local(
     name: str | None,
     profiles: tuple[str, ...],
     port: int | None,
-    engines: tuple[tuple[str, str], ...],
+    engines: tuple[tuple[Role, str], ...],
     time_scale: float | None,
     replay: str,
     sessions: int | None,
@@ -103,7 +102,7 @@ def local(
         name=name,
         profiles=profiles,
         port=port,
-        given=[(cast(Role, role), url) for role, url in engines],
+        given=engines,
         time_scale=time_scale,
         replay=None if replay == "off" else replay,
         sessions=sessions,
