@@ -31,7 +31,8 @@ class FakeSide:
     """An adapter and the engine behind it: notes how long each slice's prompt was."""
 
     def __init__(self, *, fails_at: int = 99, tokens: int = 0) -> None:
-        self.sent: list[int] = []
+        self.ends: list[int] = []
+        self.under_way = 0
         self.tokenized = 0
         self.batch = 4
         self.pool = self
@@ -53,8 +54,14 @@ class FakeSide:
     async def call(self, _: Any, __: Any, ___: str, body: bytes, **____: Any) -> Any:
         tokens = orjson.loads(body)
         if tokens >= 0:
-            self.sent.append(tokens)
-        return SimpleNamespace(status=500 if len(self.sent) >= self._fails_at else 200, body=b"")
+            self.ends.append(tokens)
+        return SimpleNamespace(status=500 if len(self.ends) >= self._fails_at else 200, body=b"")
+
+    def sent(self, _: Any, __: float) -> None:
+        self.under_way += 1
+
+    def over(self, _: Any, *, got_on: bool) -> None:
+        self.under_way -= not got_on
 
     def view(self, _: float) -> DecodeWorkerView:
         return DecodeWorkerView("d0", 1, 0.0, 0, None, 0, 16_000, self.batch, 0)
@@ -81,34 +88,35 @@ async def test_slices_grow_by_whole_blocks_and_leave_the_last_to_the_request() -
     # A step takes 10 ms + 0.1 ms a sequence + 0.1 ms a token; 45 ms leave 346 tokens beside four sequences.
     side = FakeSide()
     queue = await warmed(side, list(range(1000)), increment=1000)
-    assert side.sent == [336, 672]
+    assert side.ends == [336, 672]
     assert queue.tokens == 1000 - 672
     assert side.tokenized == 0, "the client gave token ids"
+    assert side.under_way == 0
 
 
 async def test_what_is_cached_is_not_sent_again() -> None:
     side = FakeSide()
     await warmed(side, list(range(1000)), history=600, increment=400)
-    assert side.sent == [944]
+    assert side.ends == [944]
 
 
 async def test_a_prompt_that_fits_costs_no_request_more() -> None:
     side = FakeSide(tokens=50)
     await warmed(side, "a short prompt", increment=50)
-    assert (side.sent, side.tokenized) == ([], 0)
+    assert (side.ends, side.tokenized) == ([], 0)
 
 
 async def test_text_is_sliced_by_the_engines_own_tokens() -> None:
     side = FakeSide(tokens=700)
     await warmed(side, "x" * 2800, increment=690)
     assert side.tokenized == 1
-    assert side.sent == [336, 672]
+    assert side.ends == [336, 672]
 
 
 async def test_a_failed_slice_ends_the_slicing() -> None:
     side = FakeSide(fails_at=2)
     queue = await warmed(side, list(range(2000)), increment=2000)
-    assert side.sent == [336, 672]
+    assert side.ends == [336, 672]
     assert queue.tokens == 2000 - 336
 
 
@@ -117,4 +125,4 @@ async def test_the_batch_of_the_moment_sizes_the_slice(batch: int, first: int | 
     side = FakeSide()
     side.batch = batch
     await warmed(side, list(range(1000)), increment=1000)
-    assert (side.sent[0] if side.sent else None) == first
+    assert (side.ends[0] if side.ends else None) == first
