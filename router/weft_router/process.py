@@ -20,7 +20,6 @@ from weft_router.roles.prefill import PrefillSidecar
 from weft_router.roles.server import Duty, Server
 from weft_router.roles.serving import run as serve
 from weft_router.roles.standalone import Standalone
-from weft_router.state.redis_store import RedisStore
 from weft_router.state.store import MemoryStore, Store
 
 log = logging.getLogger(__name__)
@@ -30,6 +29,8 @@ def open_store(settings: Settings) -> Store:
     """Return the shared store the settings name; ``memory://`` serves one process by itself."""
     if settings.redis_url.startswith("memory://"):
         return MemoryStore()
+    from weft_router.state.redis_store import RedisStore  # 22 MB that a process by itself need not have
+
     try:
         return RedisStore(settings.redis_url, namespace=settings.config.namespace, service=settings.config.service)
     except ValueError as error:  # the URL itself stays unsaid: it may hold a password
