@@ -69,6 +69,10 @@ test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (se
 test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback
 	@$(PY) -m pytest -q -m component
 
+.PHONY: soak
+soak: $(STAMP) ## Run a router under 24 clients, cancels and kills and fail if it grows, DURATION=900 seconds [COMPOSITION=sidecars]
+	@$(PY) -m weft_router_tests.soak --seconds $(or $(DURATION),900) --composition $(or $(COMPOSITION),standalone)
+
 .PHONY: test-agreement
 test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies (5 minutes)
 	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py

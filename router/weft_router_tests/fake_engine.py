@@ -73,10 +73,13 @@ class FakeEngine:
     peers: dict[str, "FakeEngine"] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     """Tokens of KV by the request that made them, kept for a reader."""
+    forgets: bool = False
+    """Whether it keeps nothing of what it was sent, for runs of hours."""
     released: int = 0
     died: int = 0
     _chances: int = 0
     _handles: int = 0
+    _number: int = 0
     _runner: web.AppRunner | None = None
     _met: list[asyncio.Transport | None] = field(default_factory=list)
 
@@ -129,11 +132,14 @@ class FakeEngine:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        self._met.append(request.transport)
+        if not self.forgets:
+            self._met.append(request.transport)
         if body["model"] == NO_SUCH_MODEL:
             return self._let_go(body)
-        self.seen.append(body)
-        self.headers.append(dict(request.headers))
+        self._number += 1
+        if not self.forgets:
+            self.seen.append(body)
+            self.headers.append(dict(request.headers))
         if self.on_request is not None:
             self.on_request(body)
         self.running += 1
@@ -194,7 +200,7 @@ class FakeEngine:
         output = self._output(body, prompt)
         cached = (params.get("remote_num_tokens") or 0) if reads else 0
         handle = self._handle(params, prompt, output)
-        finished = _Finished(f"cmpl-{self.name}-{len(self.seen)}", body, prompt, output, cached, handle, script)
+        finished = _Finished(f"cmpl-{self.name}-{self._number}", body, prompt, output, cached, handle, script)
         if body.get("stream"):
             return await self._stream(request, finished)
         if script.die_at == "after_headers" and self._dies(request):
