@@ -235,7 +235,7 @@ COSTS: tuple[tuple[str, dict[str, Any], str], ...] = (
 async def test_what_costs_too_much_is_refused_before_any_engine_sees_it(stack: Stack) -> None:
     await stack.up(decode=1, prefill=1)
     for path, fields, param in COSTS:
-        base = {
+        base: dict[str, dict[str, Any]] = {
             CHAT: {"messages": [{"role": "user", "content": "x"}]},
             TEXT: {"prompt": "x"},
             RESPONSES: {"input": "x"},
@@ -248,9 +248,10 @@ async def test_what_costs_too_much_is_refused_before_any_engine_sees_it(stack: S
         assert not engine.strange
 
 
-async def test_a_refusal_costs_the_same_whatever_the_limit(stack: Stack) -> None:
+async def test_the_limits_of_a_service_are_its_own(stack: Stack) -> None:
     stack.config = router_json(limits={"maxN": 1, "maxOutputTokens": 16})
     await stack.up(decode=1, prefill=0)
-    for fields, status in (({"n": 1}, 200), ({"n": 2}, 400), ({"max_tokens": 16}, 200), ({"max_tokens": 17}, 400)):
-        assert (await stack.chat([{"role": "user", "content": "x"}], **fields)).status == status
+    hello = [{"role": "user", "content": "x"}]
+    assert [(await stack.chat(hello, n=n)).status for n in (1, 2)] == [200, 400]
+    assert [(await stack.chat(hello, max_tokens=most)).status for most in (16, 17)] == [200, 400]
     assert len(stack.engines["d0"].seen) == 2
