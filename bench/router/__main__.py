@@ -1,6 +1,7 @@
 """Measure routers, print the table and write the page."""
 
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -149,6 +150,7 @@ def main(size: str | None, rounds: int | None, measures: list[str], routers: lis
     sidecars of Weft alone.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # routers and engines are ended on the way out
     extent = EXTENTS[size or "full"]
     count = rounds or (1 if size else 3)
     try:

@@ -18,13 +18,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 STARTED = 19
 """Place of a process's start time behind its name in /proc/PID/stat: with the PID it names one process for good."""
 LAUNCH = """
-import os, resource, sys
+import ctypes, os, resource, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 os.sched_setaffinity(0, {int(core) for core in sys.argv[1].split(",")})
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""A process chooses its threads by the cores it may use, so these are set before it begins."""
+"""A process chooses its threads by the cores it may use, so these are set before it begins; it ends with its parent."""
 
 
 @dataclass(frozen=True, slots=True)

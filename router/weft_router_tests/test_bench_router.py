@@ -208,3 +208,23 @@ def test_the_bench_runs_with_the_bare_proxy() -> None:
     assert rows["requests that took both legs, %"] == "100"
     assert float(rows["requests per core and second, 1/s"].replace(",", "")) > 0
     assert float(rows["events of eager streams per core and second, 1/s"].replace(",", "")) > 0
+
+
+@pytest.mark.component
+def test_what_the_bench_started_ends_with_it_even_when_it_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom bench.router.processes import cores, start\n"
+        "started = start('sleeper', ['sleep', '60'], on=cores().load, log=Path(sys.argv[1]))\n"
+        "print(started.popen.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as bench:
+        assert bench.stdout is not None
+        below = Path("/proc") / bench.stdout.readline().strip()
+        deadline = time.monotonic() + 15
+        while b"sleep" not in (below / "comm").read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        bench.kill()
+    while below.exists() and "Z" not in (below / "stat").read_text().rpartition(")")[2][:3]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
