@@ -14,8 +14,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Run (in the images)": {
         "operator": "Run the operator: plan and deploy DisaggInferenceServices.",
-        "router": "Run the coordinator, or the sidecar of a prefill or decode worker.",
-        "mock-engine": "Serve vLLM's API and P/D protocol from a cost profile, without a GPU.",
+        "router": "Run the coordinator, the sidecar of a prefill or decode worker, or all of them in one process.",
+        "mock-engine": "Serve an engine's API and P/D protocol from a cost profile, without a GPU.",
     },
     "Try": {
         "local": "Plan a service and run it as processes of this machine, without Kubernetes.",
