@@ -95,7 +95,8 @@ def test_the_order_goes_with_the_policy_unless_it_is_given() -> None:
     def order(**routing: object) -> str:
         return RoutingConfig.model_validate(routing).order
 
-    assert order() == "ampd-window"
+    assert order() == "moore-hodgson"
+    assert order(policy="ampd") == "ampd-window"
     assert order(policy="weft") == "moore-hodgson"
     assert order(policy="remote-jsq") == "fcfs"
     assert order(policy="remote-jsq", order="edf") == "edf"
