@@ -58,7 +58,7 @@ def test_a_verb_of_another_package_is_listed_and_one_not_installed_says_so(
     monkeypatch.setattr(cli, "entry_points", lambda **_: points)
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert "prefill or decode worker. (not installed)" in " ".join(shown.split())
+    assert "all of them in one process. (not installed)" in " ".join(shown.split())
     assert shown.rstrip().endswith("fly  (not installed)")
     assert "cluster" not in shown
 
