@@ -62,7 +62,7 @@ class Soak:
             front = self._standalone() if composition == "standalone" else self._sidecars()
             timeout = aiohttp.ClientTimeout(total=30)
             async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as http:
-                await until(lambda: self._ready(http, front), seconds=30)
+                await until(lambda: self._ready(http, front), seconds=60)
                 clients = [asyncio.ensure_future(self._client(http, front, k)) for k in range(CLIENTS)]
                 others = [asyncio.ensure_future(self._kill()), asyncio.ensure_future(self._sample(http))]
                 await asyncio.sleep(self.seconds)
@@ -89,6 +89,8 @@ class Soak:
         token.write_text(TOKEN)
         command = [sys.executable, "-m", "weft_router", "--role", role, "--config", str(config)]
         url = self.urls[name] = f"http://127.0.0.1:{port}"
+        if env is not None and "WEFT_WORKER" in env:
+            command += ["--advertise", url]
         self._start(
             [*command, "--listen", f"127.0.0.1:{port}", "--log-level", "error", *more],
             {"WEFT_TOKEN_FILE": str(token), **(env or {})},
