@@ -55,6 +55,20 @@ def test_a_new_configuration_takes_over_and_what_was_learned_stays() -> None:
     assert new.of("default").name == "weft"
 
 
+def test_a_learned_table_goes_on_as_long_as_the_configured_one_is_the_same() -> None:
+    old = policies(config(policy="ppd"))
+    learning = old.of("default").learning
+    assert learning is not None
+    learning.note(0, local=True, ttft_s=9.0)
+    learning.note(0, local=False, ttft_s=1.0)
+    same = policies(config(policy="ppd", binding="round-robin"), before=old)
+    assert same.of("default").learning is learning
+    other = policies(config(policy="ppd", params={"w_tpot": 3.0}), before=old).of("default").learning
+    assert other is not None
+    assert other is not learning
+    assert policies(config(policy="weft"), before=old).of("default").learning is None
+
+
 def test_slices_are_as_configured() -> None:
     made = config(policy="weft", slices={"least": 64, "block": 128, "overheadSeconds": 0.01})
     found = slicing_of(made.routing)

@@ -33,6 +33,11 @@ class PpdLearning:
         self._seen = [[[0.0, 0.0, 0.0, 0.0] for _ in (REMOTE, LOCAL)] for _ in range(CELLS)]
 
     @property
+    def table(self) -> tuple[float, ...]:
+        """Return the vector with the offline table that it began with."""
+        return self._table
+
+    @property
     def params(self) -> tuple[float, ...]:
         """Return the policy's parameter vector with the table as it is now."""
         return tuple(self._params)

@@ -39,7 +39,8 @@ class Policies:
         self._of = {
             name: Policy(
                 one.routing, profile=profile, slo=Slo(ttft_s=one.slo.ttft, itl_s=one.slo.itl), salt=f"{salt}:{name}",
-                pools=pools, slicing=slicing, rules=rules_of(one, config.qos), trust=self.trust, clock=clock,
+                pools=pools, slicing=slicing, rules=rules_of(one, config.qos), trust=self.trust,
+                before=before.of(name) if before is not None else None, clock=clock,
             )
             for name, one in config.session_classes().items()
         }  # fmt: skip

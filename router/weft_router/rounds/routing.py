@@ -58,11 +58,13 @@ class Policy:
         slicing: Slicing | None = None,
         rules: ClassRules = PLAIN,
         trust: Trust | None = None,
+        before: "Policy | None" = None,
         explore: float = EXPLORE,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Build the rule; ``slicing`` None: this engine's prefills run whole. ``trust`` takes over what was learned.
 
+        ``before`` is the policy that this one follows: a table that ``ppd`` learned goes on where it began the same.
         ``explore`` is the share of later rounds that ``ppd`` sends where its table would not, to learn of both sides.
         """
         self._name = name = routing.policy
@@ -80,6 +82,10 @@ class Policy:
         self._clock = clock
         self._rng = random.Random(f"{routing.seed}:{salt}")  # noqa: S311 - spreads load, guards nothing
         self._learning = PpdLearning(self._rule.params) if name == "ppd" else None
+        known = before.learning if before is not None else None
+        if self._learning is not None and known is not None and known.table == self._learning.table:
+            self._learning = known
+            self._rule.use(known.params)
         self._explore = explore
         self._predicts = name in ("weft", "ampd", "remote-jsq")
         self._draws = name == "fixed-x"
@@ -91,6 +97,11 @@ class Policy:
     def name(self) -> str:
         """Return the configured policy's name."""
         return self._name
+
+    @property
+    def learning(self) -> PpdLearning | None:
+        """Return what ``ppd`` has learned; None for other policies."""
+        return self._learning
 
     @property
     def never_remote(self) -> bool:
