@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from weft_router_tests.conftest import RedisServer
-from weft_router_tests.fake_engine import FakeEngine
-from weft_router_tests.stack import MODEL, TOKEN, free_port, router_json, until
+from weft_router_tests.fake_engine import FakeEngine, prompt_ids, reply_text
+from weft_router_tests.stack import MODEL, TOKEN, free_port, is_so, router_json, until
 
 pytestmark = pytest.mark.component
 
@@ -96,6 +96,45 @@ async def test_a_killed_decode_process_ends_streams_with_an_error_event_and_a_ne
             assert await asyncio.to_thread(coordinator.wait, 10) == 0
     finally:
         await engine.stop()
+
+
+@pytest.mark.timeout(60)
+async def test_killed_processes_lose_no_stream_where_others_can_go_on(processes: Processes) -> None:
+    engines = {name: FakeEngine(name) for name in ("d0", "d1", "p0")}
+    for engine in engines.values():
+        engine.peers = engines
+        await engine.start(free_port())
+    started = {
+        name: processes.start("prefill" if name == "p0" else "decode", engine=engine.url, name=name)
+        for name, engine in engines.items()
+    }
+    _, front = processes.start("coordinator")
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as http:
+            for url in (*(url for _, url in started.values()), front):
+                await until(lambda url=url: ready(http, url), seconds=20)  # type: ignore[misc]
+            engines["d0"].script.gap_s = engines["d1"].script.gap_s = 0.1
+
+            async def stream(k: int) -> bool:
+                body = {**HELLO, "messages": [{"role": "user", "content": f"question {k}"}]}
+                async with http.post(front + "/v1/chat/completions", json=body) as response:
+                    raw = await response.text()
+                events = [json.loads(line[6:]) for line in raw.split("\n\n") if line.startswith("data: {")]
+                text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
+                return raw.endswith("data: [DONE]\n\n") and text == reply_text(prompt_ids(body))
+
+            live = [asyncio.ensure_future(stream(k)) for k in range(12)]
+            await until(lambda: is_so(engines["d0"].running + engines["d1"].running >= 8))
+            lost = max(("d0", "d1"), key=lambda name: engines[name].running)
+            started[lost][0].kill()
+            await engines[lost].stop()
+            started["p0"][0].kill()
+            whole = await asyncio.gather(*live)
+            assert all(whole), f"{whole.count(False)}/12 failed"
+            assert await stream(99)
+    finally:
+        for engine in engines.values():
+            await engine.stop()
 
 
 @pytest.mark.timeout(60)
