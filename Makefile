@@ -77,6 +77,11 @@ soak: $(STAMP) ## Run a router under 24 clients, cancels and kills and fail if i
 test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies (5 minutes)
 	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py
 
+.PHONY: test-clients
+test-clients: $(STAMP) ## Let OpenAI's clients for Python and Node talk to the router (needs node and npm)
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/node openai@7.57.0
+	@WEFT_NODE_MODULES=$(CURDIR)/$(VENV)/node/node_modules $(PY) -m pytest -q e2e/weft_e2e_tests/test_openai_clients.py
+
 .PHONY: test-repeats
 test-repeats: $(STAMP) ## Plan 1,000 random requests in two processes each and compare the plans byte for byte
 	@$(PY) -m weft_planner_tests.repeats 1000
