@@ -22,6 +22,7 @@ from typing import Literal
 
 from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_to_json
+from weft_e2e.local.ports import free_ports
 from weft_e2e.metrics import parse
 from weft_e2e.replay.client import Target
 from weft_e2e.waiting import until
@@ -188,7 +189,7 @@ class Stack:
 @contextmanager
 def running(config: StackConfig, folder: Path) -> Iterator[Stack]:
     """Start everything, yield once the coordinator is ready, and end everything."""
-    ports = _free_ports(2 + 3 * len(config.workers))
+    ports = free_ports(2 + 3 * len(config.workers))
     redis_port, coordinator_port = ports[0], ports[1]
     stack = Stack(
         config=config,
@@ -281,14 +282,6 @@ def _router_env(stack: Stack) -> dict[str, str]:
 
 def _weft(verb: str) -> list[str]:
     return [sys.executable, "-c", "import sys; from weft_planner.cli import main; sys.exit(main())", verb]
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind((HOST, 0))
-        return [int(s.getsockname()[1]) for s in sockets]
 
 
 def _get(port: int, path: str) -> str | None:

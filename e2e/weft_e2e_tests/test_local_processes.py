@@ -175,6 +175,18 @@ def test_nothing_stays_behind_one_that_was_killed(tmp_path: Path) -> None:
         until(lambda: not alive(parts), what="the end of every part", timeout_s=15, every_s=0.1)
 
 
+def test_the_end_of_the_parent_of_all_parts_is_the_end_of_all(tmp_path: Path) -> None:
+    with local_run(tmp_path, "--replay", "gaia_whowhen") as run:
+        run.wait_for("Replay 32 sessions")
+        parts = run.pids()
+
+        os.kill(parts[0], signal.SIGKILL)
+
+        assert run.process.wait(20) == 1
+        run.wait_for("weft local: the parent of all parts ended by signal SIGKILL", timeout_s=5)
+        until(lambda: not alive(parts), what="the end of every part", timeout_s=10, every_s=0.1)
+
+
 def test_a_replay_writes_the_report_of_the_demo(tmp_path: Path) -> None:
     report = tmp_path / "deep/report.html"
     args = ("--replay", "gaia_whowhen", "--sessions", "3", "--time-scale", "0.1", "--report", str(report))

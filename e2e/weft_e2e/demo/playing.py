@@ -1,15 +1,20 @@
-"""Choose the sessions of a replay, say how far it is, and read the counters once it has ended."""
+"""Choose the sessions of a replay, run it, say how far it is, and read the counters once it has ended."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+import uvloop
+
 from weft_e2e.demo.steps import Say
 from weft_e2e.metrics import growth
-from weft_e2e.replay.records import RoundRecord
+from weft_e2e.replay.client import Deadlines, Target, replay
+from weft_e2e.replay.records import ReplayResult, RoundRecord
 from weft_e2e.replay.selection import Limits, Selection, recorded_gaps, select
 from weft_e2e.replay.traces import load
 from weft_e2e.waiting import WaitedTooLong, until
+from weft_mock.tokenizer import filler
 
 
 def choose_sessions(trace: str, limits: Limits) -> Selection:
@@ -20,6 +25,21 @@ def choose_sessions(trace: str, limits: Limits) -> Selection:
     """
     pool = recorded_gaps(load("claude_code").sessions)
     return select(load(trace), limits, gap_pool=pool, gap_pool_name="claude_code")
+
+
+def play_sessions(selection: Selection, target: Target, *, deadline_s: float, detail: Say) -> ReplayResult:
+    """Replay the sessions, all within ``deadline_s``, saying now and then how far it is."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(
+            replay(
+                selection.sessions,
+                target,
+                filler=filler,
+                deadlines=Deadlines(replay_s=deadline_s),
+                notes=selection.notes,
+                on_record=progress(selection, detail),
+            )
+        )
 
 
 def at_rest(read: Callable[[], Mapping[str, str]], detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:

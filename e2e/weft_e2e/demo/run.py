@@ -1,27 +1,23 @@
 """The main job: from nothing to a measured service."""
 
-import asyncio
 import json
 import time
 from collections import Counter
 
-import uvloop
 import yaml
 
 from weft_e2e.demo.collect import collect, write
 from weft_e2e.demo.facts import Facts, group_words
 from weft_e2e.demo.install import bring_up, check_setup, ensure_namespace
-from weft_e2e.demo.playing import at_rest, choose_sessions, progress
+from weft_e2e.demo.playing import at_rest, choose_sessions, play_sessions
 from weft_e2e.demo.settings import EXAMPLE, NAMESPACE, READY_S, REPLAY_DEADLINE_S, Settings, repository_root
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, Object
-from weft_e2e.replay.client import Deadlines, replay
 from weft_e2e.replay.records import ReplayResult, save
 from weft_e2e.replay.selection import Selection
 from weft_e2e.replay.workload import fit_workload
 from weft_e2e.service import Service, condition_words, settled
 from weft_e2e.waiting import WaitedTooLong, until
-from weft_mock.tokenizer import filler
 from weft_planner.workload.file import spec_form
 from weft_planner.workload.trace_fit import TraceFit
 
@@ -117,20 +113,8 @@ def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:
 
 def play(service: Service, selection: Selection, detail: Say) -> ReplayResult:
     """Replay the sessions through the coordinator, saying now and then how far it is."""
-    with (
-        service.reachable(run=f"demo-{int(time.time())}-") as target,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        return runner.run(
-            replay(
-                selection.sessions,
-                target,
-                filler=filler,
-                deadlines=Deadlines(replay_s=REPLAY_DEADLINE_S),
-                notes=selection.notes,
-                on_record=progress(selection, detail),
-            )
-        )
+    with service.reachable(run=f"demo-{int(time.time())}-") as target:
+        return play_sessions(selection, target, deadline_s=REPLAY_DEADLINE_S, detail=detail)
 
 
 def pages_at_rest(service: Service, detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:

@@ -1,23 +1,19 @@
 """Replay the demo's sessions through a local service and write the demo's report."""
 
-import asyncio
 import json
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import uvloop
-
 from weft_e2e.demo.facts import Facts, gpu_words
-from weft_e2e.demo.playing import at_rest, choose_sessions, progress
+from weft_e2e.demo.playing import at_rest, choose_sessions, play_sessions
 from weft_e2e.demo.settings import TRACE_LIMITS
 from weft_e2e.demo.steps import Say, Steps
 from weft_e2e.local.run import Options, Running
-from weft_e2e.replay.client import Deadlines, Target, replay
+from weft_e2e.replay.client import Target
 from weft_e2e.replay.records import ReplayResult, save
 from weft_e2e.replay.selection import Limits, Selection
 from weft_e2e.replay.workload import fit_workload
-from weft_mock.tokenizer import filler
 from weft_planner.workload.file import spec_form
 
 LONGEST_ARRIVALS_S = 120.0
@@ -31,7 +27,9 @@ def replay_and_report(running: Running, options: Options, steps: Steps, say: Say
     selection, choices, deadline_s = choose(running, options)
     with steps.step(f"Replay {len(selection.sessions)} sessions, {selection.rounds} rounds") as detail:
         before = running.metrics_pages()
-        result = _play(running, selection, deadline_s, detail)
+        model = running.service.object.spec.model.name
+        target = Target(url=running.url, model=model, run=f"local-{int(time.time())}-")
+        result = play_sessions(selection, target, deadline_s=deadline_s, detail=detail)
         after = at_rest(running.metrics_pages, detail)
     facts = _facts(
         running, options, result, before=before, after=after, choices=choices, steps=steps, deadline_s=deadline_s
@@ -77,21 +75,6 @@ def limits_for(
     tokens = min(limits.max_context_tokens, context_tokens)
     within = min(within, LONGEST_ARRIVALS_S)
     return replace(limits, sessions=count, arrivals_within_s=within, max_context_tokens=tokens), capped
-
-
-def _play(running: Running, selection: Selection, deadline_s: float, detail: Say) -> ReplayResult:
-    target = Target(url=running.url, model=running.service.object.spec.model.name, run=f"local-{int(time.time())}-")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(
-            replay(
-                selection.sessions,
-                target,
-                filler=filler,
-                deadlines=Deadlines(replay_s=deadline_s),
-                notes=selection.notes,
-                on_record=progress(selection, detail),
-            )
-        )
 
 
 def _facts(

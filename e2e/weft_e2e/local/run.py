@@ -201,4 +201,6 @@ def _folder(logs: Path | None) -> Path:
 
 
 def _like_ctrl_c(_number: int, _frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as scripts start what runs beside them
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)  # a running event loop has its own way to be interrupted

@@ -129,7 +129,7 @@ class Stage:
         if self._ending or self._fall is not None:
             return
         self._fall = fall
-        os.kill(os.getpid(), signal.SIGINT)  # wakes whatever the main thread waits for
+        os.kill(os.getpid(), signal.SIGTERM)  # wakes whatever the main thread waits for
 
 
 def signal_name(number: int) -> str:
