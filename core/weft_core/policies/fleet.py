@@ -28,6 +28,8 @@ from weft_core.timing import STEP_FIELDS, chunked_seconds, prefill_seconds
 from weft_core.transfers import transfer_between
 
 UNKNOWN = TransferCost(math.nan, math.nan)
+TYPICAL = 1024
+"""Tokens of a prefill by which such workers are put in the order in which they are looked at."""
 ROUNDING = 1e-6
 """A slice may be a token longer than the inverted regime says, by rounding."""
 BELOW = 1.0 - 1e-9
@@ -90,7 +92,7 @@ class Kind:
 class Helper:
     """A worker that decodes, too, as it is until its view changes."""
 
-    __slots__ = ("bases", "batch", "context", "engine", "itl_slo", "limit", "queue_s", "view")
+    __slots__ = ("bases", "batch", "context", "engine", "itl_slo", "limit", "queue_s", "turn", "view")
 
     def __init__(self, view: PrefillWorkerView, engine: Engine, itl_slo: float) -> None:
         self.view = view
@@ -104,6 +106,8 @@ class Helper:
         self.bases = [
             steps[at] + steps[at + 1] * batch + steps[at + 2] * context for at in range(0, len(steps), STEP_FIELDS)
         ]
+
+        self.turn = self.queue_s + self.least(Regimes(engine, 1.5 * TYPICAL, TYPICAL), TYPICAL)
 
     def least(self, regimes: "Regimes", tokens: float) -> float:
         """Return a bound below what slices of ``tokens`` take: as many steps as the longest slice allows, at least.
@@ -126,8 +130,8 @@ class Helper:
         return bound
 
 
-def _queue(turn: tuple[int, Helper]) -> float:
-    return turn[1].queue_s
+def _turn(turn: tuple[int, Helper]) -> float:
+    return turn[1].turn
 
 
 class Regimes:
@@ -303,7 +307,7 @@ class Fleet:
                 first = rest + own
 
     def _in_turn(self) -> list[tuple[int, Helper]]:
-        """Return the workers that decode, too, by their queues: the first to finish is likely among the first."""
+        """Return the workers that decode, too, as they would finish a typical task: the first is likely among these."""
         if self._turns is None:
             states = []
             for i in self._helpers:
@@ -311,7 +315,7 @@ class Fleet:
                 if known is None or known.view is not view:
                     known = self._states[i] = self._helper(i, view)
                 states.append((i, known))
-            self._turns = sorted(states, key=_queue)
+            self._turns = sorted(states, key=_turn)
         return self._turns
 
     def _helper(self, i: int, view: PrefillWorkerView) -> "Helper":
