@@ -349,8 +349,8 @@ RULE_CASES: tuple[Case, ...] = (
     ),
     one_change(
         "mode-of-another-policy",
-        "spec.routing.mode",
-        "ia",
+        "spec.routing",
+        {"policy": "ampd", "mode": "ia"},
         rule="spec.routing.mode: only policy weft has modes; remove it, or set policy weft",
     ),
     one_change(
@@ -364,6 +364,13 @@ RULE_CASES: tuple[Case, ...] = (
         "spec.routing",
         {"policy": "fixed-x", "params": {"x": 1.5}},
         rule="spec.routing.params: parameters of fixed-x: x (0 to 1)",
+    ),
+    one_change(
+        "alpha-of-another-policy",
+        "spec.routing",
+        {"alpha": 0.5},
+        rule="spec.routing.alpha: alpha and beta are those of policy ampd; "
+        "set spec.routing.policy to ampd, or remove them",
     ),
     one_change(
         "parameters-of-ampd",

@@ -71,7 +71,7 @@ def test_the_router_reads_the_profile_of_every_pool_where_they_differ() -> None:
 
 
 def test_a_co_located_plan_is_routed_as_it_was_planned() -> None:
-    routing = told(colocated(changed(service(), "spec.routing.alpha", 0.7))).routing
+    routing = told(colocated(changed(service(), "spec.routing", {"policy": "ampd", "alpha": 0.7}))).routing
     assert (routing.policy, routing.order) == ("colocated", "moore-hodgson")
 
 

@@ -95,8 +95,7 @@ def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pyte
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest), "-o", "json"]) == 0
     by_manifest = json.loads(capsys.readouterr().out)
-    routing = {"policy": "ampd", "params": {"alpha": 0.9, "beta": 0.85}}
-    changes = {"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}, "routing": routing}
+    changes = {"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}}
     request = body(**changes, **{"engine.type": "mock"})
     assert by_manifest == json.loads(json.dumps(answered(request_of(request))))
     assert cli.main(["plan", "-f", str(manifest), "-o", "yaml", "--gpus", "8", "--objective", "cost"]) == 0

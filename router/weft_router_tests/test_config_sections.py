@@ -105,7 +105,7 @@ JWT = {"issuer": "https://issuer.example.com", "audience": "weft", "jwksUrl": "h
         ({"qos": {"classHeader": "X Class"}}, r"qos\.classHeader"),
         ({"routing": {"classes": {"gold": {}}}}, "routing.classes.gold: no such class; add it to qos.classes"),
         (
-            {"qos": {"classes": {"a": {}}}, "routing": {"classes": {"a": {"params": {"x": 1}}}}},
+            {"qos": {"classes": {"a": {}}}, "routing": {"policy": "ampd", "classes": {"a": {"params": {"x": 1}}}}},
             "classes.a.params: the parameters of ampd",
         ),
         (

@@ -212,10 +212,10 @@ class Qos(ApiModel):
 class Routing(ApiModel):
     """Where prefill tasks run, and who goes first."""
 
-    policy: PolicyName = "ampd"
+    policy: PolicyName = "weft"
     """Routing policy; docs/reference/policies.md describes each."""
     mode: ModeName | None = None
-    """Which local prefills policy weft has on offer; imd if absent. Other policies have no modes."""
+    """Which local prefills policy weft has on offer; if absent, what the plan chose. Other policies have no modes."""
     params: Annotated[dict[str, Figure], Field(max_length=64)] = {}
     """Parameters of the policy by name, where they differ from its defaults; those of ampd are alpha and beta."""
     alpha: Annotated[float, Field(gt=0, le=2)] = 0.9
@@ -262,6 +262,12 @@ class Routing(ApiModel):
             lambda r: r.mode is None or r.policy == "weft",
         ),
         *parameter_rules(),
+        Rule(
+            "self.policy == 'ampd' || (self.alpha == 0.9 && self.beta == 0.85)",
+            "spec.routing.alpha: alpha and beta are those of policy ampd; "
+            "set spec.routing.policy to ampd, or remove them",
+            lambda r: r.policy == "ampd" or (r.alpha, r.beta) == (0.9, 0.85),
+        ),
         Rule(
             "duration(self.statsWindow) >= duration('1s') && duration(self.statsWindow) <= duration('10m')",
             "spec.routing.statsWindow: must be between 1s and 10m",

@@ -21,7 +21,7 @@ GAP = "5s"
 MEMORY_FRACTION = 0.9
 ENGINE = "vllm"
 DTYPE = "bfloat16"
-POLICY = "ampd"
+POLICY = "weft"
 AMPD_SLACK = {"alpha": 0.9, "beta": 0.85}
 """What the API server fills in where a manifest is silent and the planner's own default differs or is told."""
 

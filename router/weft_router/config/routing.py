@@ -18,7 +18,7 @@ from weft_core.policies.catalogue import (
 from weft_core.policies.live import LIVE_MODE
 from weft_router.config.section import Section
 
-DEFAULT_POLICY: PolicyName = "ampd"
+DEFAULT_POLICY: PolicyName = "weft"
 
 
 class SlicesConfig(Section):
@@ -73,7 +73,7 @@ class RoutingConfig(Section):
     """weft: which local prefills are on offer."""
     binding: BindingName = DEFAULT_BINDING
     """The decode worker of a new session."""
-    order: OrderName = "ampd-window"
+    order: OrderName = "moore-hodgson"
     """Which queued prefill runs next; absent, the policy's own."""
     params: dict[str, float] = Field(default_factory=dict)
     """The policy's parameters by name, where they differ from its defaults; those of ampd are alpha and beta."""
