@@ -6,6 +6,7 @@ Nothing here is particular to Linux.
 """
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -189,6 +190,7 @@ def main(argv: list[str]) -> int:
     """Run with the arguments LIFE (a file descriptor) and, where engines are to be started, ``engines``."""
     os.umask(0o077)
     _load(engines="engines" in argv[1:])
+    gc.freeze()  # no part walks, and so copies, what they all share: half the memory and time of an engine's start
     return Nursery(life=int(argv[0])).run()
 
 

@@ -55,7 +55,7 @@ class Planner:
         try:
             out, err = self._process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
-            say("still planning (the first plan of a new version compiles its simulator: some 20 s of a core)")
+            say("still planning (many GPUs take longer; the first plan of a new version compiles its simulator)")
             try:
                 out, err = self._process.communicate(timeout=DEADLINE_S)
             except subprocess.TimeoutExpired:
