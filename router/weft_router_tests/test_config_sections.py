@@ -134,7 +134,6 @@ JWT = {"issuer": "https://issuer.example.com", "audience": "weft", "jwksUrl": "h
         ({"accessLog": {"to": "printer"}}, r"accessLog\.to"),
         ({"engine": {"type": "magic"}}, r"engine\.type"),
         ({"engine": {"type": "sglang", "bootstrapPort": 0}}, r"engine\.bootstrapPort"),
-        ({"engine": {"type": "vllm", "healthPath": "health"}}, r"engine\.healthPath"),
         ({"qos": {"unknown": 1}}, r"qos\.unknown"),
         ({"limits": {"max_n": 3}}, r"limits\.max_n"),
     ],

@@ -31,10 +31,6 @@ class EngineConfig(Section):
     """How long a decode engine keeps a finished round's KV readable."""
     bootstrap_port: int = Field(default=8998, ge=1, le=65535)
     """sglang: the port of a prefill engine's bootstrap server, on the engine's own host."""
-    api_key_file: str = ""
-    """A file with the key that the engines ask for; engines of a sidecar listen on loopback and need none."""
-    health_path: str = Field(default="/health", pattern=r"^/[^\s?#]*$")
-    """Where an engine says that it lives."""
 
 
 class SloConfig(Section):
