@@ -35,9 +35,9 @@ class Coordinator:
         """Return the public endpoints."""
         return self._front.routes()
 
-    def admits(self, headers: Mapping[str, str]) -> None:
+    def admits(self, headers: Mapping[str, str]) -> object:
         """Let known callers in."""
-        self._front.admits(headers)
+        return self._front.admits(headers)
 
     def ready(self) -> str | None:
         """Return None when a request can be served: the store was reached once and a decode worker is ready."""

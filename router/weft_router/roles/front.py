@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Mapping
 from time import monotonic, time
-from typing import Protocol
+from typing import Protocol, cast
 
 import orjson
 
@@ -31,6 +31,7 @@ from weft_router.errors import (
 from weft_router.guard.admission import Admission, Load, Refusal
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
+from weft_router.roles.front_counts import FrontCounts
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
 from weft_router.rounds.affinity import Affinity
@@ -85,6 +86,7 @@ class Front:
         self._store = store
         self._registry = registry
         self._workers = workers
+        self._responses = adapter.can.responses
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
         self._secret = settings.token
@@ -94,6 +96,7 @@ class Front:
         self._admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch = self._bindings.republish
+        self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
         self._affinity = Affinity(config.routing.binding, ttl_s=config.routing.session_ttl_seconds)
         self._heads = Heads()
         self._ids = Ids()
@@ -109,9 +112,9 @@ class Front:
             "/tokenize": {"POST": self._tokenize},
         }
 
-    def admits(self, headers: Mapping[str, str]) -> None:
+    def admits(self, headers: Mapping[str, str]) -> Caller:
         """Let known callers in."""
-        self._caller(headers)
+        return self._door.authenticator.caller(headers.get("authorization"), time())
 
     def start(self) -> None:
         """Start background work."""
@@ -163,19 +166,19 @@ class Front:
         self._bindings.expire()
         self._affinity.tidy(self._registry.known("decode"))
 
-    def _caller(self, headers: Mapping[str, str]) -> Caller:
-        return self._door.authenticator.caller(headers.get("authorization"), time())
-
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)
 
     async def _infer(self, exchange: Exchange) -> None:
-        caller = self._caller(exchange.headers)
+        caller = cast(Caller, exchange.admitted)
         if not self._registry.ready("decode"):
+            self._counts.refused("no-worker")
             raise not_ready("decode worker")
         body = parse(exchange.body)
         path = exchange.path
         responses = path == RESPONSES
+        if responses and not self._responses:
+            raise ApiError("the engines of this service have no Responses API; use chat completions", status=501)
         identity = explicit(caller.tenant, exchange.headers, body, secret=self._secret if responses else None)
         class_ = self._classifier.of(caller, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
@@ -183,7 +186,10 @@ class Front:
         inference = check(path, body, model=self._config.model, limits=self._config.limits)
         admitted = self._admission.admit(monotonic(), caller, class_, self._load(inference))
         if isinstance(admitted, Refusal):
+            self._counts.refused(admitted.reason, class_)
             raise admitted.error()
+        if admitted.output_cap is not None or admitted.local_only:
+            self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
         try:
             trace = id_ = self._ids.next()
@@ -254,7 +260,6 @@ class Front:
 
     async def _tokenize(self, exchange: Exchange) -> None:
         """Let any decode worker's engine count a prompt's tokens."""
-        self._caller(exchange.headers)
         ready = self._registry.ready("decode")
         if not ready:
             raise not_ready("decode worker")

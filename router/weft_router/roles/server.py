@@ -46,8 +46,8 @@ class Duty(Protocol):
     def routes(self) -> Routes:
         """Return the role's own endpoints."""
 
-    def admits(self, headers: Mapping[str, str]) -> None:
-        """Let a request in by its headers; raise ApiError otherwise."""
+    def admits(self, headers: Mapping[str, str]) -> object:
+        """Let a request in by its headers, and return who asks; raise ApiError otherwise."""
 
     def ready(self) -> str | None:
         """Return None when requests can be served, else why not."""
@@ -204,15 +204,15 @@ class Server:
     def _public(self) -> list[str]:
         return [path for path in self._routes if path.startswith("/v1/")]
 
-    def _check(self, path: str, headers: Mapping[str, str]) -> None:
-        if path in _OPEN:
-            return
+    def _check(self, path: str, headers: Mapping[str, str]) -> object:
+        caller: object = None
         if path == "/drain" or path.startswith("/debug/"):
             require_token(headers, self._settings.token)
-        else:
-            self._duty.admits(headers)
+        elif path not in _OPEN:
+            caller = self._duty.admits(headers)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
+        return caller
 
     async def _serve_open(self, exchange: Exchange) -> None:
         """Serve the port that has nothing but health and metrics."""
@@ -235,7 +235,7 @@ class Server:
         self._inflight += 1
         self._idle.clear()
         try:
-            self._check(path, exchange.headers)
+            exchange.admitted = self._check(path, exchange.headers)
             await handler(exchange)
         except ApiError as error:
             if exchange.begun:

@@ -63,9 +63,9 @@ class Standalone:
         """Return the public endpoints."""
         return {**self._front.routes(), "/debug/decisions": {"GET": self._debug}}
 
-    def admits(self, headers: Mapping[str, str]) -> None:
+    def admits(self, headers: Mapping[str, str]) -> object:
         """Let known callers in."""
-        self._front.admits(headers)
+        return self._front.admits(headers)
 
     def ready(self) -> str | None:
         """Return None when a request can be served."""

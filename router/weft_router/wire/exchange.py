@@ -52,7 +52,7 @@ class Exchange:
     """A request under way; ``facts`` collects what the access line says of it."""
 
     __slots__ = (
-        "_connection", "_framed", "_held", "_keep", "_source", "body", "ended", "facts", "gone", "headers", "method",
+        "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone", "headers", "method",
         "path", "query", "stalled", "started", "status",
     )  # fmt: skip
 
@@ -67,6 +67,8 @@ class Exchange:
         self.query = request.query
         self.headers = request.headers
         self.body = request.body
+        self.admitted: object = None
+        """Whom the server let in: what its duty made of the headers."""
         self.facts: dict[str, object] = {}
         self.started = monotonic()
         self.status = 0
