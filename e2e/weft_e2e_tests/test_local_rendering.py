@@ -184,6 +184,19 @@ def test_a_wrong_manifest_is_refused_with_its_field(tmp_path: Path) -> None:
         manifest.read(str(tmp_path / "x.yaml"), name=None, profiles=())
 
 
+def test_the_planner_is_asked_early_what_it_would_be_asked_late(tmp_path: Path) -> None:
+    (tmp_path / "none.yaml").write_text("kind: ConfigMap")
+
+    for file in (SMALL, EXAMPLES / "llama-3.1-70b-two-pools.yaml"):
+        assert (
+            manifest.question(str(file), name=None, profiles=())
+            == manifest.read(str(file), name=None, profiles=()).request
+        )
+    for wrong in ("none.yaml", "missing.yaml"):
+        assert manifest.question(str(tmp_path / wrong), name=None, profiles=()) is None
+    assert manifest.question("-", name=None, profiles=()) is None
+
+
 def test_the_manifest_is_read_with_the_defaults_of_the_api() -> None:
     service = manifest.read(str(SMALL), name=None, profiles=())
 
@@ -218,6 +231,7 @@ def test_a_plan_is_kept_until_the_question_or_the_planner_changes(
     assert kept.name_of({"a": 2}) != name == kept.name_of({"a": 1})
     monkeypatch.setattr(kept, "_sources", lambda: iter([("solve.py", 1, 2)]))
     assert kept.name_of({"a": 1}) != name
+    kept.forget(kept.name_of({"a": 3}))
     for other in ("b.json", "c.json"):
         kept.keep(other, b"")
     assert len(list(kept.folder().iterdir())) == 2

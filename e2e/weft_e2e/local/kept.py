@@ -34,6 +34,12 @@ def find(name: str) -> bytes | None:
         return None
 
 
+def forget(name: str) -> None:
+    """Forget an answer that cannot be used."""
+    with contextlib.suppress(OSError):
+        (folder() / name).unlink(missing_ok=True)
+
+
 def keep(name: str, answer: bytes) -> None:
     """Keep an answer; where that is not possible the next start plans anew."""
     with contextlib.suppress(OSError):

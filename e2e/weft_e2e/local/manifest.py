@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from weft_operator.api.service import DisaggInferenceService
-from weft_planner.cli.service import ServiceFlags, read_service
+from weft_planner.cli.errors import BadInputError
+from weft_planner.cli.service import ServiceFlags, documents_of, read_service
+
+if TYPE_CHECKING:  # the API's models take as long to load as the planner takes to be ready for a question
+    from weft_operator.api.service import DisaggInferenceService
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """A service: its object with the API's defaults, its manifest as written, and what the planner is asked."""
 
-    object: DisaggInferenceService
+    object: "DisaggInferenceService"
     manifest: Mapping[str, Any]
     request: Mapping[str, Any]
 
@@ -27,12 +30,30 @@ class Service:
         return float(self.request["workload"]["arrivalRate"])
 
 
+def question(file: str, *, name: str | None, profiles: Sequence[str]) -> Mapping[str, Any] | None:
+    """Return what the planner is to be asked if the manifest is right; None where ``read`` has to tell."""
+    from weft_planner.request.error import RequestError
+    from weft_planner.request.manifest import choose_service, request_from_service
+
+    if file == "-":  # can be read only once
+        return None
+    try:
+        documents = documents_of(file)
+        given = [document for path in profiles for document in documents_of(path)]
+        request = request_from_service(choose_service(documents, name), [*documents, *given])
+    except (RequestError, BadInputError):
+        return None
+    return request.model_dump(mode="json", by_alias=True)
+
+
 def read(file: str, *, name: str | None, profiles: Sequence[str]) -> Service:
     """Return the service of a file.
 
     Raises:
         BadInputError: the file cannot be read or is refused; each line names file, field, value and fix.
     """
+    from weft_operator.api.service import DisaggInferenceService
+
     flags = ServiceFlags(
         file=file, name=name, profiles=profiles, capacity=None, trace=None, gpus=None, arrival_rate=None, seed=None
     )

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from weft_e2e.local import kept
+
 if TYPE_CHECKING:  # what reads manifests takes a while to load: the planner loads itself beside it
     from weft_operator.planning.child import Planned
 
@@ -27,24 +29,22 @@ class Planner:
     def __init__(self) -> None:
         """Start it."""
         self._name = ""
+        self._known: bytes | None = None
         self._process = subprocess.Popen(
             PLANNER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
 
-    def ask(self, request: Mapping[str, object]) -> "Planned | None":
-        """Ask for the plan of a request; return it at once where it was asked for before."""
-        from weft_e2e.local import kept
-        from weft_operator.planning.child import Planned, read_answer
-
+    def ask(self, request: Mapping[str, object]) -> None:
+        """Ask for the plan of a request; nobody plans what was planned before."""
         self._name = kept.name_of(request)
-        before = kept.find(self._name)
-        if before is not None and isinstance(known := read_answer(0, before, ""), Planned):
-            return known
+        self._known = kept.find(self._name)
+        if self._known is not None:
+            self._process.kill()  # what it would still load costs the others time
+            return
         stdin, self._process.stdin = self._process.stdin, None
         assert stdin is not None, "a planner is asked once"  # noqa: S101 - no other use of it is meant
         with contextlib.suppress(BrokenPipeError), stdin:  # one that has ended says why in its answer
             stdin.write(json.dumps(request).encode())
-        return None
 
     def answer(self, say: Callable[[str], None]) -> "Planned":
         """Wait for the plan that was asked for.
@@ -52,22 +52,31 @@ class Planner:
         Raises:
             NoPlan: no layout is possible, or the planner failed; the message says why and what to change.
         """
-        try:
-            out, err = self._process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            say("still planning (many GPUs take longer; the first plan of a new version compiles its simulator)")
-            try:
-                out, err = self._process.communicate(timeout=DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                raise NoPlan(f"the planner gave no answer within {DEADLINE_S + PATIENCE_S:g} s") from None
-        from weft_e2e.local import kept
         from weft_operator.planning.child import Refused, read_answer
 
-        answer = read_answer(self._process.returncode, out, err.decode(errors="replace").strip())
+        if self._known is not None:
+            say("planned before: the same service, the same planner")
+            status, out, err = 0, self._known, b""
+        else:
+            out, err = self._wait(say)
+            status = self._process.returncode
+        answer = read_answer(status, out, err.decode(errors="replace").strip())
         if isinstance(answer, Refused):
+            kept.forget(self._name)
             raise NoPlan(f"there is no plan for this service: {answer.reason}: {answer.message}")
-        kept.keep(self._name, out)
+        if self._known is None:
+            kept.keep(self._name, out)
         return answer
+
+    def _wait(self, say: Callable[[str], None]) -> tuple[bytes, bytes]:
+        try:
+            return self._process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            say("still planning (many GPUs take longer; the first plan of a new version compiles its simulator)")
+        try:
+            return self._process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise NoPlan(f"the planner gave no answer within {DEADLINE_S + PATIENCE_S:g} s") from None
 
     def end(self) -> None:
         """End it, whatever it does."""

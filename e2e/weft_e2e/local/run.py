@@ -100,16 +100,19 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: Stage, *,
     with steps.step(f"Check {options.file} and plan it") as detail:
         from weft_e2e.local import manifest
 
+        # The planner thinks while the manifest is checked as the API server would check it.
+        asked = manifest.question(options.file, name=options.name, profiles=options.profiles)
+        if asked is not None:
+            planner.ask(asked)
         service = manifest.read(options.file, name=options.name, profiles=options.profiles)
-        known = planner.ask(service.request)
+        if asked is None:
+            planner.ask(service.request)
         from weft_core.durations import parse_duration
         from weft_core.slo import Slo
         from weft_e2e.demo.facts import gpu_words
         from weft_e2e.local import rendering, table
 
-        if known is not None:
-            detail("planned before: the same service, the same planner")
-        found = rendering.rendering_of(service.object, known or planner.answer(detail))
+        found = rendering.rendering_of(service.object, planner.answer(detail))
     planned_s = time.monotonic() - begun
     given = tuple(rendering.Given(role, url) for role, url in options.given)
     if given:
