@@ -52,8 +52,8 @@ class Exchange:
     """A request under way; ``facts`` collects what the access line says of it."""
 
     __slots__ = (
-        "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone", "headers", "method",
-        "path", "query", "stalled", "started", "status",
+        "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone",
+        "headers", "method", "path", "query", "stalled", "started", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Outgoing, request: Request) -> None:
