@@ -175,6 +175,15 @@ def test_a_command_line_that_makes_no_sense_is_refused_before_anything_starts(ar
     assert words in result.output
 
 
+def test_a_replay_has_no_key_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_API_KEYS_FILE", "keys")
+
+    result = CliRunner().invoke(local, ["-f", "x.yaml", "--replay", "gaia_whowhen"])
+
+    assert result.exit_code == 2
+    assert "WEFT_API_KEYS_FILE is set" in result.output
+
+
 def test_a_wrong_manifest_is_refused_with_its_field(tmp_path: Path) -> None:
     body = yaml.safe_load(SMALL.read_text())
     body["spec"]["slo"]["itl"] = 30

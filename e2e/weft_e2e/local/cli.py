@@ -1,5 +1,6 @@
 """The verb ``weft local``."""
 
+import os
 from pathlib import Path
 from typing import cast, get_args
 from urllib.parse import urlsplit
@@ -93,6 +94,8 @@ def local(
         raise click.UsageError("--time-scale is for mock engines; leave it out with --engine")
     if sessions is not None and replay == "off":
         raise click.UsageError("--sessions is for a replay; add --replay gaia_whowhen")
+    if replay != "off" and os.environ.get("WEFT_API_KEYS_FILE"):
+        raise click.UsageError("WEFT_API_KEYS_FILE is set, and recorded sessions have no key; unset it for a replay")
     from weft_e2e.local.planner import NoPlan
     from weft_e2e.local.run import Options, run
     from weft_e2e.local.stage import Fell
