@@ -27,6 +27,9 @@ class Evidence:
         self.read = 0
         self._weight = [float(k) for k in range(weight)]
 
+    def figures(self) -> Sequence[float]:
+        return ()
+
     def alternatives(self) -> tuple[Alternative, ...]:
         self.read += 1
         return self._options
