@@ -11,7 +11,7 @@ from weft_router.api.answers import not_ready
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
-from weft_router.engines.adapter import Adapter, Ask, Handed
+from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import (
     SHUTTING_DOWN,
@@ -234,10 +234,14 @@ class Decoding:
 
     async def _both(self, outlet: Outlet, rnd: Round, worker: str) -> None:
         """Send both legs at once; once more with another prefill worker when the first is lost."""
-        for _ in range(MOST_PAIRS):
+        for attempt in range(MOST_PAIRS):
             record = self._registry.get(worker)
             if record is None:
                 break
+            # Engines meet by a number that is good once: not for a second pair, nor for another worker's.
+            rnd.ask.room = room_of(Ask(rnd.inference, f"{rnd.id}/{self._worker.name}/{attempt}"))
+            if attempt:
+                rnd.ask.request_id = f"{rnd.id}-{attempt}"
             bootstrap = self._adapter.traits.bootstrap_port
             rnd.ask.prefill = peer_of(record.url, engine_port=record.engine_port, bootstrap_port=bootstrap)
             own = port_of(self._settings.engine_url)
