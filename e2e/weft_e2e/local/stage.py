@@ -99,21 +99,18 @@ class Stage:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         self._nursery.terminate()
-        try:
-            # Routers and engines may take their time one after the other, and are killed then.
+        # Router and engines may take their time one after the other, and are killed then.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._nursery.wait(4 * END_S + 2.0)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            os.close(self._hold)
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: no permission for what is gone
-                os.killpg(self._nursery.pid, signal.SIGKILL)
-            self._nursery.wait(10)
-            self._hearing.join(5)
-            for stream in (self._nursery.stdin, self._nursery.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+        os.close(self._hold)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: no permission for what is gone
+            os.killpg(self._nursery.pid, signal.SIGKILL)
+        self._nursery.wait(10)
+        self._hearing.join(5)
+        for stream in (self._nursery.stdin, self._nursery.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
     def _hear(self) -> None:
         assert self._nursery.stdout is not None  # noqa: S101 - opened with a pipe
