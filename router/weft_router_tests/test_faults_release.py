@@ -89,11 +89,11 @@ async def test_a_burst_of_releases_is_bounded_and_each_one_is_counted(
     decode.script.hang = True
     pending = [asyncio.ensure_future(stack.chat(HELLO, session=f"s{k}", stream=True)) for k in range(8)]
     await until(lambda: is_so(decode.running == 8))
+    decode.script.hang = False
     stack.decoding("d0").answering._engine.pool.cut("scripted")
     await asyncio.wait(pending)
     for one in pending:
         one.exception()
-    decode.script.hang = False
 
     async def counted() -> bool:
         return await stack.count("weft_router_handle_releases_total", "d0") >= 8
