@@ -53,7 +53,11 @@ def test_workers_of_one_role_differ_in_degree_and_pool(weft: Installed, namespac
             },
         ],
     )
-    manifest = changed(changed(manifest, "spec.planning.budgetPerHour", 20), "spec.routing", {"binding": "round-robin"})
+    manifest = changed(
+        changed(manifest, "spec.planning.budgetPerHour", 20),
+        "spec.routing",
+        {"policy": "remote-jsq", "binding": "round-robin"},
+    )
     service = applied(weft, namespace, manifest)
 
     plan = service.plan()

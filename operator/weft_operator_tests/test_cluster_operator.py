@@ -161,7 +161,7 @@ def test_a_service_becomes_objects_that_stay_as_they_are(operator: Operator) -> 
     workers = [key for key in uids if key.startswith("StatefulSet/")]
     assert len(workers) == sum(row["replicas"] for row in groups)
     assert sum(key.startswith("Service/") for key in uids) == 3
-    assert sum(key.startswith("ConfigMap/") for key in uids) == 2
+    assert sum(key.startswith("ConfigMap/") for key in uids) == 3
     token = operator.kube.get(operator.namespace, "secret", f"{name}-token")
     assert token is not None
     assert len(token["data"]["token"]) >= 43
