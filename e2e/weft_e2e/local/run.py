@@ -85,7 +85,6 @@ def run(options: Options, say: Say) -> int:
         try:
             running = _bring_up(options, steps, planner, stage, port=port)
             if options.replay is None:
-                say("\nCtrl-C ends it.")
                 return _serve(stage, say)
             from weft_e2e.local.replaying import replay_and_report
 
@@ -188,6 +187,7 @@ def _ready(url: str, engines: "Sequence[Engine]") -> Callable[[], bool]:
 
 def _serve(stage: Stage, say: Say) -> int:
     try:
+        say("\nCtrl-C ends it.")
         while True:
             time.sleep(3600)
     except KeyboardInterrupt:
