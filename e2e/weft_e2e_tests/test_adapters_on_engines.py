@@ -154,7 +154,7 @@ async def test_sglangs_legs_meet_in_their_room(path: str, stream: bool) -> None:
 async def test_neurons_prefill_shows_the_first_token_and_decode_the_rest(path: str) -> None:
     adapter = adapter_for("neuron")
     async with pair("neuron") as both:
-        asked = ask(both, path, stream=True)
+        asked = ask(both, path, stream=True, temperature=0)
         early, tap = adapter.prefill_tap(asked), adapter.tap(asked)
         assert early is not None
         asked.shown = True

@@ -105,7 +105,7 @@ def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) ->
         ("spec.slo.ttft", "9s"),
         ("spec.slo.classes.0.ttft", "900ms"),
         ("spec.routing.policy", "remote-jsq"),
-        ("spec.routing.mode", "ia"),
+        ("spec.routing.mode", "imd"),
         ("spec.routing.params", {"width": 0.2}),
         ("spec.routing.binding", "round-robin"),
         ("spec.routing.order", "edf"),

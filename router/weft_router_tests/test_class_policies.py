@@ -70,7 +70,7 @@ def test_a_learned_table_goes_on_as_long_as_the_configured_one_is_the_same() -> 
 
 
 def test_slices_are_as_configured() -> None:
-    made = config(policy="weft", slices={"least": 64, "block": 128, "overheadSeconds": 0.01})
+    made = config(policy="weft", mode="imd", slices={"least": 64, "block": 128, "overheadSeconds": 0.01})
     found = slicing_of(made.routing)
     assert found is not None
     assert (found.least, found.block, found.overhead_s) == (128, 128, 0.01)

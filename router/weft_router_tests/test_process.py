@@ -60,6 +60,12 @@ def processes(tmp_path: Path, redis_server: RedisServer) -> Iterator[Processes]:
     made.stop()
 
 
+async def shows(http: aiohttp.ClientSession, url: str, line: str) -> bool:
+    """Tell whether a process's metrics have a line."""
+    async with http.get(url + "/metrics") as response:
+        return line in await response.text()
+
+
 async def ready(http: aiohttp.ClientSession, url: str) -> bool:
     try:
         async with http.get(url + "/readyz") as response:
@@ -113,6 +119,8 @@ async def test_killed_processes_lose_no_stream_where_others_can_go_on(processes:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as http:
             for url in (*(url for _, url in started.values()), front):
                 await until(lambda url=url: ready(http, url), seconds=20)  # type: ignore[misc]
+            both = 'weft_router_workers{role="decode",state="ready"} 2'
+            await until(lambda: shows(http, front, both), seconds=20)
             engines["d0"].script.gap_s = engines["d1"].script.gap_s = 0.1
 
             async def stream(k: int) -> bool:

@@ -307,7 +307,7 @@ def test_a_low_class_keeps_off_busy_prefill_workers(local_only: Any, queue: int,
 
 
 def test_slices_follow_the_batch() -> None:
-    rule = classed(ClassRules(), Time())
+    rule = classed(ClassRules(), Time(), mode="imd")
     found = decide(rule, [view("a", queue=99)])
     assert found.reason in ("local-chunked", "remote-cheaper")
     few = rule.next_slice(at=0, remaining=100_000, decode=DECODE._replace(batch=8, context=4000))

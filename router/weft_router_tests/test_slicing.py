@@ -73,8 +73,8 @@ async def warmed(side: FakeSide, prompt: str | list[int], *, history: int = 0, i
         config, adapter=cast(Adapter, side), engine=cast(Engine, side), view=side.view, tokens=Buckets((1.0,))
     )
     policy = Policy(
-        RoutingConfig.model_validate({"policy": "weft"}), profile=COSTS, slo=Slo(ttft_s=5, itl_s=0.05), salt="d0",
-        slicing=Sizes(),
+        RoutingConfig.model_validate({"policy": "weft", "mode": "imd"}), profile=COSTS,
+        slo=Slo(ttft_s=5, itl_s=0.05), salt="d0", slicing=Sizes(),
     )  # fmt: skip
     queue = PrefillQueue(profile=COSTS, degree=1, concurrency=1, limit=9, rule=QueueRule("moore-hodgson"), ttft_slo=5.0)
     task = PrefillTask(history, increment)

@@ -347,9 +347,11 @@ def neuron(**fields: Any) -> Ask:
     return Ask(check("/v1/chat/completions", body, model=model, limits=limits), "weft-1", prefill=peer, decode=peer)
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_neurons_prefill_shows_the_first_token_and_decode_the_rest(n: int) -> None:
-    adapter, ask = adapter_for("neuron"), neuron(n=n)
+def test_neurons_prefill_shows_the_first_token_and_decode_the_rest() -> None:
+    n = 1
+    adapter, ask = adapter_for("neuron"), neuron(temperature=0)
+    assert adapter.prefill_tap(neuron(n=2, temperature=0)) is None
+    assert adapter.prefill_tap(neuron(temperature=0.7)) is None
     opening = [event(chunk(choice(None, delta={"role": "assistant", "content": ""}, index=i))) for i in range(n)]
     tokens = [event(chunk(choice(f"A{i}", index=i, finish_reason="length"))) for i in range(n)]
     tap = adapter.prefill_tap(ask)

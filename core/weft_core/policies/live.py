@@ -34,7 +34,10 @@ ALONE = Circumstances()
 
 LIVE_MODES: tuple[ModeName, ...] = ("imd", "whole-or-chunked", "ia", "remote-jsq")
 """Modes of ``weft`` that the router runs; where a prompt cannot be sliced, ``imd`` decides as ``ia`` does."""
-LIVE_MODE: ModeName = "imd"
+CHOSEN_MODES: tuple[ModeName, ...] = ("ia", "remote-jsq")
+"""Modes that a plan takes by itself: live, they do what the simulator says. Slices run where a service asks for them:
+their live rounds still have longer gaps than simulated ones (``make test-agreement`` with mode ``imd``)."""
+LIVE_MODE: ModeName = "ia"
 LIVE_BINDINGS: tuple[BindingName, ...] = ("kv-headroom", "prefix-aware", "kv-aware", "least-requests", "round-robin")
 """Bindings that the router feeds."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.policies.catalogue import MODES, POLICIES
-from weft_core.policies.live import LIVE_MODES
+from weft_core.policies.live import CHOSEN_MODES
 from weft_core.policies.weft import STATISTICS
 from weft_planner.programs.candidates import keeps_limits
 from weft_planner.programs.inputs import Inputs
@@ -116,7 +116,7 @@ def runnable_policies(request: Request) -> list[PolicyChoice]:
     routing = request.routing
     if routing.policy != "weft":
         return [_policy(request, routing.policy, "")]
-    modes = (routing.mode,) if routing.mode else routing.modes or LIVE_MODES
+    modes = (routing.mode,) if routing.mode else routing.modes or CHOSEN_MODES
     chosen = [_policy(request, "weft", mode) for mode in MODES if mode in modes]
     return [one for choice in chosen for one in with_careful(request, choice)]
 

@@ -97,6 +97,19 @@ class Inference:
         return self.chained or any(map(answered, self.items))
 
     @property
+    def media(self) -> bool:
+        """Tell whether a prompt holds more than text: its token ids alone would not be the same prompt."""
+        if self.kind == "responses":
+            return True  # not looked into: what it holds is the engine's to judge
+        for message in self.messages:
+            content = message.get("content")
+            if isinstance(content, list) and any(
+                not isinstance(part, dict) or part.get("type") != "text" for part in content
+            ):
+                return True
+        return False
+
+    @property
     def transferable(self) -> bool:
         """Tell whether the KV of this request may travel between workers.
 

@@ -18,6 +18,7 @@ from weft_router.api.reply import FirstToken, Reply, head_of, to_event
 from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Peer, Tap, Traits
 from weft_router.engines.openai import OpenAi
+from weft_router.engines.resume import same_first_token
 from weft_router.wire.sse import EventSplitter, payload
 
 
@@ -63,7 +64,7 @@ class Neuron(OpenAi):
 
     def prefill_tap(self, ask: Ask, /) -> Tap | None:
         """Return the tap that turns the prefill's stream into the client's first events; None for whole replies."""
-        return FirstTap(ask.inference.kind, ask.request_id) if ask.inference.stream else None
+        return FirstTap(ask.inference.kind, ask.request_id) if same_first_token(ask.inference) else None
 
     def public_id(self, ask: Ask, /) -> str | None:
         """Return the router's id: the engines' name addresses."""

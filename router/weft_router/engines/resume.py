@@ -54,11 +54,26 @@ def greedy(body: Json) -> bool:
     return temperature is not None and temperature == 0
 
 
+def same_first_token(inference: Inference) -> bool:
+    """Tell whether a prefill and a decode engine find the same first token, and show it in the same words."""
+    body = inference.body
+    return (
+        inference.stream
+        and inference.kind != "responses"
+        and inference.n == 1
+        and inference.max_tokens != 1
+        and greedy(body)
+        and not any(body.get(name) for name in ("logprobs", "top_logprobs", "tools", "echo"))
+    )
+
+
 def resumable(inference: Inference) -> Resumable:
     """Judge a request before it starts: only a stream that may go on needs token ids."""
     body = inference.body
     if not inference.stream or inference.kind == "responses":
         return Resumable("no", "not-a-plain-stream")
+    if inference.media:
+        return Resumable("no", "media")
     if inference.n != 1:
         return Resumable("no", "several-answers")
     if any(body.get(name) not in neutral for name, neutral in _NEUTRAL.items()):

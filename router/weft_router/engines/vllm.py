@@ -15,7 +15,7 @@ from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_c
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
 from weft_router.engines.handles import Ids
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
-from weft_router.engines.resume import greedy, obstacle
+from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
 
 HANDLE_HEADERS = {"X-Weft-KV-Handle": "1"}
@@ -214,17 +214,7 @@ class Vllm(OpenAi):
         return FirstToken(text, answer, array("I", reply.output_ids or ()), reply.prompt_ids)
 
     def _sure(self, inference: Inference) -> bool:
-        """Tell whether both engines find the same first token, and show it in the same words."""
-        body = inference.body
-        return (
-            self.can.first_token
-            and inference.stream
-            and inference.kind != "responses"
-            and inference.n == 1
-            and inference.max_tokens != 1
-            and greedy(body)
-            and not any(body.get(name) for name in ("logprobs", "top_logprobs", "tools", "echo"))
-        )
+        return self.can.first_token and same_first_token(inference)
 
 
 def transfer_params(params: object) -> Json | None:

@@ -91,7 +91,7 @@ class Front:
         self._door = context.door
         self._secret = settings.token
         self._kv_use = 0.0
-        self._queued = 0
+        self._queued = 0.0
         self._classifier = Classifier(config.qos)
         self._admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
@@ -158,7 +158,7 @@ class Front:
         while True:
             decode, prefill = self._registry.ready("decode"), self._registry.ready("prefill")
             self._kv_use = min((r.kv_used / r.capacity for r in decode if r.capacity > 0), default=0.0)
-            self._queued = sum(len(record.queue) for record in prefill)
+            self._queued = sum(len(record.queue) for record in prefill) / max(1, len(prefill))
             await asyncio.sleep(WATCH_S)
 
     async def _tidy(self) -> None:
@@ -309,10 +309,14 @@ class Front:
                 broken = "engine-error"
                 tried.add(record.worker)
                 log.warning("not_resumed", extra={"request_id": job.id, "worker": record.worker})
+                if job.resumed is None:
+                    break  # from its start it would be a second answer in the same stream
             except LegFailedError as error:
                 if outlet.begun:
                     broken = error.reason
                     tried.add(record.worker)
+                    if job.resumed is None:
+                        break
                     continue
                 if self._ending or error.reason in FINAL:
                     raise _final(SHUTTING_DOWN if self._ending else error.reason) from error

@@ -18,6 +18,7 @@ from weft_router.signals.metrics import Metrics
 from weft_router.state.store import WorkerRecord
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.pool import Pool
+from weft_router.wire.sse import EventSplitter
 
 ENGINE_FAILED = "engine-failed"
 ASK_S = 30.0
@@ -128,7 +129,7 @@ class _Relayed:
         self._whole: Whole | None = Whole(leg, limit)
         self._status = 0
         self._headers: dict[str, str] = {}
-        self._rest = b""
+        self._splitter = EventSplitter()
         self._broken = ""
         self.begun = False
 
@@ -145,13 +146,10 @@ class _Relayed:
         if self._whole is not None:
             self._whole.data(chunk)
             return
-        if self._rest or not chunk.endswith(b"\n\n"):
-            buffer = self._rest + chunk
-            cut = buffer.rfind(b"\n\n") + 2
-            if cut < 2:
-                self._rest = buffer
+        if self._splitter.rest or not chunk.endswith(b"\n\n"):
+            chunk = b"".join(self._splitter.feed(chunk))
+            if not chunk:
                 return
-            chunk, self._rest = buffer[:cut], buffer[cut:]
         if BROKEN in chunk:
             chunk = self._lost(chunk)
             if not chunk:
@@ -190,7 +188,7 @@ class _Relayed:
             kind = self._headers.get("content-type", "application/json")
             self._outlet.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
-        if self._broken or self._rest or not self.begun:
+        if self._broken or self._splitter.rest or not self.begun:
             raise LegFailedError(self._broken or "cut-short")
         self._outlet.end()
 

@@ -100,7 +100,7 @@ class Answering:
             )  # fmt: skip
             refusal = passing.refusal()
             if refusal is not None:
-                if 400 <= passing.status < 500 and passing.status not in (408, 429):
+                if 400 <= passing.status < 500 and passing.status not in (408, 429) and not outlet.begun:
                     raise EngineAnsweredError(passing.status, refusal)
                 raise LegFailedError("engine-error", f"status {passing.status}")
             if PLUGIN_HEADER.lower() in passing.headers:

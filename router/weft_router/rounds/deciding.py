@@ -87,12 +87,16 @@ class Deciding:
         policy = self.policy_of(rnd.class_)
         if policy.never_remote:
             return policy.route(task, decode=self.view(now), prefill=(), known=NOBODY)
-        if not rnd.inference.transferable:
-            return Decision(remote=None, reason="not-transferable")
-        if outlook.handle is None and task.history > 0:
-            if task.history >= task.increment:
-                return Decision(remote=None, reason="history-unreadable")
+        here = ""
+        if not self._adapter.can.local:
             task = PrefillTask(0, task.history + task.increment)
+        elif not rnd.inference.transferable:
+            here = "not-transferable"
+        elif outlook.handle is None and task.history > 0:
+            if task.history >= task.increment:
+                here = "history-unreadable"
+            else:
+                task = PrefillTask(0, task.history + task.increment)
         known = Circumstances(
             waited_s=now - rnd.started,
             later=outlook.later,
@@ -100,9 +104,14 @@ class Deciding:
             rate=self._rounds.rate(now) * max(1, len(self._registry.ready("decode"))),
             cached=outlook.prefilled,
             priority=rnd.standing.priority,
-            sliceable=self._sliced and rnd.inference.kind != "responses",
+            sliceable=self._sliced and rnd.inference.kind != "responses" and not rnd.inference.media,
         )
-        decision = policy.route(task, decode=self.view(now), prefill=self._remote.views(task), known=known)
+        views = () if here else self._remote.views(task)
+        decision = policy.route(task, decode=self.view(now), prefill=views, known=known)
+        if here:
+            decision = decision._replace(reason=here)
+        elif decision.remote is None and not self._adapter.can.local:
+            decision = self._elsewhere(decision)
         rnd.record = self._ring.add(
             now, session=rnd.session, class_=rnd.class_, policy=policy.name, worker=self._worker.name, task=task,
             decision=decision, trace=rnd.trace,
@@ -112,6 +121,11 @@ class Deciding:
         if rnd.spans is not None:
             rnd.spans.decided(rnd.record, now, ended)
         return decision
+
+    def _elsewhere(self, decision: Decision) -> Decision:
+        """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""
+        worker = self._remote.other(set())
+        return decision if worker is None else Decision(remote=worker, reason="no-local-prefill")
 
     def observed(self, rnd: Round, ttft_s: float) -> None:
         """Learn how good a decision's prediction was: its round's first token came."""

@@ -12,6 +12,7 @@ from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
+from weft_router.engines.handles import KvHandle
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import (
     SHUTTING_DOWN,
@@ -93,6 +94,7 @@ class Decoding:
             tokens=metrics.slice_tokens.labels(),
         )  # fmt: skip
         self._meter = meter
+        self.sessions.on_spare = self._superseded
         self._classes = config.session_classes()
         worker.describe(self._describe)
 
@@ -119,7 +121,7 @@ class Decoding:
         prefilled: Prefilled | None = None
         if job.resumed is not None:
             decision = Decision(remote=None, reason="resumed")
-        elif job.local_only:
+        elif job.local_only and self._adapter.can.local:
             decision = Decision(remote=None, reason="degraded")
         else:
             decision = rnd.decision = self._deciding.decide(rnd)
@@ -137,8 +139,7 @@ class Decoding:
                     rnd.reason = "prefill-failed"
                     rnd.retried = True
             elif rnd.outlook.handle is not None:
-                self._metrics.kv_handles.labels("superseded").inc()
-                self._releasing.unused(rnd.outlook.handle)
+                self._superseded(rnd.outlook.handle)
             await self._answer(outlet, rnd, prefilled, chunked=decision.chunked)
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
@@ -154,6 +155,8 @@ class Decoding:
         retry_s = self._deciding.policy_of(rnd.class_).refuse(decision)
         if retry_s is not None:
             self._metrics.rejected.labels("predicted-ttft", rnd.class_).inc()
+            if rnd.outlook.handle is not None:
+                self.sessions.put_back(rnd.session, rnd.outlook.handle)
             raise ApiError(
                 f"the first token would come too late for class {rnd.class_!r}; try again in {retry_s:.0f} s",
                 status=429, kind="rate_limit_error", code="predicted_ttft", retry_after_s=max(1, round(retry_s)),
@@ -248,7 +251,10 @@ class Decoding:
             rnd.ask.decode = peer_of(self._settings.url, engine_port=own, bootstrap_port=0)
             prefilled = Prefilled(record.worker, Handed(None, Reply(rnd.inference.kind)), 0, None, 0)
             try:
-                await self._together.run(self.remote.beside(rnd, record), self.answering.run(outlet, rnd, prefilled))
+                await self._together.run(
+                    self.remote.beside(rnd, record), self.answering.run(outlet, rnd, prefilled),
+                    begun=lambda: outlet.begun,
+                )  # fmt: skip
             except LegFailedError as error:
                 if outlet.begun or error.reason != PREFILL_LOST:
                     raise
@@ -257,6 +263,11 @@ class Decoding:
             else:
                 return
         raise not_ready("prefill worker")
+
+    def _superseded(self, handle: KvHandle) -> None:
+        """Count a handle that no round will use any more, and give its KV back."""
+        self._metrics.kv_handles.labels("superseded").inc()
+        self._releasing.unused(handle)
 
     def _orphaned(self, prefilled: Prefilled) -> None:
         """Count a prefill whose KV the engine here is not known to have taken, and give it back."""

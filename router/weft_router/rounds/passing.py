@@ -76,6 +76,7 @@ class Passing:
                 self._clock.event(monotonic(), fresh)
             elif not before:
                 self._clock = self._accounts.first_token(self._rnd, monotonic(), fresh)
+            if not before:  # the first token may have been shown already; the engine has begun only now
                 self._decode()
                 if self.on_first is not None:
                     self.on_first()

@@ -34,7 +34,7 @@ class Resuming:
 
     def completes(self, job: Job, reply: Reply | None, outlet: Outlet) -> bool:
         """End a stream that lost its engine after the last token: nothing but the end itself is missing."""
-        if reply is None or not self._kinds or reply.finish_reason is None or reply.error:
+        if reply is None or not self._kinds or reply.finish_reason is None or reply.error or job.inference.n != 1:
             return False
         if job.inference.wants_usage and not reply.completion_tokens:
             ids = reply.ids

@@ -62,6 +62,8 @@ class Sessions:
     def __init__(self, *, ttl_s: float, clock: Callable[[], float] = monotonic, on_end: OnEnd | None = None) -> None:
         self._ttl_s = ttl_s
         self.on_end = on_end
+        self.on_spare: Callable[[KvHandle], None] | None = None
+        """Told of a handle that no round can use any more: a later one of the same session took its place."""
         self._clock = clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
@@ -114,8 +116,10 @@ class Sessions:
         prefilled: Mapping[str, int],
         class_: str = "",
     ) -> None:
-        """Remember a finished round."""
+        """Remember a finished round; what another round of the session left, at the same time, is spare then."""
         old = self._sessions.get(key)
+        if old is not None and old.handle is not None and self.on_spare is not None:
+            self.on_spare(old.handle)
         self._sessions[key] = Session(
             transcript=transcript,
             tokens=tokens,
@@ -128,6 +132,12 @@ class Sessions:
         )
         self._sessions.move_to_end(key)
         self.expire()
+
+    def put_back(self, key: str, handle: KvHandle) -> None:
+        """Keep a handle for the session's next round: the one that took it was not served."""
+        session = self._sessions.get(key)
+        if session is not None and session.handle is None:
+            session.handle = handle
 
     def expire(self) -> None:
         """Forget sessions idle beyond their time to live, and the oldest ones above the bound."""

@@ -6,11 +6,11 @@ leg is drained, for its engine may still count on being read.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import urlsplit
 
 from weft_router.engines.adapter import Peer
-from weft_router.errors import LegFailedError, StreamBrokenError
+from weft_router.errors import EngineAnsweredError, LegFailedError, StreamBrokenError
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,12 @@ class Together:
     def __init__(self) -> None:
         self._draining: set[asyncio.Task[None]] = set()
 
-    async def run(self, prefill: Awaitable[None], decode: Awaitable[None]) -> None:
+    async def run(
+        self, prefill: Awaitable[None], decode: Awaitable[None], *, begun: Callable[[], bool] = lambda: False
+    ) -> None:
         """Run both legs; return when the decode leg has answered.
+
+        A prefill leg that breaks when the answer has ``begun`` is past its use: the answer goes on.
 
         Raises:
             LegFailedError: one of them failed before anything was sent.
@@ -44,7 +48,8 @@ class Together:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if first.done() and not second.done():
-                _raise(first)
+                if not begun():
+                    _raise(first)
                 await asyncio.wait({second})
             _raise(second)
         except BaseException:
@@ -76,3 +81,5 @@ async def _wait(leg: "asyncio.Future[None]") -> None:
         await leg
     except (LegFailedError, StreamBrokenError) as error:
         log.info("prefill_drained", extra={"reason": error.reason})
+    except EngineAnsweredError as error:
+        log.info("prefill_drained", extra={"reason": f"status {error.status}"})

@@ -15,6 +15,8 @@ from weft_router.config import Role
 
 HEARTBEAT_S = 1.0
 HEARTBEAT_EXPIRY_S = 5
+MOST_KEPT = 200_000
+"""Sessions, and prefixes of nameless ones, that a process by itself keeps."""
 
 
 class StoreDownError(Exception):
@@ -190,7 +192,7 @@ class MemoryStore:
         until, owner = self._bindings.get(session, (0.0, ""))
         if until > monotonic() and owner != replaces:
             return owner
-        self._bindings[session] = (monotonic() + ttl_s, worker)
+        _put(self._bindings, session, (monotonic() + ttl_s, worker))
         return worker
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
@@ -206,7 +208,19 @@ class MemoryStore:
 
     async def put_head(self, head: str, session: str, *, ttl_s: int) -> None:
         """Remember the session of a prefix hash."""
-        self._heads[head] = (monotonic() + ttl_s, session)
+        _put(self._heads, head, (monotonic() + ttl_s, session))
 
     async def close(self) -> None:
         """Nothing is held open."""
+
+
+def _put(kept: dict[str, tuple[float, str]], key: str, value: tuple[float, str]) -> None:
+    """Keep a value as the latest; forget those at the front that are expired, or one too many."""
+    kept.pop(key, None)
+    kept[key] = value
+    now = monotonic()
+    while kept:
+        oldest = next(iter(kept))
+        if kept[oldest][0] > now and len(kept) <= MOST_KEPT:
+            return
+        del kept[oldest]
