@@ -218,3 +218,18 @@ async def test_a_sessions_second_round_reads_its_history(tmp_path: Path) -> None
             )
             assert text_of(choices) == decode(answer(chat_ids(told), TOKENS))
             assert prefill.ledger.recent[-1].form == "export_with_history"
+
+
+@pytest.mark.parametrize("policy", ["weft", "remote-jsq"])
+@pytest.mark.parametrize("protocol", ["sglang", "neuron"])
+async def test_engines_that_cannot_prefill_locally_serve_every_round_of_a_session(
+    tmp_path: Path, protocol: str, policy: str
+) -> None:
+    async with fronted(tmp_path, protocol, policy=policy) as front:
+        messages = list(MESSAGES)
+        for k in range(3):
+            reply = await front.post("/v1/chat/completions", messages=messages, max_tokens=TOKENS, session_id="s")
+            assert reply.status_code == 200, reply.text
+            assert reply.headers["X-Weft-Route"] == "remote"
+            said = reply.json()["choices"][0]["message"]["content"]
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"and {k}"}]

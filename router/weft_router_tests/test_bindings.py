@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from weft_router.rounds.placement import Placement
 from weft_router.state.bindings import Bindings
 from weft_router.state.store import MemoryStore, StoreDownError, WorkerRecord
@@ -122,3 +124,15 @@ async def test_a_session_that_expires_while_it_is_published_again_does_no_harm()
     clock.now = 100.0
     await one.republish()
     assert len(one) == 0
+
+
+async def test_a_store_in_memory_forgets_what_is_over_and_keeps_no_more_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("weft_router.state.store.MOST_KEPT", 3)
+    store = MemoryStore()
+    await store.put_head("old", "s", ttl_s=-1)
+    for k in range(5):
+        await store.put_head(f"h{k}", f"s{k}", ttl_s=60)
+    assert await store.sessions_of(["old", "h0", "h1", "h2", "h4"]) == [None, None, None, "s2", "s4"]
+    assert len(store._heads) == 3

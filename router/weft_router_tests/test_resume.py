@@ -61,6 +61,14 @@ def test_streams_that_would_not_be_the_same_may_not(fields: dict[str, Any], reas
     assert (found.how, found.reason) == ("no", reason)
 
 
+def test_a_prompt_with_media_does_not_go_on_from_token_ids() -> None:
+    picture = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": "data:,x"}}]
+    found = resumable(inference(messages=[{"role": "user", "content": picture}], temperature=0))
+    assert (found.how, found.reason) == ("no", "media")
+    words = [{"type": "text", "text": "what?"}]
+    assert resumable(inference(messages=[{"role": "user", "content": words}], temperature=0)).how == "exact"
+
+
 def test_a_response_does_not_go_on() -> None:
     assert resumable(inference("/v1/responses")).how == "no"
 

@@ -116,3 +116,19 @@ def test_whoever_ends_is_told_of_once_with_its_class_and_rounds() -> None:
     sessions.expire()
     assert ended[1:] == [("a", "gold", 2, True)]
     assert len(sessions) == 0
+
+
+def test_the_handle_of_a_round_beside_another_is_told_of_and_one_not_used_is_kept() -> None:
+    spare: list[KvHandle] = []
+    first = handle()
+    sessions = started(Clock(), first)
+    sessions.on_spare = spare.append
+    asked = chat(FIRST)
+    seen = with_reply(of_request(asked), asked, REPLY)
+    second = handle(1200.0)
+    sessions.finish("s", transcript=seen, tokens=110, chars=440, handle=second, prefilled={})
+    assert spare == [first]
+    assert begin(sessions, FOLLOW).handle is second
+    sessions.put_back("s", second)
+    assert begin(sessions, FOLLOW).handle is second
+    assert spare == [first]
