@@ -233,3 +233,37 @@ async def test_engines_that_cannot_prefill_locally_serve_every_round_of_a_sessio
             assert reply.headers["X-Weft-Route"] == "remote"
             said = reply.json()["choices"][0]["message"]["content"]
             messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"and {k}"}]
+
+
+@pytest.mark.parametrize("sidecars", [False, True], ids=["standalone", "sidecars"])
+async def test_tokens_are_counted_by_an_engine_within_bounds(tmp_path: Path, sidecars: bool) -> None:
+    async with fronted(tmp_path, "vllm", sidecars=sidecars) as front:
+        counted = await front.post("/tokenize", messages=MESSAGES)
+        assert counted.status_code == 200, counted.text
+        assert counted.json()["tokens"] == list(chat_ids(MESSAGES))
+        refused = await front.post("/tokenize", prompt="x" * 100_000)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_workers_are_found_by_name(tmp_path: Path) -> None:
+    made = config(engine_id="both", role="both", protocol="vllm", bidirectional=False, time_scale=0.1)
+    async with engines(made) as (worker,):
+        routers = Routers(tmp_path, router_json(engine={"bidirectional": False}, routing={"policy": "colocated"}))
+        listed = tmp_path / "workers.json"
+        named = {"name": "all", "role": "decode", "dns": "localhost:" + worker.url.rpartition(":")[2], "degree": 1}
+        listed.write_text(json.dumps({"workers": [named]}))
+        try:
+            front = Front(await routers.start("standalone", workers=listed), [worker])
+            deadline = asyncio.get_running_loop().time() + 10
+            while True:
+                with suppress(httpx.TransportError):
+                    if (await front.get("/readyz")).status_code == 200:
+                        break
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.02)
+            reply = await front.post("/v1/chat/completions", **BODIES["/v1/chat/completions"])
+            assert reply.status_code == 200
+            assert reply.headers["X-Weft-Worker"].startswith("all-")
+        finally:
+            await routers.close()

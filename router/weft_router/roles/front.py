@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from time import monotonic, time
 from typing import Protocol, cast
 
-import orjson
-
 from weft_router.api.answers import models, not_ready
-from weft_router.api.body import parse, sanitise
+from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.identity import Heads, Identity, derived, explicit
-from weft_router.api.inference import PATHS, Inference, check, check_model
+from weft_router.api.inference import PATHS, Inference, check
 from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.api.transcript import of_request
@@ -28,12 +26,13 @@ from weft_router.errors import (
     UnavailableError,
     stream_error,
 )
-from weft_router.guard.admission import Admission, Load, Refusal
+from weft_router.guard.admission import Admission, Admitted, Load, Refusal
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
 from weft_router.roles.front_counts import FrontCounts
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
+from weft_router.roles.tokenizing import Tokenizing
 from weft_router.rounds.affinity import Affinity
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
@@ -89,6 +88,7 @@ class Front:
         self._responses = adapter.can.responses
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
+        self._tokenizing = Tokenizing(config.model, registry=registry, ask=workers.ask, admit=self._admit_counting)
         self._secret = settings.token
         self._kv_use = 0.0
         self._queued = 0.0
@@ -109,7 +109,7 @@ class Front:
         return {
             **{path: {"POST": self._infer} for path in PATHS},
             "/v1/models": {"GET": self._models},
-            "/tokenize": {"POST": self._tokenize},
+            "/tokenize": {"POST": self._tokenizing.serve},
         }
 
     def admits(self, headers: Mapping[str, str]) -> Caller:
@@ -184,10 +184,7 @@ class Front:
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
         inference = check(path, body, model=self._config.model, limits=self._config.limits)
-        admitted = self._admission.admit(monotonic(), caller, class_, self._load(inference))
-        if isinstance(admitted, Refusal):
-            self._counts.refused(admitted.reason, class_)
-            raise admitted.error()
+        admitted = self._admit(caller, class_, self._load(inference))
         if admitted.output_cap is not None or admitted.local_only:
             self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
@@ -224,6 +221,17 @@ class Front:
                     attempts=int(str(facts.get("attempts", 0))),
                 )  # fmt: skip
 
+    def _admit_counting(self, exchange: Exchange, body: Json) -> Admitted:
+        caller = cast(Caller, exchange.admitted)
+        return self._admit(caller, self._classifier.of(caller, exchange.headers, body), Load(1.0, output=1))
+
+    def _admit(self, caller: Caller, class_: str, load: Load) -> Admitted:
+        admitted = self._admission.admit(monotonic(), caller, class_, load)
+        if isinstance(admitted, Refusal):
+            self._counts.refused(admitted.reason, class_)
+            raise admitted.error()
+        return admitted
+
     def _load(self, inference: Inference) -> Load:
         prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
         return Load(
@@ -257,22 +265,6 @@ class Front:
             await self._store.put_head(identity.head, identity.key, ttl_s=self._config.routing.session_ttl_seconds)
         except StoreDownError as error:
             log.info("head_not_written", extra={"error": str(error)})
-
-    async def _tokenize(self, exchange: Exchange) -> None:
-        """Let any decode worker's engine count a prompt's tokens."""
-        ready = self._registry.ready("decode")
-        if not ready:
-            raise not_ready("decode worker")
-        body = parse(exchange.body)
-        sanitise(body)
-        check_model(body, self._config.model)
-        try:
-            status, reply = await self._workers.ask(ready[0], "/tokenize", orjson.dumps(body))
-        except LegFailedError as error:
-            raise ApiError(
-                f"the engine did not count the tokens ({error.reason}); try again", status=502, kind="server_error"
-            ) from error
-        exchange.reply(status, reply)
 
     async def _serve(self, job: Job, outlet: Outlet) -> None:
         """Serve by the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""

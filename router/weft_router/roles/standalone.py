@@ -1,11 +1,13 @@
 """Everything in one process, in front of bare engines: a front, and the duties of every worker's sidecar."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.config import RouterConfig, Settings
+from weft_router.config import ConfigError, RouterConfig, Settings
+from weft_router.config.workers import WorkerEntry
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
@@ -37,6 +39,7 @@ class Standalone:
         metrics = self._metrics = context.metrics
         self._tracer = context.tracer
         self._store = store
+        self._settings = settings
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
         self._registry = Registry(store, self._probe)
         self._registry.on_gone = self._gone
@@ -51,10 +54,7 @@ class Standalone:
         self._adapter: Adapter = adapter_of(config)
         for entry in settings.workers:
             if entry.url:
-                self._add(replace(
-                    settings, role=entry.role, worker=entry.name, url=entry.url, engine_url=entry.url,
-                    degree=entry.degree, pool=entry.pool, profile=settings.profile_of(entry.pool),
-                ))  # fmt: skip
+                self._know(entry, entry.name, entry.url)
         self._front = Front(
             settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, context=context
         )
@@ -72,7 +72,10 @@ class Standalone:
         return None if self._registry.ready("decode") else "no decode worker is ready"
 
     async def start(self) -> None:
-        """Watch the engines."""
+        """Find the engines that are given by name, and watch all."""
+        for entry in self._settings.workers:
+            if entry.dns:
+                await self._resolve(entry)
         await asyncio.gather(*(worker.start() for worker in self._workers.values()))
         for worker in self._workers.values():
             await worker.heartbeat.beat()
@@ -139,6 +142,30 @@ class Standalone:
 
     async def _debug(self, exchange: Exchange) -> None:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
+
+    async def _resolve(self, entry: WorkerEntry) -> None:
+        """Take every address of a name for a worker; looked up once, at the start.
+
+        Raises:
+            ConfigError: the name has none.
+        """
+        host, _, port = entry.dns.rpartition(":")
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ConfigError(
+                f"workers: {entry.name}: dns {entry.dns} has no address ({error.strerror}); check the name"
+            ) from error
+        for address in sorted({str(one[4][0]) for one in found}):
+            shown = f"[{address}]" if ":" in address else address
+            self._know(entry, f"{entry.name}-{address}", f"http://{shown}:{port}")
+
+    def _know(self, entry: WorkerEntry, name: str, url: str) -> None:
+        settings = self._settings
+        self._add(replace(
+            settings, role=entry.role, worker=name, url=url, engine_url=url, degree=entry.degree, pool=entry.pool,
+            profile=settings.profile_of(entry.pool),
+        ))  # fmt: skip
 
     def _add(self, settings: Settings) -> None:
         worker = Worker(
