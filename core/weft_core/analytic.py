@@ -9,6 +9,9 @@ T_step(b, ctx, c, h) = overhead + max(F (b + c) / (n C) + A (ctx + c (h + c/2)) 
 T_dec(b, ctx) = T_step(b, ctx, 0, 0): no chunk of c prefill tokens after h cached ones rides along
 T_kv(l) = latency + l kv / (min(n_src, n_dst) x link)
 
+A worker on s nodes of g GPUs reduces in each node, then over the nodes, where each GPU has a g-th of it, then shares
+it in each node again. The link between nodes is the catalogue's for KV (``kv_across_nodes``), an assumption.
+
 A counts pairs of tokens in all layers without a window. A layer with one attends at most its window, which is taken
 per new token, and caches at most its window, which is spread over a sequence of ``sequence_tokens``.
 """
@@ -60,8 +63,11 @@ def derive_profile(
     engine: str = "analytic",
     min_kv_tokens: int = 1,
     sequence_tokens: float | None = None,
+    node_gpus: int = 0,
 ) -> CostProfile:
     """Derive T_pre, T_step, T_kv and KV capacity for every degree that fits; the others are left out.
+
+    ``node_gpus`` are the GPUs of a node: larger degrees fill several nodes; with 0 all GPUs of a worker share one.
 
     A degree fits when the weights leave room for ``min_kv_tokens`` of KV and the model's heads divide by it. Sliding
     windows save memory and time only in sequences longer than they are: ``sequence_tokens`` is the length to count
@@ -81,7 +87,7 @@ def derive_profile(
         gpu=gpu.name,
         engine=engine,
         kv_bytes_per_token=math.ceil(kv_layout(model).mean_per_token(sequence_tokens)),
-        degrees={n: _degree_costs(model, gpu, n, efficiency, sequence_tokens) for n in fitting},
+        degrees={n: _degree_costs(model, gpu, n, efficiency, sequence_tokens, node_gpus) for n in fitting},
         transfers={
             (source, destination, link): transfer_cost(
                 model,
@@ -101,6 +107,7 @@ def derive_profile(
             "gpu": gpu.source,
             "model": "dimensions of the model's config.json",
             **_window_note(model, sequence_tokens),
+            **_span_note(gpu, fitting, node_gpus),
             "units": "seconds, tokens, bytes",
         },
     )
@@ -120,18 +127,33 @@ def kv_capacity_tokens(
     )
 
 
-def all_reduce_seconds(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency) -> tuple[float, float]:
+def all_reduce_seconds(
+    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, node_gpus: int = 0
+) -> tuple[float, float]:
     """Return (per pass, per token): two all-reduces per layer, each a latency plus a ring over the scale-up link.
 
-    A ring moves 2 (n - 1) / n of the hidden state through every GPU; latency grows with the logarithm of n.
+    A ring moves 2 (n - 1) / n of the hidden state through every GPU; latency grows with the logarithm of n. Over s
+    nodes a second ring follows, of s GPUs that hold a ``node_gpus``-th each, with a latency of its own.
     """
     if degree == 1:
         return 0.0, 0.0
+    inside = min(degree, node_gpus or degree)
+    within = _ring(model, efficiency, inside, share=1.0, link=gpu.scale_up)
+    across = _ring(model, efficiency, degree // inside, share=1 / inside, link=gpu.kv_across_nodes)
     calls = 2 * model.layers
-    doublings = (degree - 1).bit_length() - 1
+    return calls * (within[0] + across[0]), calls * (within[1] + across[1])
+
+
+def _ring(
+    model: ModelDimensions, efficiency: Efficiency, members: int, *, share: float, link: float
+) -> tuple[float, float]:
+    """Return latency and time per token of one ring over so many GPUs, each with its share of the hidden state."""
+    if members == 1:
+        return 0.0, 0.0
+    doublings = (members - 1).bit_length() - 1
     latency = efficiency.all_reduce_latency_s * (1 + efficiency.all_reduce_growth) ** doublings
-    moved = model.hidden * ACTIVATION_BYTES * 2 * (degree - 1) / degree
-    return calls * latency, calls * moved / (gpu.scale_up * efficiency.all_reduce_link)
+    moved = model.hidden * ACTIVATION_BYTES * share * 2 * (members - 1) / members
+    return latency, moved / (link * efficiency.all_reduce_link)
 
 
 def transfer_cost(
@@ -165,6 +187,13 @@ def _window_note(model: ModelDimensions, sequence_tokens: float | None) -> dict[
     return {"windows": f"{model.windowed_layers} of {model.layers} layers keep {model.window} tokens; {counted}"}
 
 
+def _span_note(gpu: Gpu, degrees: Sequence[int], node_gpus: int) -> dict[str, str]:
+    if not node_gpus or max(degrees) <= node_gpus:
+        return {}
+    rate = gpu.kv_across_nodes / GB
+    return {"nodes": f"degrees above {node_gpus} span nodes; all-reduce between them at {rate:g} GB/s a GPU, assumed"}
+
+
 @dataclass(frozen=True, slots=True)
 class _Rates:
     """Seconds of the parts of a pass on one worker: per token, per attended pair, per byte read, per pass."""
@@ -180,7 +209,12 @@ class _Rates:
 
 
 def _rates(
-    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, sequence_tokens: float | None
+    model: ModelDimensions,
+    gpu: Gpu,
+    degree: int,
+    efficiency: Efficiency,
+    sequence_tokens: float | None,
+    node_gpus: int,
 ) -> _Rates:
     peak = gpu.flops_8bit if model.eight_bit_products and gpu.flops_8bit else gpu.flops
     attention = degree * gpu.flops * efficiency.attention
@@ -189,7 +223,7 @@ def _rates(
     windowed = model.windowed_layers if longer else 0
     full = model.layers - windowed
     decode_layers = full + (windowed * model.window / sequence_tokens if sequence_tokens and windowed else 0.0)
-    per_pass, per_token = all_reduce_seconds(model, gpu, degree, efficiency)
+    per_pass, per_token = all_reduce_seconds(model, gpu, degree, efficiency, node_gpus)
     return _Rates(
         token=2 * model.active_params / (degree * peak * efficiency.compute) + per_token,
         pair=full * model.pair_flops / attention,
@@ -203,10 +237,15 @@ def _rates(
 
 
 def _degree_costs(
-    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, sequence_tokens: float | None
+    model: ModelDimensions,
+    gpu: Gpu,
+    degree: int,
+    efficiency: Efficiency,
+    sequence_tokens: float | None,
+    node_gpus: int,
 ) -> DegreeCosts:
     """Return the costs of one degree, each figure to nine digits: more would be noise in every stored profile."""
-    rate = _rates(model, gpu, degree, efficiency, sequence_tokens)
+    rate = _rates(model, gpu, degree, efficiency, sequence_tokens, node_gpus)
     prefill = efficiency.prefill_overhead_s + rate.all_reduce
     decode = efficiency.decode_overhead_s + rate.all_reduce
     weights, experts = weight_bytes(model), expert_bytes(model)

@@ -10,6 +10,7 @@ from weft_core.layouts import LAYOUTS, ROLES, LayoutKind, PlannedGroup, PlannedP
 from weft_core.plan_fields import PlanError, at, choice, figure, finite_or_none, flag, part, rows, seconds, text, whole
 from weft_core.prediction import Prediction, prediction_from_json, prediction_to_json
 from weft_core.shortfall import Shortfall, shortfall_from_json, shortfall_to_json
+from weft_core.validity import Validity, validity_from_json, validity_to_json
 
 __all__ = [
     "LAYOUTS",
@@ -27,6 +28,7 @@ __all__ = [
     "Role",
     "Search",
     "Shortfall",
+    "Validity",
     "canonical_json",
     "content_hash",
     "plan_from_json",
@@ -64,7 +66,8 @@ class Plan:
     """Groups to run, with predictions, reasons and the alternatives; ``slo_reading`` says how the SLO was read.
 
     ``policy`` is what the prediction was made with, None for phases alone; ``shortfall`` is there when the SLO is
-    missed; ``nodes_seen`` tells whether free GPUs of real nodes were known.
+    missed; ``nodes_seen`` tells whether free GPUs of real nodes were known; ``validity`` is the traffic that it holds
+    for.
     """
 
     groups: tuple[PlannedGroup, ...]
@@ -81,6 +84,7 @@ class Plan:
     shortfall: Shortfall | None = None
     nodes_seen: bool = False
     notes: tuple[str, ...] = ()
+    validity: Validity | None = None
 
     @property
     def gpus(self) -> int:
@@ -106,7 +110,11 @@ def plan_revision(groups: Sequence[PlannedGroup], *, profile: Json, engine_input
 
 def plan_to_json(plan: Plan) -> dict[str, object]:
     """Return the plan as a JSON-ready dict; infinite predictions become null, for JSON has no infinity."""
-    optional = {"policy": _policy_to_json(plan.policy), "shortfall": shortfall_to_json(plan.shortfall)}
+    optional = {
+        "policy": _policy_to_json(plan.policy),
+        "shortfall": shortfall_to_json(plan.shortfall),
+        "validity": validity_to_json(plan.validity),
+    }
     return {
         "revision": plan.revision,
         "inputsHash": plan.inputs_hash,
@@ -164,6 +172,7 @@ def plan_from_json(body: Json) -> Plan:
         shortfall=shortfall_from_json(body, "shortfall"),
         nodes_seen=flag({"nodesSeen": False, **body}, "nodesSeen"),
         notes=_texts(body.get("notes", []), "notes"),
+        validity=validity_from_json(body, "validity"),
     )
 
 

@@ -24,7 +24,8 @@ def prefill_seconds(pieces: Sequence[float], history: float, increment: float) -
         seconds = (
             pieces[at] + pieces[at + 1] * increment + pieces[at + 2] * pairs + pieces[at + 3] * (history + increment)
         )
-        longest = max(longest, seconds)
+        if seconds > longest:
+            longest = seconds
     return longest
 
 
@@ -50,7 +51,8 @@ def step_seconds(
         )
         if pieces[at + 3] > 0:
             seconds += pieces[at + 3] * (1.0 - (1.0 - pieces[at + 4]) ** (batch + chunk))
-        longest = max(longest, seconds)
+        if seconds > longest:
+            longest = seconds
     return longest
 
 

@@ -176,3 +176,24 @@ def test_the_mixed_step_worked_by_hand() -> None:
     step = profile.t_step(batch=16, context=16 * 2048, chunk=512, chunk_history=1024, degree=4)
     assert step == pytest.approx(by_hand, rel=1e-6)
     assert step > profile.t_dec(batch=16, context=16 * 2048, degree=4)
+
+
+def test_a_worker_over_nodes_computes_as_fast_and_reduces_more_slowly() -> None:
+    inside = derive_profile(LLAMA_70B, H20, degrees=(8, 16)).degrees
+    over = derive_profile(LLAMA_70B, H20, degrees=(8, 16), node_gpus=8)
+    assert over.degrees[8] == inside[8], "a worker on one node costs what it did"
+    assert over.degrees[16].kv_capacity_tokens == inside[16].kv_capacity_tokens
+    assert over.degrees[16].prefill[0].alpha > inside[16].prefill[0].alpha
+    assert over.degrees[16].decode[0].alpha > inside[16].decode[0].alpha
+    # By hand: 7/8 x 2 x 8192 x 2 bytes over 450 GB/s x 0.75, then an eighth of it over 25 GB/s x 0.75, 160 times.
+    moved = LLAMA_70B.hidden * 2 * 2
+    by_hand = 160 * (moved * 7 / 8 / (450e9 * 0.75) + moved / 8 * 1 / 2 / (25e9 * 0.75))
+    assert over.degrees[16].prefill[1].per_token == pytest.approx(by_hand, rel=1e-6)
+    assert "assumed" in over.provenance["nodes"]
+    assert "nodes" not in derive_profile(LLAMA_70B, H20, degrees=(8,), node_gpus=8).provenance
+
+
+def test_one_gpu_on_each_node_reduces_over_the_network_alone() -> None:
+    wide = derive_profile(LLAMA_70B, H20, degrees=(4,), node_gpus=1).degrees[4]
+    narrow = derive_profile(LLAMA_70B, H20, degrees=(4,)).degrees[4]
+    assert wide.prefill[1].per_token == pytest.approx(narrow.prefill[1].per_token * 450 / 25, rel=1e-6)

@@ -23,6 +23,7 @@ from weft_core.plan import (
 )
 from weft_core.prediction import LIMITS, SOURCES, Estimate, GroupUse, Limit, Quantiles
 from weft_core.shortfall import CONSTRAINTS, Remedy, Shortfall
+from weft_core.validity import Validity
 
 seconds = st.one_of(st.just(math.inf), st.floats(0, 1e6, allow_nan=False))
 names = st.text(min_size=1, max_size=8)
@@ -47,6 +48,7 @@ policies = st.one_of(
     st.builds(PlannedPolicy, names, st.sampled_from(["", "imd"]), names, names, st.booleans(), st.none() | shares),
 )
 figures = st.one_of(st.none(), shares)
+validities = st.one_of(st.none(), st.builds(Validity, *([shares] * 8)))
 shortfalls = st.one_of(
     st.none(),
     st.builds(
@@ -120,6 +122,7 @@ def plans(draw: st.DrawFn) -> Plan:
         shortfall=draw(shortfalls),
         nodes_seen=draw(st.booleans()),
         notes=tuple(draw(st.lists(st.text(max_size=5), max_size=2))),
+        validity=draw(validities),
     )
 
 
@@ -150,6 +153,7 @@ def _plan_json() -> dict[str, object]:
         ("shortfall", {"binding": "luck"}, "shortfall.binding: 'luck'"),
         ("nodesSeen", 1, "nodesSeen: true or false"),
         ("notes", "x", "notes: a list"),
+        ("validity", {"arrivalRate": "often"}, "validity.arrivalRate: a figure"),
         ("predicted", {"sloMet": True, "attainment": {"value": 1}}, "predicted.attainment.low: a figure"),
         ("predicted", {"sloMet": True, "limits": [{"kind": "luck"}]}, r"predicted.limits\[0\].kind: 'luck'"),
     ],

@@ -18,7 +18,6 @@ from weft_core.policies.priority import next_by_priority
 from weft_core_tests.vectors import fleets, gap_lists, locals_, tasks, unknown_remotes
 
 numba = pytest.importorskip("numba")
-pytestmark = pytest.mark.timeout(600)  # a first compilation takes some 15 s on an idle core
 
 Function = Callable[..., Any]
 

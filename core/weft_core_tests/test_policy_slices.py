@@ -95,11 +95,25 @@ def test_a_local_decision_asks_for_slices_sized_by_the_batch_of_the_moment() -> 
     assert rule.next_slice(at=0, remaining=9000, decode=view(batch=0)) == 4096
 
 
+def test_a_busy_engine_decodes_a_step_between_two_slices() -> None:
+    # Six slices beside 4, as above; a step without any takes 14 ms, longer than the way of the next one.
+    busy = [PrefillWorkerView("p", 1, 9.0, 3, None)]
+    rule = routing(slicing=Slicing(overhead_s=0.005))
+    found = rule.decide(PrefillTask(0, 1000), decode=view(), prefill=busy)
+    assert found.ttft_s == pytest.approx(6 * 0.18 + 0.014 + 0.004 + 6 * 0.014)
+    far = routing(slicing=Slicing(overhead_s=0.1))
+    assert far.decide(PrefillTask(0, 1000), decode=view(), prefill=busy).ttft_s == pytest.approx(
+        6 * 0.18 + 0.014 + 0.004 + 6 * 0.1
+    )
+    idle = rule.decide(PrefillTask(0, 9000), decode=view(batch=0), prefill=[])
+    assert idle.ttft_s == pytest.approx(3 * 0.01 + 9.0 + 2 * 0.005)
+
+
 def test_what_cannot_be_sliced_is_decided_as_ia_does() -> None:
     busy = [PrefillWorkerView("p", 1, 9.0, 3, None)]
     for rule, known in ((routing(), Circumstances(sliceable=False)), (routing(slicing=None), Circumstances())):
         ia = routing("ia")
-        for decode in (view(), view()._replace(gap_sums=[0.05] * 4, gap_counts=[1.0] * 4)):
+        for decode in (view(), replace(view(), gap_sums=[0.05] * 4, gap_counts=[1.0] * 4)):
             mine = rule.decide(PrefillTask(0, 1000), decode=decode, prefill=busy, known=known)
             theirs = ia.decide(PrefillTask(0, 1000), decode=decode, prefill=busy)
             assert (mine.short, mine.ttft_s, mine.chunked) == (theirs.short, theirs.ttft_s, False)

@@ -42,6 +42,7 @@ FUNCTIONS: tuple[Callable[..., object], ...] = (
     ampd.route_ampd,
     weft.chance_over,
     weft.stall_cost,
+    weft.weigh,
     weft.route_weft,
     remote_jsq.route_remote_jsq,
     always.route_always_remote,

@@ -24,12 +24,14 @@ from weft_core.policies.features import (
 )
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
-from weft_core.timing import STEP_FIELDS, chunked_seconds, prefill_seconds
+from weft_core.timing import STEP_FIELDS, chunked_seconds, prefill_seconds, step_seconds
 from weft_core.transfers import transfer_between
 
 UNKNOWN = TransferCost(math.nan, math.nan)
 TYPICAL = 1024
 """Tokens of a prefill by which such workers are put in the order in which they are looked at."""
+MOST_STEPS = 1024
+"""Batches of one context whose steps are remembered."""
 ROUNDING = 1e-6
 """A slice may be a token longer than the inverted regime says, by rounding."""
 BELOW = 1.0 - 1e-9
@@ -45,18 +47,37 @@ def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | Non
 class Engine:
     """What one kind of worker takes for prefills, whole and in slices; NaN where its profile does not know it."""
 
-    __slots__ = ("least", "pieces", "slicing", "steps")
+    __slots__ = ("_context", "_steps_of", "_whole", "least", "pieces", "slicing", "steps")
 
     def __init__(self, profile: CostProfile, degree: int, slicing: Slicing | None) -> None:
         costs = profile.degrees.get(degree)
+        self._whole = -1.0, -1.0, math.nan
+        self._context = math.nan
+        self._steps_of: dict[float, float] = {}
         self.pieces = None if costs is None else costs.prefill_figures
         self.steps: tuple[float, ...] = () if costs is None else costs.step_figures
         self.slicing = slicing
         self.least = slicing.least_tokens(self.steps) if slicing is not None and self.steps else 1
 
     def whole(self, history: float, increment: float) -> float:
-        """Return T_pre."""
-        return math.nan if self.pieces is None else prefill_seconds(self.pieces, history, increment)
+        """Return T_pre; a decision asks for that of its own worker and for that of others of the same kind."""
+        tokens, new, seconds = self._whole
+        if history == tokens and increment == new:
+            return seconds
+        seconds = math.nan if self.pieces is None else prefill_seconds(self.pieces, history, increment)
+        self._whole = history, increment, seconds
+        return seconds
+
+    def step(self, batch: float, context: float) -> float:
+        """Return T_dec of a batch, of one sequence at least; a worker looks at its context from time to time."""
+        if context != self._context or len(self._steps_of) > MOST_STEPS:
+            self._context = context
+            self._steps_of.clear()
+        seconds = self._steps_of.get(batch)
+        if seconds is None:
+            seconds = step_seconds(self.steps, max(1.0, float(batch)), context) if self.steps else math.nan
+            self._steps_of[batch] = seconds
+        return seconds
 
     def chunked(self, batch: float, context: float, history: float, tokens: float, itl_slo: float) -> float:
         """Return the seconds of computing tokens in slices beside a batch; infinite where there are no slices."""
@@ -67,7 +88,7 @@ class Engine:
             return math.nan
         return chunked_seconds(
             self.steps, batch, context, history, tokens, slicing.limit(itl_slo, batch), slicing.most, self.least,
-            slicing.overhead_s,
+            slicing.turn(self.steps, batch, context),
         )  # fmt: skip
 
     def chunked_queue(self, batch: float, context: float, tokens: float, work: float, itl_slo: float) -> float:
@@ -80,13 +101,21 @@ class Engine:
 class Kind:
     """Workers of one degree and pool, as seen from one decode worker."""
 
-    __slots__ = ("back", "engine", "rate", "read")
+    __slots__ = ("_back", "_back_each", "_read", "_read_each", "engine", "rate")
 
     def __init__(self, engine: Engine, read: TransferCost, back: TransferCost, bytes_per_token: int) -> None:
         self.engine = engine
-        self.read = read
-        self.back = back
+        self._read, self._read_each = read.alpha, read.per_token
+        self._back, self._back_each = back.alpha, back.per_token
         self.rate = bytes_per_token / back.per_token if back.per_token != 0 else math.inf
+
+    def figures(self, history: int, increment: int) -> tuple[float, float, float]:
+        """Return T_pre of a task there, T_kv of its history there and of its increment back."""
+        return (
+            self.engine.whole(history, increment),
+            self._read + self._read_each * history if history > 0 else 0.0,
+            self._back + self._back_each * increment if increment > 0 else 0.0,
+        )
 
 
 class Helper:
@@ -159,6 +188,7 @@ class Fleet:
         self,
         home: CostProfile,
         degree: int,
+        engine: Engine,
         *,
         pools: Mapping[str, CostProfile],
         fallback: CostProfile,
@@ -168,6 +198,7 @@ class Fleet:
         """Predict for a decode worker of a degree and profile; workers of no known pool cost as ``fallback`` says."""
         self._home = home
         self._degree = degree
+        self._engine = engine
         self._pools = pools
         self._fallback = fallback
         self._slicing = slicing
@@ -197,7 +228,7 @@ class Fleet:
             self._take(views)
         rows, history, increment = self.rows, task.history, task.increment
         workers = len(views)
-        figures = [self._task_figures(kind, history, increment) for kind in self._kinds]
+        figures = [kind.figures(history, increment) for kind in self._kinds]
         if len(figures) == 1:
             own, read, back = figures[0]
             if workers == 1:
@@ -221,17 +252,6 @@ class Fleet:
                 rows[at + REMOTE_CACHED] = cached.get(view.worker, 0)
                 rows[at + REMOTE_IDLE_S] = now - view.used_at
         return rows
-
-    def _task_figures(self, kind: Kind, history: int, increment: int) -> tuple[float, float, float]:
-        """Return T_pre of the task there, T_kv of its history there and of its increment back."""
-        pieces = kind.engine.pieces
-        own = math.nan if pieces is None else prefill_seconds(pieces, history, increment)
-        read, back = kind.read, kind.back
-        return (
-            own,
-            read.alpha + read.per_token * history if history > 0 else 0.0,
-            back.alpha + back.per_token * increment if increment > 0 else 0.0,
-        )
 
     def _take(self, views: tuple[PrefillWorkerView, ...]) -> None:
         """Write the rows of those views that are not those of the last time."""
@@ -267,7 +287,7 @@ class Fleet:
         """Find out again which workers are of one kind, and which of them decode, too."""
         places: dict[tuple[str, int], int] = {}
         self._of = [places.setdefault(key, len(places)) for key in self._keys]
-        self._kinds = [self._kind(pool, degree) for pool, degree in places]
+        self._kinds = [self.kind(pool, degree) for pool, degree in places]
         self._helpers = [i for i, view in enumerate(self._views) if view.decodes]
         self.rows[REMOTE_RATE::REMOTE_SIZE] = [self._kinds[k].rate for k in self._of]
 
@@ -322,7 +342,8 @@ class Fleet:
         engine = self._kinds[self._of[i]].engine
         return Helper(view, engine, view.itl_slo if view.itl_slo == view.itl_slo else self._itl)
 
-    def _kind(self, pool: str, degree: int) -> Kind:
+    def kind(self, pool: str, degree: int) -> Kind:
+        """Return what workers of a pool and a degree take, as seen from the decode worker."""
         kind = self._by_kind.get((pool, degree))
         if kind is None:
             kind = self._by_kind[pool, degree] = self._new_kind(pool, degree)
@@ -346,4 +367,6 @@ class Fleet:
                 )
         except CostProfileError:
             read = back = UNKNOWN
-        return Kind(Engine(profile, degree, self._slicing), read, back, profile.kv_bytes_per_token)
+        same = profile is home and degree == self._degree
+        engine = self._engine if same else Engine(profile, degree, self._slicing)
+        return Kind(engine, read, back, profile.kv_bytes_per_token)

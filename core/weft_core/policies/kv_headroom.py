@@ -22,14 +22,16 @@ def bind_kv_headroom(
 ) -> int:
     """Return the worker with the most headroom among those with room for ``need``, -1 without one.
 
-    Ties go to the worker with fewest sessions, then to the first.
+    Ties go to the worker with fewest sessions, then to the first. ``headroom`` is written out: every new session asks.
     """
     best = -1
     most = 0.0
     for i in range(len(kv_free)):
-        if kv_free[i] < need:
+        free = kv_free[i]
+        if free < need:
             continue
-        spare = headroom(need, kv_free[i], kv_capacity[i])
+        capacity = kv_capacity[i]
+        spare = (free - need) / (capacity if capacity > 1.0 else 1.0)
         if best < 0 or spare > most or (spare == most and sessions[i] < sessions[best]):
             best = i
             most = spare

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from weft_core.cost import CostProfile
 from weft_core.policies.catalogue import MODES, POLICIES, REASONS, BindingName, ModeName, parameters
 from weft_core.policies.codes import AMPD, LATENCY_COST, WEFT
 from weft_core.policies.decide import decide
+from weft_core.policies.earliest import Earliest, Lanes
 from weft_core.policies.early_rejection import predicted_ttft
 from weft_core.policies.features import LOCAL
 from weft_core.policies.features import REMOTE_SIZE as SIZE
@@ -24,19 +25,17 @@ from weft_core.policies.snapshot import (
     PrefillTask,
     PrefillWorkerView,
 )
-from weft_core.policies.weft import IA, IMD, MODE, WHOLE_OR_CHUNKED, stall_cost
+from weft_core.policies.weft import IA, IMD, MODE, WHOLE_OR_CHUNKED, stall_cost, weigh
 from weft_core.policies.weft import PARAMS as WEFT_PARAMS
 from weft_core.slo import Slo
 from weft_core.timing import prefill_seconds as seconds_of
-from weft_core.timing import step_seconds
 
 ALONE = Circumstances()
 
 LIVE_MODES: tuple[ModeName, ...] = ("imd", "whole-or-chunked", "ia", "remote-jsq")
 """Modes of ``weft`` that the router runs; where a prompt cannot be sliced, ``imd`` decides as ``ia`` does."""
 CHOSEN_MODES: tuple[ModeName, ...] = ("ia", "remote-jsq")
-"""Modes that a plan takes by itself: live, they do what the simulator says. Slices run where a service asks for them:
-their live rounds still have longer gaps than simulated ones (``make test-agreement`` with mode ``imd``)."""
+"""Modes that a plan takes by itself: live, they do what the simulator says. The others run where asked for."""
 LIVE_MODE: ModeName = "ia"
 LIVE_BINDINGS: tuple[BindingName, ...] = ("kv-headroom", "prefix-aware", "kv-aware", "least-requests", "round-robin")
 """Bindings that the router feeds."""
@@ -61,11 +60,12 @@ def queue_seconds(queue: Iterable[PrefillTask], *, degree: int, profile: CostPro
 class _Home:
     """One decode worker: what its engine takes, and the workers that may prefill for it."""
 
-    __slots__ = ("engine", "fleet")
+    __slots__ = ("earliest", "engine", "fleet")
 
-    def __init__(self, engine: Engine, fleet: Fleet) -> None:
+    def __init__(self, engine: Engine, fleet: Fleet, lanes: Lanes) -> None:
         self.engine = engine
         self.fleet = fleet
+        self.earliest = Earliest(fleet.kind, lanes)
 
 
 class Routing:
@@ -81,10 +81,12 @@ class Routing:
         slo: Slo,
         pools: Mapping[str, CostProfile] | None = None,
         slicing: Slicing | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         """Look the rule up; ``profile`` is the decode worker's, ``pools`` has those of pools that differ from it.
 
-        ``slicing`` None says that this engine's local prefills are never sliced.
+        ``slicing`` None says that this engine's local prefills are never sliced. Rules that are asked about the same
+        views may share ``lanes``.
 
         Raises:
             PolicyError: there is no such policy, mode or parameter, or a value is out of range.
@@ -94,10 +96,13 @@ class Routing:
         self._profile = profile
         self._pools = pools or {}
         self._slo = slo
+        self._lanes = lanes or Lanes()
         self._homes: dict[tuple[str, int, str], _Home] = {}
         mode_code = MODES[mode] if code == WEFT else IA
         sliced = code == WEFT and mode_code in (IMD, WHOLE_OR_CHUNKED)
         self._slicing = slicing if sliced else None
+        self.slices = self._slicing is not None
+        """Whether the rule may have local prefills sliced."""
         self._unsliced = self._params
         if code == WEFT and mode_code == IMD:
             self._unsliced = (*self._params[:MODE], float(IA), *self._params[MODE + 1 :])
@@ -107,6 +112,7 @@ class Routing:
         self._reads_step = whole_local or code == LATENCY_COST
         self._weighs_whole = code == WEFT and mode_code == IMD  # where it cannot slice
         self._reads_cached = code == LATENCY_COST
+        self._reads_first = code == WEFT  # of the other workers, where these slice nothing
 
     @property
     def slo(self) -> Slo:
@@ -149,8 +155,12 @@ class Routing:
         ``profile-incomplete``). The same views, as a tuple, are cheapest to decide over.
         """
         views = prefill if type(prefill) is tuple else tuple(prefill)
-        asked = Asked(self, task, decode, views, order or range(len(views)), uniform, now, known)
         sliced = self._slicing is not None and known.sliceable
+        asked = Asked(self, task, decode, views, order, uniform, now, known)
+        if self._reads_first:
+            found = self._by_the_first(asked, task, decode, views, known, sliced)
+            if found is not None:
+                return found
         vectors = self._vectors(asked, sliced=sliced, all_of_it=False)
         choice, reason = self._ask(vectors, asked, sliced, [math.nan] * (len(views) + 1))
         waited = known.waited_s
@@ -169,6 +179,45 @@ class Routing:
             finish = local[0] + whole
         return Decision(None, name, chunked, waited + finish, asked)
 
+    def _by_the_first(
+        self, asked: "Asked", task: PrefillTask, decode: DecodeWorkerView, views: tuple[PrefillWorkerView, ...],
+        known: Circumstances, sliced: bool,
+    ) -> Decision | None:  # fmt: skip
+        """Decide by ``weft``, to which only the first to finish matters. None: each worker has to be looked at.
+
+        That is where a figure is missing, or where other workers would slice, too, each beside its own batch.
+        """
+        home = self._home(decode)
+        earliest, engine, slo = home.earliest, home.engine, self._slo
+        history, increment = task.history, task.increment
+        found = earliest.of(history, increment, views) if known.readable else earliest.of(0, history + increment, views)
+        if found is None:
+            return None
+        best, finish = found
+        waited, queue, batch, context = known.waited_s, decode.queue_s, decode.batch, decode.context
+        whole, chunked, params = math.nan, math.inf, self._unsliced
+        if sliced:
+            if views and earliest.decodes:
+                return None
+            params = self._params
+            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else slo.itl_s
+            chunked = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl)
+            chunked += engine.chunked(batch, context, history, increment, itl)
+        if self._reads_whole or (self._weighs_whole and not sliced):
+            whole = engine.whole(history, increment)
+        choice, reason, _, _ = weigh(
+            best, finish, False, waited, slo.ttft_s, slo.itl_s, chunked, queue, whole, engine.step(batch, context),
+            params, decode.gap_sums, decode.gap_counts,
+        )  # fmt: skip
+        name = REASONS[reason]
+        if choice != LOCAL:
+            return Decision(views[choice].worker, name, False, waited + finish, asked)
+        if sliced and name != "local-whole":
+            return Decision(None, name, True, waited + chunked, asked)
+        if whole != whole:
+            whole = engine.whole(history, increment)
+        return Decision(None, name, False, waited + (queue + whole), asked)
+
     def next_slice(self, *, at: int, remaining: int, decode: DecodeWorkerView) -> int | None:
         """Return how many tokens after the first ``at`` the next slice has; None: the rest goes with the request."""
         slicing, engine = self._slicing, self._home(decode).engine
@@ -186,13 +235,13 @@ class Routing:
         task, local, remote = vectors
         decode = asked.decode
         return decide(
-            self._code, task, local, remote, len(asked.prefill), asked.order,
+            self._code, task, local, remote, len(asked.prefill), asked.order or range(len(asked.prefill)),
             self._params if sliced else self._unsliced, decode.gap_sums, decode.gap_counts, costs,
         )  # fmt: skip
 
     def _vectors(self, asked: "Asked", *, sliced: bool, all_of_it: bool) -> Vectors:
         """Return task, local and remote figures; ``all_of_it`` also those that the rule does not read."""
-        _, task, decode, views, _, _, now, known = asked
+        task, decode, known = asked.task, asked.decode, asked.known
         home = self._home(decode)
         engine, history, increment = home.engine, task.history, task.increment
         of_task = asked.figures()
@@ -201,7 +250,7 @@ class Routing:
         queue = chunked = math.inf
         weighs = all_of_it or (self._weighs_whole and not sliced)
         if self._reads_step or weighs:
-            step = step_seconds(engine.steps, max(1.0, float(batch)), context) if engine.steps else math.nan
+            step = engine.step(batch, context)
         if self._reads_whole or weighs:
             whole = engine.whole(history, increment)
         if sliced:
@@ -214,7 +263,9 @@ class Routing:
             decode.kv_capacity - decode.kv_used, decode.queued,
         )  # fmt: skip
         cached = known.cached if self._reads_cached else None
-        return of_task, here, home.fleet.write(task, views, sliced=sliced, cached=cached, now=now, exact=all_of_it)
+        there = task if known.readable else PrefillTask(0, history + increment)
+        rows = home.fleet.write(there, asked.prefill, sliced=sliced, cached=cached, now=asked.now, exact=all_of_it)
+        return of_task, here, rows
 
     def _home(self, decode: DecodeWorkerView) -> _Home:
         key = decode.worker, decode.degree, decode.pool
@@ -223,15 +274,17 @@ class Routing:
             if len(self._homes) >= MOST_FLEETS:
                 self._homes.clear()
             profile = self._pools.get(decode.pool, self._profile)
+            engine = Engine(profile, decode.degree, self._slicing)
             fleet = Fleet(
-                profile, decode.degree, pools=self._pools, fallback=self._profile, slicing=self._slicing,
+                profile, decode.degree, engine, pools=self._pools, fallback=self._profile, slicing=self._slicing,
                 itl_slo=self._slo.itl_s,
             )  # fmt: skip
-            home = self._homes[key] = _Home(Engine(profile, decode.degree, self._slicing), fleet)
+            home = self._homes[key] = _Home(engine, fleet, self._lanes)
         return home
 
 
-class Asked(NamedTuple):
+@dataclass(slots=True)
+class Asked:
     """What a decision was made from, so that it can be explained when somebody asks."""
 
     routing: Routing

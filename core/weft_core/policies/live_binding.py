@@ -1,6 +1,7 @@
 """Ask a binding about live workers, and remember whose turn it is."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from weft_core.policies.catalogue import BINDINGS
@@ -10,6 +11,41 @@ from weft_core.policies.parameter import PolicyError
 from weft_core.policies.snapshot import BindingView
 
 _NAME = attrgetter("worker")
+
+
+class Candidates:
+    """Decode workers in the order of their names, a column for each figure that bindings read."""
+
+    __slots__ = ("_nothing", "capacity", "free", "load", "names", "sessions")
+
+    def __init__(self, workers: Iterable[BindingView]) -> None:
+        self.names: list[str] = []
+        self.free: list[int] = []
+        self.capacity: list[int] = []
+        self.sessions: list[int] = []
+        self.load: list[float] = []
+        for name, used, capacity, sessions, load in sorted(workers, key=_NAME):
+            self.names.append(name)
+            self.free.append(capacity - used)
+            self.capacity.append(capacity)
+            self.sessions.append(sessions)
+            self.load.append(load)
+        self._nothing = [0] * len(self.names)
+
+    def place(self, at: int, tokens: int, sessions: int = 1) -> None:
+        """Count sessions of so many tokens at a worker; negative ones are over."""
+        self.free[at] -= tokens
+        self.sessions[at] += sessions
+        self.load[at] += sessions
+
+    def hits(self, prefix_hit: Mapping[str, int] | None) -> Sequence[int]:
+        """Return the tokens that each worker's cache holds, by name."""
+        return [prefix_hit.get(name, 0) for name in self.names] if prefix_hit else self._nothing
+
+    def emptiest(self) -> int:
+        """Return the worker with the least share of its KV in use, then the fewest sessions, then the first."""
+        shares = [(most - free) / max(1, most) for free, most in zip(self.free, self.capacity, strict=True)]
+        return min(range(len(shares)), key=lambda i: (shares[i], self.sessions[i]))
 
 
 class Binding:
@@ -39,15 +75,17 @@ class Binding:
 
         Ties go to the first name; ``round-robin`` goes by name, on from the last chosen one, whoever joins or leaves.
         """
-        ordered = sorted(workers, key=_NAME)
-        if not ordered:
-            return None
-        names, used, capacity, sessions, load = zip(*ordered, strict=True)
-        cursor = sum(name <= self._last for name in names) if self._code == ROUND_ROBIN else 0
-        hits = [prefix_hit.get(name, 0) for name in names] if prefix_hit else [0] * len(names)
-        free = [most - taken for most, taken in zip(capacity, used, strict=True)]
-        chosen = bind(self._code, need, free, capacity, sessions, hits, load, cursor)
-        if chosen < 0:
-            return None
-        self._last = names[chosen]
-        return self._last
+        among = Candidates(workers)
+        chosen = self.among(among, need=need, prefix_hit=prefix_hit)
+        return None if chosen < 0 else among.names[chosen]
+
+    def among(self, workers: Candidates, *, need: int, prefix_hit: Mapping[str, int] | None = None) -> int:
+        """Return the place of the decode worker of a session that needs ``need`` tokens, -1 when none has room."""
+        names = workers.names
+        chosen = bind(
+            self._code, need, workers.free, workers.capacity, workers.sessions, workers.hits(prefix_hit), workers.load,
+            bisect_right(names, self._last) if self._code == ROUND_ROBIN else 0,
+        )  # fmt: skip
+        if chosen >= 0:
+            self._last = names[chosen]
+        return chosen

@@ -3,7 +3,8 @@
 A stock engine chunks by one fixed figure; a router can choose it anew each time by sending a longer and longer part of
 the prompt, each joined to the one before by the engine's prefix cache. That cache keeps whole blocks, so slices end at
 their borders. A slice costs a round trip and a token that nobody reads, ``overhead_s``: a slice that computes for less
-time than that would spend most of it on the way, so none is shorter.
+time than that would spend most of it on the way, so none is shorter. An engine that decodes goes on with its next step
+when a slice is done, not knowing of the next one: that one shares the step after.
 
 Hand-worked example (test_policy_slices.py): steps of 10 ms + 0.1 ms a token, ITL SLO 50 ms, share 0.9: 350 tokens fit;
 from token 100 on the block border at 448 is the last within reach: 348 tokens.
@@ -15,6 +16,9 @@ from dataclasses import dataclass
 
 from weft_core.policies.parameter import PolicyError
 from weft_core.timing import largest_chunk, step_seconds
+
+WAY_S = 0.005
+"""What a slice costs beside its step where nobody says otherwise: one more request from a router to its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,12 @@ class Slicing:
     def limit(self, itl_slo: float, batch: float) -> float:
         """Return how many seconds a step with a slice may take."""
         return (self.share if batch > 0 else self.idle_share) * itl_slo
+
+    def turn(self, pieces: Sequence[float], batch: float, context: float) -> float:
+        """Return the seconds from the end of a slice to the beginning of the next: its way, or the step meanwhile."""
+        if self.overhead_s > 0 and batch > 0:
+            return max(self.overhead_s, step_seconds(pieces, batch, context))
+        return self.overhead_s
 
     def least_tokens(self, pieces: Sequence[float]) -> int:
         """Return the shortest slice: the floor, or what an idle engine computes within the overhead."""

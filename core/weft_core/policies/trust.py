@@ -15,8 +15,48 @@ from collections import deque
 
 GRAIN = 0.05
 """Of the TTFT SLO: what a prediction may be off without any consequence for who meets it."""
-LOST_EVERY = 4
-"""Medians are worked out for every so many samples: a sort of a hundred figures is as dear as a decision."""
+
+
+class _Samples:
+    """The latest errors of one kind of option, and how many of them are above either threshold.
+
+    A median is above a threshold when half of the samples are, so nothing has to be sorted for a judgement.
+    """
+
+    __slots__ = ("_back", "_bound", "_most", "above_back", "above_bound", "seen")
+
+    def __init__(self, *, bound: float, back: float, most: int) -> None:
+        self._bound = bound
+        self._back = back
+        self._most = most
+        self.seen: deque[tuple[float, float]] = deque()
+        self.above_bound = 0
+        self.above_back = 0
+
+    def add(self, now: float, error: float) -> None:
+        """Take a sample; the oldest makes room for it."""
+        seen = self.seen
+        if len(seen) >= self._most:
+            self._drop()
+        seen.append((now, error))
+        if error > self._back:
+            self.above_back += 1
+            if error > self._bound:
+                self.above_bound += 1
+
+    def forget(self, oldest: float) -> int:
+        """Forget samples from before ``oldest``, and return how many are left."""
+        seen = self.seen
+        while seen and seen[0][0] < oldest:
+            self._drop()
+        return len(seen)
+
+    def _drop(self) -> None:
+        error = self.seen.popleft()[1]
+        if error > self._back:
+            self.above_back -= 1
+            if error > self._bound:
+                self.above_bound -= 1
 
 
 class Trust:
@@ -33,7 +73,10 @@ class Trust:
         least: int = 20,
         most: int = 128,
     ) -> None:
-        """Trust at first; ``least`` samples of a kind are needed for a judgement, its last ``most`` are kept."""
+        """Trust at first; ``least`` samples of a kind are needed for a judgement, its last ``most`` are kept.
+
+        ``back`` is the stricter of the two thresholds.
+        """
         self._grain = GRAIN * ttft_slo
         self._bound = math.log(bound)
         self._back = math.log(back)
@@ -41,51 +84,50 @@ class Trust:
         self._hold_s = hold_s
         self._least = least
         self._most = most
-        self._seen: dict[str, deque[tuple[float, float]]] = {}
-        self._count = 0
+        self._kinds: dict[str, _Samples] = {}
         self._since = -math.inf
         self._look_at = -math.inf
         self._trusted = True
 
     def note(self, kind: str, *, predicted: float, observed: float, now: float) -> None:
         """Add one round's first token; a prediction that was not made says nothing."""
-        if not (math.isfinite(predicted) and math.isfinite(observed)):
+        if not (-math.inf < predicted < math.inf and -math.inf < observed < math.inf):
             return
-        ratio = (max(0.0, observed) + self._grain) / (max(0.0, predicted) + self._grain)
-        samples = self._seen.get(kind)
+        grain = self._grain
+        ratio = ((observed if observed > 0.0 else 0.0) + grain) / ((predicted if predicted > 0.0 else 0.0) + grain)
+        samples = self._kinds.get(kind)
         if samples is None:
-            samples = self._seen[kind] = deque(maxlen=self._most)
-        samples.append((now, abs(math.log(ratio))))
-        self._count += 1
-        if self._count % LOST_EVERY == 0:
-            self._judge(now)
+            samples = self._kinds[kind] = _Samples(bound=self._bound, back=self._back, most=self._most)
+        samples.add(now, abs(math.log(ratio)))
+        if not self._trusted:
+            self._reconsider(now)
+        elif samples.above_bound:
+            count = samples.forget(now - self._window_s)
+            if count >= self._least and 2 * samples.above_bound >= count:
+                self._trusted, self._since = False, now
 
     def trusted(self, now: float) -> bool:
         """Return whether to decide by predictions now."""
         if not self._trusted and now >= self._look_at:
-            self._judge(now)
+            self._reconsider(now)
         return self._trusted
 
     def error(self, kind: str, now: float) -> float:
         """Return how many times off a kind's predictions are (1: not at all), NaN without enough samples."""
-        found = self._error(kind, now)
-        return math.exp(found) if found == found else math.nan
-
-    def _error(self, kind: str, now: float) -> float:
-        samples = self._seen.get(kind, deque())
-        while samples and samples[0][0] < now - self._window_s:
-            samples.popleft()
-        if len(samples) < self._least:
+        samples = self._kinds.get(kind)
+        if samples is None or samples.forget(now - self._window_s) < self._least:
             return math.nan
-        errors = sorted(error for _, error in samples)
-        return errors[len(errors) // 2]
+        errors = sorted(error for _, error in samples.seen)
+        return math.exp(errors[len(errors) // 2])
 
-    def _judge(self, now: float) -> None:
+    def _reconsider(self, now: float) -> None:
+        """Trust again when the time is over and no kind with enough samples is off any more."""
         self._look_at = now + 1.0
-        errors = [self._error(kind, now) for kind in self._seen]
-        if self._trusted:
-            if any(error > self._bound for error in errors):
-                self._trusted, self._since = False, now
-        elif now - self._since >= self._hold_s and not any(error > self._back for error in errors):
-            self._trusted = True
-            self._seen.clear()
+        if now - self._since < self._hold_s:
+            return
+        for samples in self._kinds.values():
+            count = samples.forget(now - self._window_s)
+            if count >= self._least and 2 * samples.above_back >= count:
+                return
+        self._trusted = True
+        self._kinds.clear()

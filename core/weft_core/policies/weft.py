@@ -98,20 +98,88 @@ def stall_cost(
     width = params[WIDTH]
     over = 1.0 if stall + step > itl_slo else 0.0
     total = 0.0
+    if statistic == MEAN:
+        # ``chance_over`` is written out: two calls for each of a hundred streams would be most of a decision. Sessions
+        # that have shown nothing yet are all alike, so theirs is worked out once.
+        fresh = math.nan
+        for seen, count in zip(gap_sums, gap_counts):  # noqa: B905 - numba's zip knows no strict
+            if count > 0 or seen > 0:
+                x = seen / count if count > 0 else step
+                z = (x / itl_slo - centre) / width
+                before = 1.0 if z > 40.0 else 0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))
+                z = ((seen + stall + step) / (count + 1.0) / itl_slo - centre) / width
+                total += (1.0 if z > 40.0 else 0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))) - before
+            else:
+                if fresh != fresh:
+                    fresh = chance_over((stall + step) / itl_slo, centre, width)
+                    fresh -= chance_over(step / itl_slo, centre, width)
+                total += fresh
+        return total
     for s in range(len(gap_counts)):
         seen = gap_sums[s]
         count = gap_counts[s]
-        if statistic == MEAN:
-            before = seen / count if count > 0 else step
-            after = (seen + stall + step) / (count + 1.0)
-            total += chance_over(after / itl_slo, centre, width) - chance_over(before / itl_slo, centre, width)
-        elif statistic == P95:
+        if statistic == P95:
             before = seen / count if count > 0 else 0.0
             after = (seen + over) / (count + 1.0)
             total += chance_over(after / P95_SHARE, centre, width) - chance_over(before / P95_SHARE, centre, width)
         elif seen == 0:
             total += chance_over((stall + step) / itl_slo, centre, width) - chance_over(step / itl_slo, centre, width)
     return total
+
+
+def weigh(
+    best: int,
+    finish: float,
+    unknown: bool,
+    waited: float,
+    ttft: float,
+    itl_slo: float,
+    chunked: float,
+    queue: float,
+    whole: float,
+    step: float,
+    params: Sequence[float],
+    gap_sums: Sequence[float],
+    gap_counts: Sequence[float],
+) -> tuple[int, int, float, float]:
+    """Return the choice, its reason, the cost of the first to finish elsewhere and that of local; infinite: none.
+
+    ``best`` would be the first prefill worker to ``finish``, LOCAL where there is none; ``unknown`` says that there was
+    no prediction to choose it by. Locally the prefill would be done after ``chunked`` seconds in slices, infinite where
+    there are none, or ``whole`` seconds after its ``queue``, with a decode ``step`` beside it.
+    """
+    mode = int(params[MODE])
+    centre = params[CENTRE]
+    width = params[WIDTH]
+    price = params[FINISH_PRICE] / ttft
+
+    reason = NO_PREFILL_WORKER
+    least = math.inf
+    if unknown:
+        reason = PROFILE_INCOMPLETE
+    elif best != LOCAL:
+        least = chance_over((waited + finish) / ttft, centre, width) + price * finish
+        reason = SHORTEST_FINISH if mode == REMOTE_JSQ else REMOTE_CHEAPER
+    cheapest = math.inf
+    if mode == REMOTE_JSQ:
+        return best, reason, least, cheapest
+
+    how = LOCAL_WHOLE
+    if mode != IA and chunked < math.inf:
+        cheapest = chance_over((waited + chunked) / ttft, centre, width) + price * chunked
+        how = LOCAL_CHUNKED
+    if mode != IMD:
+        finish = queue + whole
+        if finish < math.inf:
+            cost = chance_over((waited + finish) / ttft, centre, width) + price * finish
+            if params[INTERFERENCE] > 0:
+                cost += params[INTERFERENCE] * stall_cost(whole, step, itl_slo, params, gap_sums, gap_counts)
+            if cost < cheapest:
+                cheapest = cost
+                how = LOCAL_WHOLE
+    if cheapest < math.inf and cheapest <= least and not unknown:
+        return LOCAL, how, least, cheapest
+    return best, reason, least, cheapest
 
 
 def route_weft(
@@ -125,49 +193,19 @@ def route_weft(
     costs: MutableSequence[float],
 ) -> tuple[int, int]:
     """Decide where a prefill runs: the least cost, local before remote and the first worker among equals."""
-    mode = int(params[MODE])
-    ttft = task[TASK_TTFT_SLO]
-    waited = task[TASK_WAITED]
-    centre = params[CENTRE]
-    width = params[WIDTH]
-    price = params[FINISH_PRICE] / ttft
-
-    reason = NO_PREFILL_WORKER
-    least = math.inf
     # The cost rises with the finish, so only the first to finish can be the cheapest; the finish's price breaks ties
     # where the chance is 0 or 1 to the last bit.
     best, finish, missing = first_overlapped(remote, workers)
-    if best != LOCAL:
-        least = chance_over((waited + finish) / ttft, centre, width) + price * finish
-        costs[1 + best] = least
-        reason = SHORTEST_FINISH if mode == REMOTE_JSQ else REMOTE_CHEAPER
-    if best == LOCAL and missing:
+    unknown = best == LOCAL and missing
+    if unknown:
         best = shortest_queue(remote, workers)
-        reason = PROFILE_INCOMPLETE
-    if mode == REMOTE_JSQ:
-        return best, reason
-
-    cheapest = math.inf
-    how = LOCAL_WHOLE
-    if mode != IA:
-        finish = local[LOCAL_CHUNKED_QUEUE_S] + local[LOCAL_CHUNKED_S]
-        if finish < math.inf:
-            cheapest = chance_over((waited + finish) / ttft, centre, width) + price * finish
-            how = LOCAL_CHUNKED
-    if mode != IMD:
-        stall = local[LOCAL_PREFILL_S]
-        finish = local[LOCAL_QUEUE_S] + stall
-        if finish < math.inf:
-            cost = chance_over((waited + finish) / ttft, centre, width) + price * finish
-            if params[INTERFERENCE] > 0:
-                cost += params[INTERFERENCE] * stall_cost(
-                    stall, local[LOCAL_STEP_S], task[TASK_ITL_SLO], params, gap_sums, gap_counts
-                )
-            if cost < cheapest:
-                cheapest = cost
-                how = LOCAL_WHOLE
-    if cheapest < math.inf:
-        costs[0] = cheapest
-        if cheapest <= least and reason != PROFILE_INCOMPLETE:
-            return LOCAL, how
-    return best, reason
+    place, reason, there, here = weigh(
+        best, finish, unknown, task[TASK_WAITED], task[TASK_TTFT_SLO], task[TASK_ITL_SLO],
+        local[LOCAL_CHUNKED_QUEUE_S] + local[LOCAL_CHUNKED_S], local[LOCAL_QUEUE_S], local[LOCAL_PREFILL_S],
+        local[LOCAL_STEP_S], params, gap_sums, gap_counts,
+    )  # fmt: skip
+    if there < math.inf:
+        costs[1 + best] = there
+    if here < math.inf:
+        costs[0] = here
+    return place, reason
