@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +12,6 @@ from weft_planner.programs.packing import pack
 from weft_planner.programs.placement import node_sizes
 from weft_planner.request.reading import request_of
 from weft_planner_tests.effort import answered
-
-pytestmark = pytest.mark.timeout(120)  # whole plans, on busy machines too
 
 REASONS = {
     "ModelDoesNotFit",
@@ -60,7 +57,6 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(200)
 @given(bodies())
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) -> None:

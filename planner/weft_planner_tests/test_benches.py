@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARTS = ("Goodput against AMPD", "PPD, Table 1", "Figure 7", "Table 2", "exhaustive search", "not reproduced")
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.component
 
 
 def run(*words: str, missing: bool = False) -> str:

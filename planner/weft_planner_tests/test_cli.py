@@ -14,8 +14,6 @@ from weft_planner.request.reading import request_of
 from weft_planner_tests.effort import answered
 from weft_planner_tests.requests import body
 
-pytestmark = pytest.mark.timeout(300)  # the first plan of a fresh checkout compiles the simulator
-
 SERVICE = """
 apiVersion: weft.dev/v1alpha1
 kind: DisaggInferenceService
@@ -213,4 +211,4 @@ def test_the_command_line_loads_no_solver_for_other_verbs() -> None:
         "import sys, weft_planner.cli, weft_planner.cli.plan; "
         "sys.exit(any(name in sys.modules for name in ('pyscipopt', 'numpy', 'yaml')))"
     )
-    assert subprocess.run([sys.executable, "-c", check], timeout=15, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from weft_core.plan import Plan
 from weft_planner.plan.changing import changed
 from weft_planner.plan.solve import solve
 from weft_planner_tests.requests import request
 
-pytestmark = pytest.mark.timeout(300)  # the first plan of a fresh checkout compiles the simulator
 AMPD: dict[str, Any] = {"routing": {"policy": "ampd", "params": {"alpha": 0.9, "beta": 0.85}}}
 
 

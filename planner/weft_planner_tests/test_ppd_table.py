@@ -11,7 +11,6 @@ from weft_core.policies.ppd import CLASSES, CONTEXT_SHORT, RATE_HIGH, RATE_LOW, 
 from weft_planner import cli
 from weft_planner_tests.test_cli import SERVICE
 
-pytestmark = pytest.mark.timeout(300)  # the first simulation of a fresh checkout compiles the kernel
 FEW = ["--learn-ppd", "--rounds", "600", "--seeds", "2"]
 
 

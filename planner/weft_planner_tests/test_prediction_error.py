@@ -3,11 +3,12 @@
 import pytest
 
 from weft_core.plan import PlannedGroup
+from weft_core.policies.slices import WAY_S
 from weft_planner.contest.contestants import CAREFUL_SHARE, Contestant, other_kinds, runnable_policies
-from weft_planner.contest.trials import Trials
+from weft_planner.contest.trials import Trials, options_of
 from weft_planner.programs.inputs import prepare
 from weft_planner.request.reading import Request
-from weft_planner.simulation import SimulationError
+from weft_planner.simulation import AMPD, SimulationError
 from weft_planner.simulation.inputs import share_of_slices
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.options import Options
@@ -62,6 +63,14 @@ def test_the_worse_of_a_run_as_predicted_and_a_run_with_errors_counts() -> None:
     assert all(low <= high for low, high in zip(worse, as_predicted, strict=True))
     assert worse[0] < as_predicted[0]
     assert worse[1] > worse[0]  # late gaps are fewer: this reading counts them
+
+
+def test_routers_send_the_slices_of_weft_and_engines_make_their_own() -> None:
+    engine = erring(0.0)
+    weft = options_of(engine, Contestant("disaggregated", GROUPS, PolicyChoice(mode="imd")))
+    assert (weft.chunked, weft.slice_turn_s) == (None, WAY_S)
+    other = options_of(engine, Contestant("disaggregated", GROUPS, AMPD))
+    assert (other.chunked, other.slice_turn_s) == (True, 0.0)
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, float("nan"), float("inf")])

@@ -55,7 +55,6 @@ async def profiled(url: str, grid: Grid, settings: Settings, *, reader: str = ""
     return run, kept
 
 
-@pytest.mark.timeout(120)
 async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
     truth = slow_profile()
     settings = config(profile=truth, max_model_len=8192)
@@ -76,7 +75,6 @@ async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
         assert median_error(fitted, truth, of_it) < 0.05, function
 
 
-@pytest.mark.timeout(60)
 async def test_mixed_steps_are_measured_on_an_engine_that_has_them() -> None:
     truth = slow_profile(prefill=0.1)
     grid = replace(SMALL, increments=(16,), histories=(0, 256), contexts=(64,), batches=(2, 4), chunks=(128, 512))

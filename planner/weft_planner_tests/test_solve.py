@@ -21,8 +21,6 @@ from weft_planner.programs.placement import node_sizes
 from weft_planner_tests.effort import answered, solved
 from weft_planner_tests.requests import LLAMA, request
 
-pytestmark = pytest.mark.timeout(90)  # whole plans, on busy machines too
-
 
 @cache
 def base() -> tuple[Plan, CostProfile]:
@@ -170,7 +168,6 @@ def test_an_slo_out_of_reach_still_gets_the_best_plan_and_what_would_hold() -> N
     assert held.predicted.slo_met
 
 
-@pytest.mark.timeout(90)
 def test_an_overload_says_what_load_these_gpus_carry_and_how_many_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # short runs cannot tell the GPUs that just hold the load from those that just do not
     plan, _ = planned(**{"workload.arrivalRate": 6})
@@ -256,6 +253,32 @@ def test_what_runs_stays_unless_another_layout_is_clearly_better() -> None:
     assert eager.predicted.goodput is not None
     assert kept.predicted.goodput is not None
     assert eager.predicted.goodput.value >= kept.predicted.goodput.value * (1 - CLOSE)
+
+
+def test_what_runs_is_among_the_alternatives_wherever_it_ranks() -> None:
+    """The operator weighs a change against it, so it must be there even if few alternatives are asked for."""
+    plan, _ = base()
+    last = plan.alternatives[-1]
+    running = [{"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in last.groups]
+    changed, _ = solve(request(current=running, minImprovement=0), top=1)
+    assert changed.groups != last.groups
+    assert len(changed.alternatives) <= 2
+    assert last.groups in [a.groups for a in changed.alternatives]
+
+
+def test_a_plan_says_what_traffic_it_is_for() -> None:
+    plan, _ = base()
+    load = request().workload
+    valid, goodput = plan.validity, plan.predicted.goodput
+    assert valid is not None
+    assert goodput is not None
+    assert (valid.arrival_rate, valid.rounds, valid.gap_s) == (load.arrival_rate, load.rounds.mean, load.gap.mean)
+    tokens = (load.first_prompt.mean, load.increment.mean, load.decode.mean)
+    assert (valid.first_prompt, valid.increment, valid.decode) == pytest.approx(tokens, rel=1e-6)
+    assert (valid.rate_low, valid.rate_high) == pytest.approx((0, max(load.arrival_rate, goodput.low)), rel=1e-6)
+    cheap, _ = planned(objective="cost", headroom=0.25)
+    assert cheap.validity is not None
+    assert cheap.validity.rate_low == pytest.approx(load.arrival_rate / 1.25, rel=1e-6)
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_figures_and_what_would_do() -> None:

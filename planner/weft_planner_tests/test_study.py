@@ -23,7 +23,6 @@ from weft_planner_tests.test_cli import SERVICE
 
 __all__ = ["short_runs"]
 
-pytestmark = pytest.mark.timeout(300)  # the first simulation of a fresh checkout compiles the kernel
 FEW = ["--rounds", "300", "--seeds", "2"]
 LAYOUT = ["--layout", "P4x2 D8x1"]
 

@@ -22,7 +22,7 @@ def ended(command: click.Command, *words: str) -> int:
 
 def python(code: str, *, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False, env=variables
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=variables
     )
 
 
@@ -117,7 +117,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     code = "import sys; from weft_planner.cli import main; sys.exit(main(['completion', 'fish']))"
     try:
         shown = subprocess.run(
-            [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=15, check=False
+            [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     finally:
         os.close(writer)

@@ -22,7 +22,6 @@ from weft_planner_tests.test_cli import SERVICE
 
 __all__ = ["short_runs"]
 
-pytestmark = pytest.mark.timeout(300)  # the first plan of a fresh checkout compiles the simulator
 Tell = Callable[[str, int, int], None]
 
 

@@ -33,7 +33,7 @@ def test_what_is_left_out_has_defaults() -> None:
         ("capacity.gpus", "16", "capacity.gpus"),
         ("capacity.pools", [], "capacity.pools"),
         ("capacity.pools.0.degrees", [], "capacity.pools.0.degrees"),
-        ("capacity.pools.0.degrees", [16], "none of [16] fits a node of 8 GPUs"),
+        ("capacity.pools.0.degrees", [12], "none of [12] fits a node of 8 GPUs or is a multiple of"),
         ("capacity.pools.0.roles", ["both"], "capacity.pools.0.roles.0"),
         ("bounds", {"prefill": {"min": 3, "max": 2}}, "bounds.prefill: max: 2 is below min 3"),
         ("analytic", {"compute": 60}, "analytic.compute"),

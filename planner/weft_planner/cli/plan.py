@@ -18,7 +18,10 @@ Json = Mapping[str, object]
 @click.option("--objective", type=click.Choice(["latency", "cost"]), help="Instead of spec.planning.objective.")
 @click.option("--top", type=click.IntRange(1, 50), metavar="N", help="Rank at most this many layouts (default: 7).")
 @click.option(
-    "--diff", metavar="OLD", help="Say what changes from this plan (JSON or YAML, of weft plan or of a service)."
+    "--diff",
+    metavar="OLD",
+    help="Say what changes from this plan: a file (JSON or YAML, of weft plan or of a service), live for the running "
+    "service of the same name, or live:NAMESPACE/NAME.",
 )
 @click.option("--rate-match", is_flag=True, help="Match rates of context and generation servers instead of planning.")
 @click.option("--report", metavar="HTML", help="Also write a report: one page with plots, for a browser or print.")
@@ -53,6 +56,10 @@ def plan(
     if diff is not None:
         from weft_planner.cli.stored import stored_plan
 
+        metadata = service.document.get("metadata")
+        namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+        if diff == "live" and namespace:
+            diff = f"live:{namespace}/{service.name}"
         before = stored_plan(diff, name=service.name)
     result = solved(service, top=top, output=output)
     if result is None:

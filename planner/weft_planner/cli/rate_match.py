@@ -56,7 +56,7 @@ def show_rate_match(service: Service, *, output: str) -> int:
 
 def _degrees(service: Service, role: str, known: Mapping[int, object]) -> list[int]:
     pools = [pool for pool in service.request.capacity.pools if role in pool.roles]
-    listed = {degree for pool in pools for degree in pool.degrees if degree <= pool.gpus_per_node}
+    listed = {degree for pool in pools for degree in pool.usable_degrees}
     if not listed & set(known):
         raise click.ClickException(f"capacity.pools: no degree for role {role} in the cost profile; add one")
     return sorted(listed & set(known))

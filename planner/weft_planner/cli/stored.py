@@ -1,8 +1,9 @@
-"""Read a plan that was made before: what ``weft plan -o json`` or ``-o yaml`` wrote, or a service or its ConfigMap."""
+"""Read a plan that was made before: what ``weft plan -o json`` wrote, a service or its ConfigMap, or a running one."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, cast
 
 from weft_planner.cli.errors import BadInputError
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, object]
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+LIVE = "live"
+LIVE_GROUP = "weft.live"
+"""Entry points: a function from a service's name and namespace (None: the context's) to its object."""
 FORMS = (
     "a plan of `weft plan -o json` or `-o yaml`, or a DisaggInferenceService as "
-    "`kubectl get dis NAME -o yaml` prints it"
+    "`kubectl get dis NAME -o yaml` prints it, or live:NAME for one that runs"
 )
 
 
@@ -33,14 +37,17 @@ class StoredPlan:
 
 
 def stored_plan(path: str, *, name: str | None = None) -> StoredPlan:
-    """Return the plan in a file, or on stdin for ``-``; ``name`` chooses among several services.
+    """Return the plan in a file, on stdin for ``-``, or of a running service for ``live`` or ``live:NAMESPACE/NAME``.
+
+    ``name`` chooses among several services, and names the one that runs.
 
     Raises:
-        BadInputError: the file holds no plan, several, or one that cannot be read.
+        BadInputError: it holds no plan, several, or one that cannot be read.
     """
     from weft_core.plan import PlanError, plan_from_json
 
-    found = [item for document in documents_of(path) for item in _items(document)]
+    documents = [live_service(path, name)] if is_live(path) else documents_of(path)
+    found = [item for document in documents for item in _items(document)]
     plans = [(body, item) for item in found if (body := _plan_in(item, path)) is not None]
     if name is not None and len(plans) > 1:
         plans = [(body, item) for body, item in plans if _name(item) == name]
@@ -53,6 +60,30 @@ def stored_plan(path: str, *, name: str | None = None) -> StoredPlan:
         return StoredPlan(plan_from_json(body), _name(item), spec, as_written)
     except PlanError as error:
         raise BadInputError(path, f"plan.{error}") from error
+
+
+def is_live(path: str) -> bool:
+    """Tell whether a running service is meant, not a file."""
+    return path == LIVE or path.startswith(f"{LIVE}:")
+
+
+def live_service(path: str, name: str | None) -> Json:
+    """Return a service as the cluster has it, by the part that can reach one.
+
+    Raises:
+        BadInputError: no such part is installed, or no service is named.
+    """
+    given = path.removeprefix(LIVE).removeprefix(":")
+    namespace, _, named = given.rpartition("/")
+    if not (named or name):
+        raise BadInputError(path, "names no service; write live:NAME or live:NAMESPACE/NAME")
+    for point in entry_points(group=LIVE_GROUP):
+        try:
+            read = cast(Callable[[str, str | None], Json], point.load())
+        except ImportError:  # an image holds only the parts it runs
+            continue
+        return read(named or str(name), namespace or None)
+    raise BadInputError(path, "reaching a cluster needs the operator's part: pip install 'weft[operator]'")
 
 
 def _items(document: Json) -> list[Json]:

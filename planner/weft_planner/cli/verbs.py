@@ -10,7 +10,17 @@ SECTIONS: dict[str, dict[str, str]] = {
         "workload": "Fit a workload to recorded sessions.",
         "simulate": "Simulate one layout and policy at given rates.",
         "compare": "Compare routing policies on the same sessions.",
-        "explain": "Explain a stored plan: what binds it, what was close, what it assumes.",
+        "explain": "Explain a stored plan, or a reason of a condition: what it means, why it is there, what helps.",
+    },
+    "Operate": {
+        "status": "Show whether a service is well, what runs, what was seen of it, and which plan waits for approval.",
+        "sessions": "Show how many sessions each worker holds, and what losing it would cost.",
+        "top": "Show what every pod does now: requests, queue, sessions, rounds and tokens a second, TTFT and ITL.",
+        "logs": "Print the logs of a service's pods as one, in the order of time.",
+        "rollout": "Look at the plans of a service: which were in force, go back to one, wait until a change is done.",
+        "drain": "Let one worker go, its sessions first; another worker takes its place.",
+        "support-bundle": "Write what helps to find a fault into one file: no secrets, no prompts, no tokens.",
+        "approve": "Approve the proposed plan of a service in mode Manual, after showing what it changes.",
     },
     "Run (in the images)": {
         "operator": "Run the operator: plan and deploy DisaggInferenceServices.",

@@ -9,7 +9,6 @@ from weft_core.policies.live import CHOSEN_MODES
 from weft_core.policies.weft import STATISTICS
 from weft_planner.programs.candidates import keeps_limits
 from weft_planner.programs.inputs import Inputs
-from weft_planner.programs.packing import pack
 from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 
@@ -203,7 +202,7 @@ def _one_role(inputs: Inputs) -> Iterator[tuple[PlannedGroup, ...]]:
         for degree in inputs.degrees[pool.name]:
             most = limits.gpus_of(pool.name) // degree
             most = most if bound is None else min(most, bound)
-            while most and pack(limits.nodes[pool.name], [degree] * most) is None:
+            while most and not limits.packs(pool.name, [degree] * most):
                 most -= 1
             for count in sorted({most, max(least, (most + 1) // 2)}, reverse=True):
                 if not least <= count <= most:

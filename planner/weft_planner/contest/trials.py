@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from weft_core.policies.slices import WAY_S
 from weft_core.slo import Reading
 from weft_planner.contest.carrying import Carrying
 from weft_planner.contest.contestants import Contestant, layout_of
@@ -201,11 +202,13 @@ def slo_classes(request: Request) -> tuple[SloClass, ...]:
 def options_of(request: Request, contestant: Contestant, *, error: float = 0.0) -> Options:
     """Return how the engine behaves under a contestant: co-located prompts run in slices where the engine can.
 
+    Policy weft's slices are not the engine's own: routers send them one by one.
     ``error`` is the lognormal sigma of real prefills and slices against predictions.
     """
-    sliced = request.engine.chunked if contestant.policy.route != "weft" else None
+    weft = contestant.policy.route == "weft"
     return Options(
-        chunked=sliced,
+        chunked=None if weft else request.engine.chunked,
+        slice_turn_s=WAY_S if weft else 0.0,
         history="read" if request.engine.bidirectional else "recompute",
         handover=compatibility_of(request.engine).handover,
         window_s=request.routing.stats_window,

@@ -4,12 +4,13 @@ Latency plays no part here: a layout that keeps every limit is always answered w
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from weft_core.cost import CostProfile
 from weft_core.plan import ROLES, PlannedGroup
 from weft_core.shortfall import Remedy
+from weft_core.spans import fits_nodes
 from weft_planner.plan.changing import changed, least_that, most_that
 from weft_planner.plan.smallest import Degrees, places, smallest_layout
 from weft_planner.programs.candidates import Limits, money
@@ -70,7 +71,7 @@ def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
             remedies.append(Remedy(path, None))
     every = sorted({n for pool in request.capacity.pools for n in pool.degrees})
     for i, pool in enumerate(request.capacity.pools):
-        allowed = tuple(n for n in every if n <= pool.gpus_per_node)
+        allowed = tuple(n for n in every if fits_nodes(n, pool.gpus_per_node))
         if layout(f"capacity.pools.{i}.degrees", allowed):
             remedies.append(Remedy(f"capacity.pools.{i}.degrees", list(allowed)))
     what = " or ".join(f"{r.path} {r.value if r.value is not None else 'left out'}" for r in remedies)
@@ -142,6 +143,7 @@ def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeas
         pool_gpus=limits.pool_gpus,
         ratio=limits.ratio,
         barred=limits.barred,
+        node_gpus=limits.node_gpus,
     )
     fits_by_count = smallest_layout(request, degrees, roomy)
     remedies = tuple(_more_gpus(request, layout))
@@ -163,11 +165,18 @@ def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeas
     enough = "; ".join(_said(r, request) for r in remedies) or "add nodes to the pools"
     yield Infeasible(
         "NotPlaceable",
-        f"capacity.pools: {parts} need {sum(g.gpus for g in fits_by_count)} GPUs, but a worker must lie on one node "
-        f"and the pools are {shapes}; {enough}",
+        f"capacity.pools: {parts} need {sum(g.gpus for g in fits_by_count)} GPUs, but "
+        f"{_placing(fits_by_count, limits)} and the pools are {shapes}; {enough}",
         remedies=remedies,
         least_gpus=least,
     )
+
+
+def _placing(groups: Sequence[PlannedGroup], limits: Limits) -> str:
+    """Say what the nodes must have room for."""
+    if any(limits.parts(group.pool, group.degree) > 1 for group in groups):
+        return "a worker must lie on one node or take whole ones"
+    return "a worker must lie on one node"
 
 
 def _more_gpus(request: Request, layout: Layout) -> Iterator[Remedy]:

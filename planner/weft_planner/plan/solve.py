@@ -4,15 +4,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from weft_core.cost import CostProfile, CostProfileError
-from weft_core.plan import Alternative, Plan, Shortfall, content_hash, plan_revision, plan_to_json
+from weft_core.plan import Alternative, Plan, PlannedGroup, Shortfall, content_hash, plan_revision, plan_to_json
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import shortfall_to_json
 from weft_planner.contest.judging import Judged, judge
-from weft_planner.contest.shortlist import prune
+from weft_planner.contest.shortlist import current_groups, prune
 from weft_planner.contest.trials import Trials, options_of
 from weft_planner.plan.misses import shortfall_of
 from weft_planner.plan.reasons import reason_for, slo_reading
 from weft_planner.plan.relaxing import explain_no_layout
+from weft_planner.plan.standing import validity_of
 from weft_planner.programs.candidates import Layout
 from weft_planner.programs.inputs import Inputs, prepare
 from weft_planner.programs.search import Search
@@ -139,7 +140,7 @@ def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Short
                 runnable=one.contestant.runnable,
                 note=one.contestant.note,
             )
-            for one in ranked[1 : top + 1]
+            for one in _shown(ranked, current_groups(inputs), top=top)
         ),
         layout=best.contestant.kind,
         policy=best.contestant.planned_policy(chunked=_chunked(request, best)),
@@ -147,7 +148,14 @@ def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Short
         shortfall=shortfall,
         nodes_seen=all(pool.nodes is not None for pool in request.capacity.pools),
         notes=tuple(dict.fromkeys(notes)),
+        validity=validity_of(request, best),
     )
+
+
+def _shown(ranked: list[Judged], running: tuple[PlannedGroup, ...], *, top: int) -> list[Judged]:
+    """Return the best alternatives, and what runs now wherever it ranks: a change is judged against it."""
+    rest = ranked[1:]
+    return rest[:top] + [one for one in rest[top:] if running and one.groups == running]
 
 
 def _costs(inputs: Inputs, best: Judged) -> dict[str, object]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from weft_core.plan import Objective, PlannedGroup, Role
 from weft_planner.phases.tau import Tau
 from weft_planner.programs.packing import pack
+from weft_planner.programs.placement import slots
 
 BALANCE = 1e-4
 """Weight of the sum of both latencies: decides among plans with the same bottleneck."""
@@ -79,7 +80,8 @@ class Limits:
     ``nodes`` are free GPUs per node and pool, ``workers`` (least, most) per role, ``ratio`` (least, most) prefill
     workers per decode worker, ``kv_tokens`` what all decode workers must hold together, ``barred`` (prefill, decode)
     degrees that must not pair, ``prices`` money per GPU and hour by pool (empty: GPUs are counted), ``current`` the
-    workers that run, by (role, pool, degree), and ``inertia`` what starting or stopping one GPU costs.
+    workers that run, by (role, pool, degree), and ``inertia`` what starting or stopping one GPU costs. ``node_gpus``
+    are the GPUs of a pool's nodes where workers may be larger than a node: such a one fills nodes of that size.
     """
 
     gpus: int
@@ -93,6 +95,24 @@ class Limits:
     budget: float | None = None
     current: Mapping[tuple[Role, str, int], int] = field(default_factory=dict)
     inertia: float = 0.0
+    node_gpus: Mapping[str, int] = field(default_factory=dict)
+
+    def part(self, pool: str, degree: int) -> int:
+        """Return how many GPUs of one node a worker of this degree takes."""
+        return min(degree, self.node_gpus.get(pool, degree))
+
+    def parts(self, pool: str, degree: int) -> int:
+        """Return how many nodes a worker of this degree lies on."""
+        return degree // self.part(pool, degree)
+
+    def room_for(self, pool: str, degree: int) -> int:
+        """Return how many workers of this degree the pool's nodes hold where there is nothing else."""
+        return slots(self.nodes[pool], self.part(pool, degree)) // self.parts(pool, degree)
+
+    def packs(self, pool: str, degrees: Sequence[int]) -> bool:
+        """Tell whether workers of these degrees have room on the pool's nodes together."""
+        parts = [self.part(pool, n) for n in degrees for _ in range(self.parts(pool, n))]
+        return pack(self.nodes[pool], parts) is not None
 
     def gpus_of(self, pool: str) -> int:
         """Return how many GPUs of a pool may be used."""
@@ -177,6 +197,5 @@ def keeps_limits(groups: Sequence[PlannedGroup], limits: Limits, *, kv_tokens: f
     if limits.budget is not None and money(groups, limits) > limits.budget + ROUNDING:
         return False
     return all(
-        sum(workers) <= limits.gpus_of(pool) and pack(limits.nodes[pool], workers) is not None
-        for pool, workers in by_pool.items()
+        sum(workers) <= limits.gpus_of(pool) and limits.packs(pool, workers) for pool, workers in by_pool.items()
     )

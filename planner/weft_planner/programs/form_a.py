@@ -127,17 +127,18 @@ def node_shapes(built: Built, limits: Limits) -> None:
 
     Degrees that divide each other: for each pool p and degree d, sum over candidates of degree n >= d in p of
     (n / d) k x[c] <= sum over nodes i of p of floor(free[i] / d), which is exact. Other degrees: x[c] = 0 for a group
-    that does not pack alone, u[a] + v[b] <= 1 for two that do not pack together.
+    that does not pack alone, u[a] + v[b] <= 1 for two that do not pack together. A worker larger than a node counts as
+    its parts, so d is never larger than a node.
     """
     for pool, nodes in limits.nodes.items():
-        inside = [(i, c) for i, c in built.all if c.pool == pool]
-        degrees = sorted({c.degree for _, c in inside})
-        if divide_each_other(degrees):
-            for d in degrees:
-                terms = ((i, float(c.degree // d * c.replicas)) for i, c in inside if c.degree >= d)
+        inside = [(i, c, limits.part(pool, c.degree)) for i, c in built.all if c.pool == pool]
+        sizes = sorted({part for _, _, part in inside})
+        if divide_each_other(sizes):
+            for d in sizes:
+                terms = ((i, float(c.degree // d * c.replicas)) for i, c, part in inside if part >= d)
                 built.program.add(f"slots of {d} in {pool}", terms, upper=slots(nodes, d))
         else:
-            _forbid_what_does_not_pack(built, pool, nodes, gpus=limits.gpus_of(pool))
+            _forbid_what_does_not_pack(built, pool, limits)
 
 
 def kv_capacity(built: Built, limits: Limits) -> None:
@@ -207,16 +208,21 @@ def best(
     return in_turn(without, extract, solve)
 
 
-def _forbid_what_does_not_pack(built: Built, pool: str, nodes: Sequence[int], *, gpus: int) -> None:
+def _forbid_what_does_not_pack(built: Built, pool: str, limits: Limits) -> None:
+    nodes, gpus = limits.nodes[pool], limits.gpus_of(pool)
+
+    def of(c: Candidate) -> tuple[int, int]:
+        return limits.part(pool, c.degree), c.replicas * limits.parts(pool, c.degree)
+
     alone: set[int] = set()
     for i, c in built.all:
-        if c.pool == pool and not placeable(nodes, [(c.degree, c.replicas)]):
+        if c.pool == pool and not placeable(nodes, [of(c)]):
             alone.add(i)
             built.program.add(f"no room for {_name('x', c)}", [(i, 1.0)], upper=0)
     for (i, a), (j, b) in product(built.prefill, built.decode):
         if i in alone or j in alone or a.pool != pool or b.pool != pool or a.gpus + b.gpus > gpus:
             continue  # ruled out or kept apart already
-        if not placeable(nodes, [(a.degree, a.replicas), (b.degree, b.replicas)]):
+        if not placeable(nodes, [of(a), of(b)]):
             built.program.add(f"no room for {_name('u', a)} and {_name('v', b)}", [(i, 1.0), (j, 1.0)], upper=1)
 
 

@@ -133,14 +133,16 @@ def node_shapes(built: Built, limits: Limits) -> None:
     """Require that workers pack onto their pool's nodes.
 
     Degrees that divide each other: sum over n >= d of (n / d) x[n] <= sum over nodes of floor(free / d) for each d.
-    Others: w[n,i] workers of kind n on node i, sum_i w[n,i] = x[n] and sum_n n w[n,i] <= free[i].
+    Others: w[n,i] workers of kind n on node i, sum_i w[n,i] = x[n] and sum_n n w[n,i] <= free[i]. A worker larger than
+    a node counts as its parts, so d is never larger than a node, and w[n,i] are parts.
     """
     for pool, nodes in limits.nodes.items():
         inside = [(at, kind) for at, kind in enumerate(built.kinds) if kind.pool == pool]
-        degrees = sorted({kind.degree for _, kind in inside})
-        if divide_each_other(degrees):
-            for d in degrees:
-                terms = [t for at, k in inside if k.degree >= d for t in built.workers(at, float(k.degree // d))]
+        part = {at: limits.part(pool, kind.degree) for at, kind in inside}
+        sizes = sorted(set(part.values()))
+        if divide_each_other(sizes):
+            for d in sizes:
+                terms = [t for at, k in inside if part[at] >= d for t in built.workers(at, float(k.degree // d))]
                 built.program.add(f"slots of {d} in {pool}", terms, upper=slots(nodes, d))
             continue
         w = {
@@ -150,9 +152,10 @@ def node_shapes(built: Built, limits: Limits) -> None:
         }
         for at, kind in inside:
             here = [(w[at, i], -1.0) for i in range(len(nodes))]
-            built.program.add(f"places of {kind}", [*built.workers(at), *here], lower=0, upper=0)
+            parts = float(limits.parts(pool, kind.degree))
+            built.program.add(f"places of {kind}", [*built.workers(at, parts), *here], lower=0, upper=0)
         for i, size in enumerate(nodes):
-            built.program.add(f"node {i} of {pool}", [(w[at, i], float(k.degree)) for at, k in inside], upper=size)
+            built.program.add(f"node {i} of {pool}", [(w[at, i], float(part[at])) for at, _ in inside], upper=size)
 
 
 def kv_capacity(built: Built, limits: Limits) -> None:
@@ -242,6 +245,6 @@ def best(
 
 def _most(kind: Kind, limits: Limits) -> int:
     """Return how many workers of a kind there can be at all: by nodes, pool and bounds."""
-    room = min(slots(limits.nodes[kind.pool], kind.degree), limits.gpus_of(kind.pool) // kind.degree)
+    room = min(limits.room_for(kind.pool, kind.degree), limits.gpus_of(kind.pool) // kind.degree)
     most = limits.workers[kind.role][1]
     return room if most is None else min(room, most)

@@ -24,6 +24,7 @@ def limits_of(request: Request, degrees: Mapping[str, Sequence[int]], *, kv_toke
     return Limits(
         gpus=capacity.gpus,
         nodes={pool.name: nodes_of(pool, capacity.gpus) for pool in capacity.pools},
+        node_gpus={pool.name: pool.gpus_per_node for pool in capacity.pools if pool.spans},
         workers={role: (bounds.of(role).min, bounds.of(role).max) for role in ROLES},
         pool_gpus={pool.name: min(pool.gpus or capacity.gpus, capacity.gpus) for pool in capacity.pools},
         ratio=(bounds.ratio.min, bounds.ratio.max),

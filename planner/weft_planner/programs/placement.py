@@ -1,4 +1,7 @@
-"""What the integer programs know of nodes: a worker never spans nodes, so free GPUs alone do not tell what fits.
+"""What the integer programs know of nodes: a worker lies on one or fills several, so free GPUs alone do not tell.
+
+A worker larger than a node is so many parts of a node each, and the parts lie anywhere: what is asked here is asked of
+parts (``Limits.part``).
 
 ``packing`` proves a finished plan without these rules.
 """

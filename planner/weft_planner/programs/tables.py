@@ -5,7 +5,6 @@ from weft_planner.phases.tau import PhaseInputs, at_load, full_load, tau_dec, ta
 from weft_planner.programs.candidates import CEILING, Candidate, share_of_slo
 from weft_planner.programs.inputs import Inputs
 from weft_planner.programs.mixed import Kind, Level
-from weft_planner.programs.placement import slots
 from weft_planner.request.parts import Pool
 
 EVERY_COUNT_UP_TO = 12
@@ -49,7 +48,7 @@ def kinds(inputs: Inputs) -> list[Kind]:
                 key = (id(phases), role, degree)
                 if key not in tables:
                     tables[key] = _levels(phases, role, degree, threshold=_threshold(inputs, role))
-                if tables[key] and slots(inputs.limits.nodes[pool.name], degree):
+                if tables[key] and inputs.limits.room_for(pool.name, degree):
                     kv = inputs.profiles[pool.name].kv_capacity(degree)
                     found.append(Kind(role, pool.name, degree, levels=tables[key], kv_tokens=kv))
     return found
@@ -66,7 +65,7 @@ def _counts(inputs: Inputs, pool: Pool, role: Role, degree: int) -> list[int]:
     other: Role = "decode" if role == "prefill" else "prefill"
     smallest = min((n for p in inputs.pools(other) for n in inputs.degrees[p.name]), default=0)
     room = min(limits.gpus_of(pool.name), limits.gpus - smallest * limits.workers[other][0]) // degree
-    top = min(room, slots(limits.nodes[pool.name], degree))
+    top = min(room, limits.room_for(pool.name, degree))
     top = top if most is None else min(top, most)
     running = limits.current.get((role, pool.name, degree), 0)
     counts = {running} if least <= running <= top else set()

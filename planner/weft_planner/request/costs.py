@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from weft_core.analytic import ModelDoesNotFit, derive_profile, smallest_degree
+from weft_core.analytic import LARGEST_DEGREE, ModelDoesNotFit, derive_profile, smallest_degree
 from weft_core.config_fields import ModelConfigError
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.dimensions import ModelDimensions
@@ -16,6 +16,7 @@ from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_from_json
 from weft_core.shortfall import Remedy
+from weft_core.spans import fits_nodes
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.parts import Analytic, Model, Pool
 from weft_planner.request.reading import Request
@@ -53,32 +54,50 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
         return {pool.name: _measured(given, pool) for pool in request.capacity.pools}
     model = dimensions_of(request.model)
     efficiency = efficiency_of(request.analytic)
-    degrees: dict[Gpu, list[int]] = {}
+    degrees: dict[tuple[Gpu, int], list[int]] = {}
     for pool in request.capacity.pools:
-        degrees.setdefault(_gpu_of(pool), []).extend(n for n in pool.degrees if n <= pool.gpus_per_node)
-    derived: dict[Gpu, CostProfile] = {}
+        degrees.setdefault(_hardware(pool), []).extend(pool.usable_degrees)
+    derived: dict[tuple[Gpu, int], CostProfile] = {}
     refusals = []
-    for gpu, allowed in degrees.items():
+    for (gpu, node_gpus), allowed in degrees.items():
         try:
-            derived[gpu] = derive_profile(
-                model, gpu, degrees=allowed, efficiency=efficiency, sequence_tokens=session_tokens(request)
+            derived[gpu, node_gpus] = derive_profile(
+                model,
+                gpu,
+                degrees=allowed,
+                efficiency=efficiency,
+                sequence_tokens=session_tokens(request),
+                node_gpus=node_gpus,
             )
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
     if not derived:
         remedies = tuple(_larger_degrees(request, model, efficiency))
         raise Infeasible("ModelDoesNotFit", "; ".join(refusals), remedies=remedies)
-    return {pool.name: derived[gpu] for pool in request.capacity.pools if (gpu := _gpu_of(pool)) in derived}
+    return {pool.name: derived[kind] for pool in request.capacity.pools if (kind := _hardware(pool)) in derived}
+
+
+def _hardware(pool: Pool) -> tuple[Gpu, int]:
+    """Return what a pool's costs follow from: its GPU, and its nodes' size, 0 where no worker is larger than one."""
+    return _gpu_of(pool), pool.gpus_per_node if pool.spans else 0
 
 
 def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Efficiency) -> Iterator[Remedy]:
-    """Yield for each pool the least power of two, added to its degrees, at which two workers and the context fit."""
+    """Yield for each pool the least power of two, added to its degrees, at which two workers and the context fit.
+
+    Within a node first; only then over several.
+    """
     for place, pool in enumerate(request.capacity.pools):
         degree = 2 * max(pool.degrees)
-        while degree <= min(pool.gpus_per_node, request.capacity.gpus // 2):
+        while degree <= min(LARGEST_DEGREE, request.capacity.gpus // 2):
             with contextlib.suppress(ModelDoesNotFit):
-                profile = derive_profile(model, _gpu_of(pool), degrees=[degree], efficiency=efficiency)
-                if profile.kv_capacity(degree) >= request.model.max_model_len:
+                profile = derive_profile(
+                    model, _gpu_of(pool), degrees=[degree], efficiency=efficiency, node_gpus=pool.gpus_per_node
+                )
+                if (
+                    fits_nodes(degree, pool.gpus_per_node)
+                    and profile.kv_capacity(degree) >= request.model.max_model_len
+                ):
                     yield Remedy(f"capacity.pools.{place}.degrees", [*pool.degrees, degree])
                     break
             degree *= 2

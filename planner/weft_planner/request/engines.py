@@ -38,6 +38,21 @@ TABLE: dict[str, Compatibility] = {
         "mixtures of experts, heterogeneous block sizes in part; larger prefill degrees since vllm pull request 27274 "
         "(vllm issue 43523 before)",
     ),
+    "sglang": Compatibility(
+        _one_divides,
+        mixed_blocks=False,
+        words="one degree divides the other",
+        source="SGLang, disaggregation/common/conn.py: attention ranks of both sides are mapped onto each other by "
+        "whole multiples; pages of both sides must be equal (pull requests 6793, 15675)",
+        handover="push",
+    ),
+    "tensorrt-llm": Compatibility(
+        _any_pair,
+        mixed_blocks=False,
+        words="any degrees",
+        source="TensorRT-LLM, docs/features/disagg-serving: parallelism of context and generation servers may differ, "
+        "data type and heads of the KV cache may not",
+    ),
     "mock": Compatibility(
         _any_pair, mixed_blocks=True, words="any degrees", source="the mock engine moves tokens, not blocks"
     ),

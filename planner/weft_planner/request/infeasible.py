@@ -35,23 +35,18 @@ class Infeasible(Exception):  # noqa: N818 - an answer, not a fault
 
 
 def degrees_of(pool: Pool, profile: CostProfile, max_model_len: int) -> list[int]:
-    """Return the degrees a pool can run: within a node, in the profile, with KV room for the longest context."""
+    """Return the degrees a pool can run: on whole nodes, in the profile, with KV room for the longest context."""
     return sorted(
-        n
-        for n in set(pool.degrees)
-        if n <= pool.gpus_per_node and n in profile.degrees and profile.kv_capacity(n) >= max_model_len
+        n for n in set(pool.usable_degrees) if n in profile.degrees and profile.kv_capacity(n) >= max_model_len
     )
 
 
 def explain_no_degree(request: Request, profiles: Mapping[str, CostProfile]) -> Infeasible:
     """Explain that no pool can run the model at any of its degrees."""
     pools = [pool for pool in request.capacity.pools if pool.name in profiles]
-    asked = sorted({n for pool in pools for n in pool.degrees if n <= pool.gpus_per_node})
+    asked = sorted({n for pool in pools for n in pool.usable_degrees})
     known = [
-        (profiles[pool.name], n)
-        for pool in pools
-        for n in pool.degrees
-        if n <= pool.gpus_per_node and n in profiles[pool.name].degrees
+        (profiles[pool.name], n) for pool in pools for n in pool.usable_degrees if n in profiles[pool.name].degrees
     ]
     if not known:
         has = sorted({n for profile in profiles.values() for n in profile.degrees})

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from weft_core.layouts import LayoutKind, Role
 from weft_core.policies.catalogue import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
 from weft_core.policies.parameter import PolicyError
+from weft_core.spans import fits_nodes
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -152,11 +153,22 @@ class Pool(Part):
 
     @model_validator(mode="after")
     def _a_degree_fits_a_node(self) -> Self:
-        if all(degree > self.gpus_per_node for degree in self.degrees):
+        if not self.usable_degrees:
             raise ValueError(
-                f"degrees: none of {list(self.degrees)} fits a node of {self.gpus_per_node} GPUs; add one that does"
+                f"degrees: none of {list(self.degrees)} fits a node of {self.gpus_per_node} GPUs or is a multiple of "
+                "them; add one that is"
             )
         return self
+
+    @property
+    def usable_degrees(self) -> tuple[int, ...]:
+        """Return the degrees that lie within a node or fill several."""
+        return tuple(degree for degree in self.degrees if fits_nodes(degree, self.gpus_per_node))
+
+    @property
+    def spans(self) -> bool:
+        """Tell whether a worker of one of the degrees lies on several nodes."""
+        return any(degree > self.gpus_per_node for degree in self.usable_degrees)
 
 
 class Capacity(Part):

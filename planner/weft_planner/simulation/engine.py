@@ -16,6 +16,7 @@ from weft_planner.simulation.records import (
     PREFILL_END,
     PULL,
     READ_END,
+    SLICE,
     SLOT,
     STEP_END,
     STEPPING,
@@ -42,7 +43,12 @@ def begin(book: Book, worker: int, now: float) -> None:
         return
     w.chunk = 0
     history = 0.0
-    if w.current >= 0:
+    if w.current >= 0 and now < w.slice_from and w.batch == 0:
+        if w.waking == 0:
+            w.waking = 1
+            push(book, w.slice_from, SLICE, worker)
+        return
+    if w.current >= 0 and now >= w.slice_from:
         r = book.rows[w.current]
         history = r.task_history + r.done
         w.chunk = slice_of(book, worker, history, r.task_tokens - r.done)
@@ -183,6 +189,7 @@ def end_step(book: Book, worker: int, now: float) -> None:
         row = w.current
         advance(book, row, worker, float(w.chunk))
         w.chunk = 0
+        w.slice_from = now + book.rules[0].slice_turn
         if book.rows[row].done >= book.rows[row].task_tokens:
             w.current = -1
             end_prefill(book, row, worker, now)

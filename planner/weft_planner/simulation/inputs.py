@@ -184,6 +184,7 @@ def rules_of(
         raise SimulationError(f"policy: window {policy.window} is not between 1 and {ORDER_MAX}")
     rules = np.zeros(1, records.RULES)
     rules["chunk_fraction"] = share_of_slices(policy, options)
+    rules["slice_turn"] = options.slice_turn_s
     rules["window_s"] = options.window_s
     rules["itl_least"] = min(c.itl_s for c in slo)
     rules["begin"] = options.warm_up * sample.window
@@ -270,7 +271,7 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
     fleet["target"] = fleet["role"]
     fleet["current"] = -1
     fleet["last_chosen"] = -1e9
-    fleet["out_free"] = fleet["in_free"] = -math.inf  # samples begin before time 0
+    fleet["out_free"] = fleet["in_free"] = fleet["slice_from"] = -math.inf  # samples begin before time 0
     return fleet
 
 

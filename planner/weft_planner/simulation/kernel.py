@@ -18,6 +18,7 @@ from weft_planner.simulation.records import (
     PREFILL_END,
     QUEUE,
     READ_END,
+    SLICE,
     STEP_END,
     SWITCH,
     TICK,
@@ -46,6 +47,9 @@ def take(book: Book, kind: int, subject: int, now: float) -> None:
         end_read(book, subject, now)
     elif kind == NET:
         end_shared(book, now)
+    elif kind == SLICE:
+        book.workers[subject].waking = 0
+        mark(book, subject)
     elif kind == MOVED:
         end_move(book, subject, now)
     elif kind == TICK:

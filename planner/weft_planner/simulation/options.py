@@ -44,6 +44,9 @@ class Options:
     * ``chunk_limit``: longest slice in tokens; ``chunk_fraction``: a slice's step may take this share of the ITL SLO
       (infinite: slices are as long as the limit lets them be);
       ``chunk_floor``: a slice is never shorter than this, so that an engine with slow steps still makes progress.
+    * ``slice_turn_s``: 0: the engine slices by itself, one slice in every step. Above 0: a router sends the slices, the
+      next one this long after the one before is done; the engine decodes on meanwhile, so that slices share every other
+      step at most, and one that decodes nothing gets all that is left at once.
     * ``links``: KV transfers do not meet (``none``), queue at the network cards of both ends (``fifo``), or share them
       (``fair``). ``retransmit_probability`` of each transfer to be sent again.
     * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it.
@@ -64,6 +67,7 @@ class Options:
     chunk_limit: int = 4096
     chunk_fraction: float = 0.9
     chunk_floor: int = 32
+    slice_turn_s: float = 0.0
     links: Links = "fifo"
     history: History = "read"
     handover: Handover = "push"
@@ -80,6 +84,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("chunk_fraction", 0.01, math.inf),
+            ("slice_turn_s", 0.0, 60.0),
             ("window_s", 1e-3, 3600.0),
             ("prefill_noise_sigma", 0.0, 3.0),
             ("chunk_noise_sigma", 0.0, 3.0),

@@ -1,7 +1,7 @@
 """Keep each worker's queue of prefill tasks, and choose the task that runs next by the service's queue order."""
 
 from weft_core.policies.codes import AMPD_WINDOW
-from weft_core.timing import chunked_seconds
+from weft_core.timing import chunked_seconds, step_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, list_of, prepend, remove
 from weft_planner.simulation.records import (
@@ -91,9 +91,14 @@ def advance(book: Book, row: int, worker: int, tokens: float) -> None:
 
 @jitable
 def chunk_seconds_limit(book: Book, worker: int) -> float:
-    """Return how long a step with a slice may take: the share of the strictest ITL SLO among those decoding here."""
+    """Return how long a step with a slice may take: the share of the strictest ITL SLO among those decoding here.
+
+    A router that sends the slices sends all that is left at once when nobody would wait.
+    """
     rules = book.rules[0]
     w = book.workers[worker]
+    if w.batch == 0 and rules.slice_turn > 0:
+        return float("inf")
     if w.batch == 0 or rules.classes == 1:
         return rules.chunk_fraction * rules.itl_least
     least = -1.0
@@ -123,9 +128,14 @@ def chunked(book: Book, worker: int, history: float, tokens: float) -> float:
     rules = book.rules[0]
     w = book.workers[worker]
     limit = chunk_seconds_limit(book, worker)
-    return chunked_seconds(
-        step_pieces(book, worker), float(w.batch), w.context, history, tokens, limit, rules.chunk_limit
-    )
+    pieces = step_pieces(book, worker)
+    batch = float(w.batch)
+    least = 1
+    turn = 0.0
+    if rules.slice_turn > 0:
+        least = rules.chunk_floor
+        turn = max(rules.slice_turn, step_seconds(pieces, batch, w.context)) if batch > 0 else rules.slice_turn
+    return chunked_seconds(pieces, batch, w.context, history, tokens, limit, rules.chunk_limit, least, turn)
 
 
 @jitable

@@ -23,7 +23,7 @@ def _record(**groups: str) -> np.dtype[np.void]:
 
 
 RULES = _record(
-    f8="chunk_fraction window_s itl_least begin finish",
+    f8="chunk_fraction slice_turn window_s itl_least begin finish",
     # policy codes, options as numbers; counters behind them
     i8="route binding order window cap slices chunk_limit chunk_floor links history_read pull oracle symmetric "
     "want_windows want_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
@@ -65,14 +65,15 @@ round waits for KV that moves between workers, ``missed`` 1 once a TTFT was late
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
-    "last_chosen busy queue_area queue_since switch_s taken",
+    "last_chosen busy queue_area queue_since switch_s taken slice_from",
     i8="role draining target keep colocated mode batch steps current chunk dirty sessions peak_from peak_to ring_from "
     "ring_to ttft_from ttft_to starting "
-    "sending receiving",
+    "sending receiving waking",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by what their sequences will hold on average; ``starting``: of
-its batch, those whose first token is yet to come; ``taken``: tokens that its prefills computed or read so far."""
+its batch, those whose first token is yet to come; ``taken``: tokens that its prefills computed or read so far;
+``slice_from``: when it has the next slice, ``waking`` 1 while an event waits for that."""
 
 PER_CLASS = _record(i8="over active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
@@ -131,6 +132,7 @@ MOVED = 6  # a session's KV is with its new worker; row
 CHANGE = 7
 SWITCH = 8  # worker
 TICK = 9
+SLICE = 10  # the next slice is with its engine; worker
 KINDS = 16
 
 # Lists of rows; each worker has one of every kind, UNBOUND there is one.

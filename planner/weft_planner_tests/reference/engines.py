@@ -86,6 +86,13 @@ def begin_step(world: World, engine: Engine, now: float) -> None:
         return
     size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)
     engine.chunk, history = 0, 0.0
+    if row is not None and now < engine.slice_from:
+        row = None
+        if not engine.batch:
+            if not engine.waking:
+                engine.waking = True
+                world.push(engine.slice_from, "slice", engine)
+            return
     if row is not None:
         history = row.cached + row.done
         most = int(min(world.options.chunk_limit, row.compute - row.done))

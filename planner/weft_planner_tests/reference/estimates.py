@@ -1,6 +1,8 @@
 """Say what policies are told of an engine: its queue in seconds, what a prefill would take there, recent means."""
 
-from weft_core.timing import chunked_seconds, prefill_seconds
+import math
+
+from weft_core.timing import chunked_seconds, prefill_seconds, step_seconds
 from weft_planner_tests.reference.parts import NAN, Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -21,6 +23,8 @@ def elsewhere(world: World, row: Round, engine: Engine, present: float, total: f
 
 def slice_limit(world: World, engine: Engine) -> float:
     """Return how long a step with a slice of a prefill may take, in seconds."""
+    if world.options.slice_turn_s and not engine.batch:
+        return math.inf
     kinds = {r.session.kind for r in engine.batch} or set(range(len(world.slo)))
     return world.slice_share * min(world.slo[k].itl_s for k in kinds)
 
@@ -29,7 +33,11 @@ def sliced_seconds(world: World, engine: Engine, history: float, tokens: float) 
     """Return what a prefill takes in slices beside the batch."""
     context = sum(r.context for r in engine.batch)
     size, most = float(len(engine.batch)), world.options.chunk_limit
-    return chunked_seconds(engine.step, size, context, history, tokens, slice_limit(world, engine), most)
+    limit, turn = slice_limit(world, engine), world.options.slice_turn_s
+    if not turn:
+        return chunked_seconds(engine.step, size, context, history, tokens, limit, most)
+    between = max(turn, step_seconds(engine.step, size, context)) if engine.batch else turn
+    return chunked_seconds(engine.step, size, context, history, tokens, limit, most, world.options.chunk_floor, between)
 
 
 def sliced_queue(world: World, engine: Engine) -> float:

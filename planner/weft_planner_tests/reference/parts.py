@@ -94,6 +94,8 @@ class Engine:
     current: Round | None = None
     busy: bool = False
     chunk: int = 0
+    slice_from: float = -math.inf
+    waking: bool = False
     cached: set[int] = field(default_factory=set)
     ttfts: list[tuple[float, float]] = field(default_factory=list)
     gaps: list[tuple[float, float]] = field(default_factory=list)

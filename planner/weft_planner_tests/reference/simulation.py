@@ -100,9 +100,14 @@ class Reference(World):
         task = engine.current
         if task is not None and engine.chunk:
             task.done += engine.chunk
+            engine.slice_from = now + self.options.slice_turn_s
             if task.done >= task.compute:
                 engine.current = None
                 self.end_prefill(task, engine, now)
+
+    def slice(self, engine: Engine, _: float) -> None:
+        engine.waking = False
+        self.mark(engine)
 
     def end_back(self, row: Round, now: float) -> None:
         if row.holds > 0:
