@@ -1,6 +1,7 @@
 """Put one router process together: choose the role's duty, run it on uvloop until SIGTERM."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
@@ -16,6 +17,7 @@ from weft_router.config import ConfigError, Settings
 from weft_router.context import context_of
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.decode import DecodeSidecar
+from weft_router.roles.follower import Follower
 from weft_router.roles.prefill import PrefillSidecar
 from weft_router.roles.server import Duty, Server
 from weft_router.roles.serving import run as serve
@@ -23,6 +25,9 @@ from weft_router.roles.standalone import Standalone
 from weft_router.state.store import MemoryStore, Store
 
 log = logging.getLogger(__name__)
+
+KEPT_BYTES = 8 * 2**20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def open_store(settings: Settings) -> Store:
@@ -43,6 +48,8 @@ def build(settings: Settings, store: Store) -> tuple[Server, Duty]:
     duty: Duty
     if settings.role == "coordinator":
         duty = Coordinator(settings, store, context)
+    elif settings.node_rank:
+        duty = Follower(settings)
     elif settings.role == "decode":
         duty = DecodeSidecar(settings, store, context)
     elif settings.role == "standalone":
@@ -79,7 +86,16 @@ def _member(settings: Settings, place: int, folder: Path) -> Settings:
     return replace(settings, incarnation=f"{settings.incarnation}-{place}", place=place, family=folder)
 
 
+def _keep_memory() -> None:
+    """Have glibc keep what is freed: it gives the heap's top back, and each 65 KB body pays for its pages anew."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # other C libraries have no such thing, or no such need
+        for what in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            mallopt(what, KEPT_BYTES)
+
+
 def _alone(settings: Settings) -> int:
+    _keep_memory()
     try:
         # What is loaded now stays: the collector need not look at it again, and cycles are rare here.
         gc.freeze()

@@ -29,6 +29,8 @@ class Script:
     status: int = 200
     health: int = 200
     length: int = 8
+    ends: str = "stop"
+    """The finish reason of answers in one piece."""
     times: int | None = None
     """How many requests the failures below hit; None: all."""
     every: int = 1
@@ -41,6 +43,8 @@ class Script:
     die_at_token: int | None = None
     hang: bool = False
     error_event: bool = False
+    told_to_end: asyncio.Event | None = None
+    """Once set, streams end with an error event, as those of an engine do that gets a SIGTERM."""
     refuse_handles: bool = False
     wrong_ids: bool = False
     no_params: bool = False
@@ -66,6 +70,8 @@ class FakeEngine:
     strange: list[Body] = field(default_factory=list)
     """Bodies sent to endpoints that this engine does not have."""
     running: int = 0
+    streamed: int = 0
+    """Tokens written to streams."""
     aborted: int = 0
     port: int = 0
     kv_usage: float = 0.0
@@ -93,6 +99,7 @@ class FakeEngine:
             [
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
+                web.get("/weft/plugin", self._plugin),
                 web.post("/v1/chat/completions", self._infer),
                 web.post("/v1/completions", self._infer),
                 web.route("*", "/{rest:.*}", self._strange),
@@ -112,6 +119,9 @@ class FakeEngine:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=self.script.health)
+
+    async def _plugin(self, _: web.Request) -> web.Response:
+        return web.json_response({"handles": True}, status=200 if self.script.plugin else 404)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {self.kv_usage}\n'
@@ -273,9 +283,13 @@ class FakeEngine:
                 return out
             if script.gap_s:
                 await asyncio.sleep(script.gap_s)
+            if script.told_to_end is not None and script.told_to_end.is_set():
+                await out.write(b'data: {"error": {"message": "the engine is shutting down", "code": 500}}\n\n')
+                return out
             if k == len(finished.output) - 1 and finished.handle is not None and script.plugin:
                 await out.write(b": kv_transfer_params " + orjson.dumps(finished.handle) + b"\n\n")
             await out.write(finished.token(k))
+            self.streamed += 1
             if script.padding:
                 await out.write(b": " + b"x" * script.padding + b"\n\n")
         if script.die_at_token == len(finished.output) and self._dies(request):
@@ -344,7 +358,7 @@ class _Finished:
 
     def whole(self) -> Body:
         text = bytes(self.output).decode()
-        choice: Body = {"index": 0, "finish_reason": "stop"}
+        choice: Body = {"index": 0, "finish_reason": self.script.ends}
         if self.chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:

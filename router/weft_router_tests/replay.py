@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from weft_core.cost import CostProfile
+from weft_core.heartbeat import QueueEntry
 from weft_core.policies.catalogue import BINDINGS, MODES, ORDERS, POLICIES, REASONS
 from weft_core.policies.codes import AMPD_WINDOW
 from weft_core.policies.features import (
@@ -62,7 +63,6 @@ from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import profile, sample_of
 from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, _Waiting
 from weft_router.rounds.turns import Turn
-from weft_router.state.store import QueueEntry
 
 _NOBODY = cast(asyncio.Future[Turn], None)
 """Who waits in these queues; nothing is granted there."""

@@ -31,6 +31,8 @@ LENGTH = 24
 CANCELLED = 0.05
 EVERY_KILL_S = 20.0
 EVERY_SAMPLE_S = 5.0
+SESSION_TTL_S = 60
+"""So that as many sessions are forgotten as begin, well before the half in which memory must not grow."""
 LOOKED_AT = ("process_resident_memory_bytes", "process_open_fds", "weft_router_tasks")
 LIMITS = {"process_resident_memory_bytes": 0.2 * 2**20, "process_open_fds": 2.0, "weft_router_tasks": 2.0}
 """Most growth in a minute, over the second half: memory in bytes, descriptors, tasks."""
@@ -85,7 +87,9 @@ class Soak:
 
     def _router(self, role: str, name: str, *more: str, env: dict[str, str] | None = None) -> str:
         config, token, port = self.folder / "router.json", self.folder / "token", free_port()
-        config.write_text(json.dumps({**router_json(), "accessLog": {"to": "off"}}))
+        whole = {**router_json(), "accessLog": {"to": "off"}}
+        whole["routing"] = {**whole.get("routing", {}), "sessionTtlSeconds": SESSION_TTL_S}
+        config.write_text(json.dumps(whole))
         token.write_text(TOKEN)
         command = [sys.executable, "-m", "weft_router", "--role", role, "--config", str(config)]
         url = self.urls[name] = f"http://127.0.0.1:{port}"

@@ -28,6 +28,7 @@ from weft_router_tests.fake_engine import FakeEngine
 Composition = Literal["sidecars", "standalone"]
 MODEL = "test/model"
 TOKEN = "internal-token-of-the-tests"
+PROOF = "engine-proof-of-the-tests"
 PROFILE: dict[str, Any] = {
     "model": MODEL,
     "gpu": "none",
@@ -88,7 +89,10 @@ def settings(
     path.write_text(json.dumps(config or router_json()))
     token = folder / "token"
     token.write_text(TOKEN)
+    proof = folder / "proof"
+    proof.write_text(f"{PROOF}\n")
     env = {"WEFT_TOKEN_FILE": str(token), "WEFT_REDIS_URL": redis_url, "POD_IP": "127.0.0.1"}
+    env["WEFT_ENGINE_PROOF_FILE"] = str(proof)
     if worker:
         env.update(WEFT_WORKER=worker, WEFT_DEGREE="1")
     if keys is not None:
@@ -341,7 +345,7 @@ def _ready(role: str) -> str:
     return f'weft_router_workers{{role="{role}",state="ready"}}'
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> None:
     """Poll until a condition holds.
 
     Raises:

@@ -69,7 +69,7 @@ def access(fd: int, **options: Any) -> tuple[AccessLog, Sink]:
     return AccessLog(sink, role="standalone", **options), sink
 
 
-async def until(done: "Any", *, seconds: float = 5.0) -> None:
+async def until(done: "Any", *, seconds: float = 60.0) -> None:
     end = monotonic() + seconds
     while not done():
         assert monotonic() < end, "not in time"

@@ -1,7 +1,7 @@
 """Admission: each rule refuses what it must, nothing refused costs anything, and every place is given back."""
 
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from weft_router.config import LimitsConfig, QosConfig, RoutingConfig, SessionClass, SloConfig
 from weft_router.errors import ApiError, InvalidRequestError
-from weft_router.guard.admission import REASONS, Admission, Admitted, Load, Refusal
+from weft_router.guard.admission import Admission, Admitted, Load, Reason, Refusal
 from weft_router.guard.caller import ANYONE, Bounds, Caller
 from weft_router.guard.classes import Classifier
 from weft_router.guard.salt import Salts
@@ -42,7 +42,7 @@ def refused(outcome: Admitted | Refusal) -> tuple[int, str, int]:
 def test_without_settings_everything_comes_in_as_it_asks() -> None:
     gate = admission()
     for _ in range(1000):
-        got = entered(gate.admit(0.0, ANYONE, "default", Load(prompt=1e6, ttft_s=100.0, kv_use=1.0, queued=99.0)))
+        got = entered(gate.admit(0.0, ANYONE, "default", Load(prompt=1e6, kv_use=1.0, queued=99.0)))
         assert (got.output_cap, got.local_only) == (None, False)
         got.first_byte()
 
@@ -142,15 +142,6 @@ def test_a_keys_weight_wins_over_the_configured_one() -> None:
     assert weights == [3.0, 1.0, 7.0]
 
 
-def test_what_would_come_too_late_is_refused_at_once() -> None:
-    gate = admission(qos={"classes": {"batch": {"earlyRejection": True, "tolerance": 1.5}}})
-    assert refused(gate.admit(0.0, ALICE, "batch", Load(prompt=1, ttft_s=7.2))) == (503, "early-rejection", 5)
-    assert refused(gate.admit(0.0, ALICE, "batch", Load(prompt=1, ttft_s=1e9)))[2] == 60
-    entered(gate.admit(0.0, ALICE, "batch", Load(prompt=1, ttft_s=2.9)))
-    entered(gate.admit(0.0, ALICE, "batch", Load(prompt=1)))  # not known
-    entered(gate.admit(0.0, ALICE, "default", Load(prompt=1, ttft_s=100.0)))
-
-
 def test_answers_are_capped_by_class_and_under_pressure() -> None:
     classes = {"short": {"maxOutputTokens": 100}, "soft": {"outputCap": True}}
     gate = admission(qos={"classes": classes, "pressure": {"kvUse": 0.8, "largest": 4096, "least": 256}})
@@ -177,8 +168,8 @@ def test_low_classes_stay_off_busy_prefill_workers() -> None:
 
 
 def test_a_refusal_is_an_answer_that_clients_understand() -> None:
-    for reason in REASONS:
-        status = 503 if reason in ("full", "early-rejection") else 429
+    for reason in get_args(Reason):
+        status = 503 if reason == "full" else 429
         error = Refusal(status, reason, 7).error()
         assert (error.status, error.retry_after_s) == (status, 7)
         assert "7 s" in error.message

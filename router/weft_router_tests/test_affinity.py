@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.inference import Inference, check
-from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.rounds.affinity import Affinity
-from weft_router.state.store import WorkerRecord
+from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
+from weft_router.rounds.affinity import Affinity, bindings_of
+from weft_router_tests.stack import router_json
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})
@@ -22,15 +23,17 @@ def text(prompt: str | list[int]) -> Inference:
     return check("/v1/completions", {"model": "m", "prompt": prompt}, model=MODEL, limits=LIMITS)
 
 
-def place(affinity: Affinity, inference: Inference, *, tenant: str = "", note: bool = True) -> str | None:
-    worker = affinity.choose(RECORDS, inference, None, tenant=tenant, ratio=4.0, need=100)
+def place(
+    affinity: Affinity, inference: Inference, *, tenant: str = "", class_: str = "default", note: bool = True
+) -> str | None:
+    worker = affinity.choose(RECORDS, inference, None, tenant=tenant, ratio=4.0, need=100, class_=class_)
     if note and worker is not None and affinity.reads_prompts:
         affinity.note(worker, inference, None, tenant=tenant, ratio=4.0)
     return worker
 
 
 def test_sessions_with_the_same_beginning_share_a_worker() -> None:
-    affinity = Affinity("prefix-aware", ttl_s=600)
+    affinity = Affinity({"default": "prefix-aware"}, ttl_s=600)
     assert affinity.reads_prompts
     affinity.note("d1", chat("hello"), None, tenant="", ratio=4.0)
     assert place(affinity, chat("something else")) == "d1"
@@ -44,7 +47,7 @@ def test_sessions_with_the_same_beginning_share_a_worker() -> None:
 
 
 def test_plain_prompts_and_token_ids_count_by_blocks() -> None:
-    affinity = Affinity("prefix-aware", ttl_s=600)
+    affinity = Affinity({"default": "prefix-aware"}, ttl_s=600)
     affinity.note("d2", text("a" * 4000), None, tenant="", ratio=4.0)
     assert place(affinity, text("a" * 3000 + "b" * 3000), note=False) == "d2"
     affinity.note("d1", text(list(range(2000))), None, tenant="", ratio=4.0)
@@ -52,8 +55,28 @@ def test_plain_prompts_and_token_ids_count_by_blocks() -> None:
 
 
 def test_other_bindings_do_not_look_at_prompts() -> None:
-    affinity = Affinity("round-robin", ttl_s=600)
+    affinity = Affinity({"default": "round-robin"}, ttl_s=600)
     assert not affinity.reads_prompts
     assert [place(affinity, chat("x")) for _ in range(4)] == ["d0", "d1", "d2", "d0"]
-    affinity.use("kv-aware")
+    affinity.use({"default": "kv-aware"})
     assert affinity.reads_prompts
+
+
+def test_classes_place_by_their_own_bindings_and_all_prompts_are_noted_for_the_one_that_looks() -> None:
+    affinity = Affinity({"default": "round-robin", "chat": "prefix-aware"}, ttl_s=600)
+    assert affinity.reads_prompts
+    assert [place(affinity, chat("x"), note=False) for _ in range(2)] == ["d0", "d1"]
+    affinity.note("d2", chat("hello"), None, tenant="", ratio=4.0)
+    assert place(affinity, chat("something else"), class_="chat", note=False) == "d2"
+    assert place(affinity, chat("y"), note=False) == "d2", "it was its turn"
+    assert place(affinity, chat("y"), class_="gone", note=False) == "d0", "a class that is gone is plain"
+    affinity.use({"default": "round-robin", "chat": "round-robin"})
+    assert not affinity.reads_prompts
+
+
+def test_every_class_of_a_service_has_a_binding() -> None:
+    body = router_json(routing={"binding": "least-requests", "classes": {"a": {"binding": "round-robin"}, "b": {}}})
+    body["qos"] = {"classes": {"a": {}, "b": {}}}
+    assert bindings_of(RouterConfig.model_validate(body)) == {
+        "a": "round-robin", "b": "least-requests", "default": "least-requests",
+    }  # fmt: skip

@@ -178,6 +178,7 @@ def test_a_refused_source_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.component
+@pytest.mark.alone
 def test_cpu_time_counts_children_that_run_and_those_that_ended() -> None:
     burn = "import time\nwhile time.process_time() < 0.3: pass\n"
     last = f"subprocess.run([sys.executable, '-c', {burn!r}]); input()"
@@ -193,7 +194,7 @@ def test_cpu_time_counts_children_that_run_and_those_that_ended() -> None:
 
 
 @pytest.mark.component
-@pytest.mark.timeout(240)
+@pytest.mark.alone
 def test_the_bench_runs_with_the_bare_proxy() -> None:
     try:
         compiler()
@@ -211,6 +212,7 @@ def test_the_bench_runs_with_the_bare_proxy() -> None:
 
 
 @pytest.mark.component
+@pytest.mark.alone
 def test_what_the_bench_started_ends_with_it_even_when_it_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom bench.router.processes import cores, start\n"

@@ -1,12 +1,18 @@
 """Bindings: one answer for all, kept without the store, given back to it, moved when their worker goes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from weft_router.rounds.placement import Placement
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.live_binding import Binding
+from weft_core.policies.snapshot import BindingView
+from weft_router.rounds.placement import RECENT_S, Placement
 from weft_router.state.bindings import Bindings
-from weft_router.state.store import MemoryStore, StoreDownError, WorkerRecord
+from weft_router.state.store import MemoryStore, StoreDownError
 
 
 class Clock:
@@ -96,7 +102,7 @@ def record(name: str, *, used: int, capacity: int = 1000, sessions: int = 0) -> 
 
 def test_sessions_go_where_kv_is_free_counting_those_just_placed() -> None:
     clock = Clock()
-    placement = Placement("kv-headroom", clock=clock)
+    placement = Placement({"default": "kv-headroom"}, clock=clock)
     workers = [record("a", used=100), record("b", used=300)]
     assert [placement.choose(workers, need=150) for _ in range(4)] == ["a", "a", "b", "a"]
     clock.now = 10
@@ -106,8 +112,58 @@ def test_sessions_go_where_kv_is_free_counting_those_just_placed() -> None:
 
 
 def test_full_workers_still_serve_the_least_full_first() -> None:
-    placement = Placement("kv-headroom", clock=Clock())
+    placement = Placement({"default": "kv-headroom"}, clock=Clock())
     assert placement.choose([record("a", used=990), record("b", used=900)], need=500) == "b"
+
+
+def test_what_one_class_placed_counts_for_the_others() -> None:
+    placement = Placement({"default": "kv-headroom", "batch": "round-robin"}, clock=Clock())
+    workers = [record("a", used=100), record("b", used=300)]
+    assert placement.choose(workers, need=400, class_="batch") == "a"
+    assert placement.choose(workers, need=1) == "b", "a has 500 of 1000 in use by now"
+    assert placement.choose(workers, need=1, class_="batch") == "b"
+
+
+@given(
+    st.sampled_from(["kv-headroom", "least-requests", "round-robin", "prefix-aware"]),
+    st.lists(
+        st.tuples(st.floats(0, 1.5), st.integers(1, 400), st.sampled_from(["", "a", "b"]), st.integers(0, 3)),
+        max_size=25,
+    ),
+)
+def test_what_is_kept_between_two_choices_changes_none(rule: str, steps: list[tuple[float, int, str, int]]) -> None:
+    clock = Clock()
+    placement, binding = Placement({"default": rule}, clock=clock), Binding(rule)
+    workers = [record(name, used=i * 90, capacity=1000 + 500 * (i == 1)) for i, name in enumerate("bca")]
+    placed: list[tuple[float, str, int]] = []
+    for later, need, avoided, beat in steps:
+        clock.now += later
+        if beat < len(workers):  # a heartbeat
+            workers[beat] = replace(workers[beat], seq=workers[beat].seq + 1, kv_used=need, batch=need % 3)
+        placed = [one for one in placed if one[0] >= clock.now - RECENT_S]
+        views = []
+        for r in workers:
+            mine = [tokens for _, name, tokens in placed if name == r.worker]
+            seen = BindingView(r.worker, r.kv_used + sum(mine), r.capacity, r.sessions + len(mine), r.batch + len(mine))
+            views += [seen] if r.worker != avoided else []
+        expected = binding.choose(views, need=need)
+        if expected is None:
+            expected = min(views, key=lambda v: (v.kv_used / v.kv_capacity, v.sessions, v.worker)).worker
+        assert placement.choose(workers, need=need, avoid={avoided} - {""}) == expected
+        placed.append((clock.now, expected, need))
+
+
+def test_bindings_change_and_whoever_stays_knows_whose_turn_it_is() -> None:
+    placement = Placement({"default": "round-robin", "batch": "round-robin"}, clock=Clock())
+    workers = [record(name, used=0) for name in "abc"]
+    assert placement.choose(workers, need=500) == "a"
+    assert placement.choose(workers, need=1, class_="batch") == "b", "classes of one rule take turns together"
+    placement.use({"default": "kv-headroom", "batch": "round-robin"})
+    assert placement.choose(workers, need=1, class_="batch") == "c"
+    placement.use({"default": "kv-headroom"})
+    assert placement.choose(workers, need=1, class_="batch") == "b", (
+        "a was given 500; b has the first name of the others"
+    )
 
 
 async def test_a_session_that_expires_while_it_is_published_again_does_no_harm() -> None:

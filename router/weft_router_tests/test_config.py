@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError
-from weft_router.guard.auth import ApiKeys
+from weft_router.guard.auth import ApiKeys, Authenticator
 from weft_router.logs import JsonLines
 from weft_router_tests.stack import PROFILE, router_json
 
@@ -53,6 +54,8 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
         ({"WEFT_DEGREE": "8"}, {}, "WEFT_DEGREE"),
         ({"POD_IP": ""}, {}, "POD_IP"),
         ({"WEFT_TOKEN_FILE": "/nowhere"}, {}, "WEFT_TOKEN_FILE"),
+        ({"WEFT_ENGINE_PROOF_FILE": "/nowhere"}, {}, "WEFT_ENGINE_PROOF_FILE"),
+        ({"WEFT_ENGINE_PROOF_FILE": os.devnull}, {}, "WEFT_ENGINE_PROOF_FILE"),
         ({}, {"listen": "8080"}, "--listen"),
         ({}, {"listen": "0.0.0.0:99999"}, "--listen"),
         ({}, {"advertise": "10.0.0.1:80"}, "--advertise"),
@@ -117,18 +120,23 @@ def test_keys_are_read_again_and_a_broken_file_keeps_the_old_ones(tmp_path: Path
     path = tmp_path / "keys"
     path.write_text("# comment\n\n  one  \n")
     keys = ApiKeys(path)
-    tenant = keys.tenant("Bearer one")
-    assert keys.tenant("bearer  one") == tenant
+    door = Authenticator(keys)
+
+    def tenant(header: str | None) -> str:
+        return door.caller(header, 0.0).tenant
+
+    one = tenant("Bearer one")
+    assert tenant("bearer  one") == one
     path.write_text("one\nanother-key\n")
     keys.reload()
-    assert keys.tenant("Bearer another-key") != tenant
+    assert tenant("Bearer another-key") != one
     path.unlink()
     keys.reload()
-    assert keys.tenant("Bearer one") == tenant
+    assert tenant("Bearer one") == one
     for header in (None, "", "one", "Basic one", "Bearer ", "Bearer unknown", "Bearer # comment"):
         with pytest.raises(UnauthorizedError):
-            keys.tenant(header)
-    assert ApiKeys(None).tenant(None) == "default"
+            tenant(header)
+    assert Authenticator(None).caller(None, 0.0).tenant == "default"
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:

@@ -67,11 +67,11 @@ def test_a_class_has_its_own_rules_and_the_services_for_the_rest() -> None:
     config = read(
         qos={"classes": {"gold": {"priority": 3}, "batch": {}, "same": {}}},
         routing={
-            "policy": "weft", "binding": "least-requests", "params": {"itl_statistic": 1},
+            "policy": "weft", "order": "edf", "binding": "least-requests", "params": {"itl_statistic": 1},
             "classes": {
                 "gold": {"ttft": 0.5},
                 "batch": {"policy": "threshold", "itl": 0.2},
-                "same": {"params": {"itl_statistic": 2}, "order": "edf"},
+                "same": {"params": {"itl_statistic": 2}},
             },
         },
     )  # fmt: skip
@@ -79,13 +79,13 @@ def test_a_class_has_its_own_rules_and_the_services_for_the_rest() -> None:
     assert (gold.slo.ttft, gold.slo.itl, gold.qos.priority) == (0.5, 0.05, 3)
     assert (gold.routing.policy, gold.routing.order, gold.routing.binding) == (
         "weft",
-        "moore-hodgson",
+        "edf",
         "least-requests",
     )
     assert gold.routing.params == {"itl_statistic": 1}
-    assert (batch.routing.policy, batch.routing.order, batch.routing.params) == ("threshold", "fcfs", {})
+    assert (batch.routing.policy, batch.routing.order, batch.routing.params) == ("threshold", "edf", {})
     assert (batch.routing.binding, batch.slo.itl) == ("least-requests", 0.2)
-    assert (same.routing.params, same.routing.order) == ({"itl_statistic": 2}, "edf")
+    assert same.routing.params == {"itl_statistic": 2}
     assert default.routing.policy == "weft"
 
 
@@ -111,6 +111,10 @@ JWT = {"issuer": "https://issuer.example.com", "audience": "weft", "jwksUrl": "h
         (
             {"qos": {"classes": {"a": {}}}, "routing": {"classes": {"a": {"policy": "fixed-x", "params": {"y": 1}}}}},
             r"classes\.a\.params\.y: fixed-x has no such parameter",
+        ),
+        (
+            {"qos": {"classes": {"a": {}}}, "routing": {"classes": {"a": {"order": "edf"}}}},
+            r"routing\.classes\.a\.order",
         ),
         ({"routing": {"resume": "maybe"}}, r"routing\.resume"),
         ({"routing": {"onPrefillFailure": "retry"}}, r"routing\.onPrefillFailure"),

@@ -51,7 +51,7 @@ async def test_keys_and_tokens_are_both_let_in(tmp_path: Path) -> None:
     claims = {"iss": "https://i.example.com", "aud": "weft", "sub": "by-token", "exp": time.time() + 60}
     token = jwt.encode(claims, ED, algorithm="EdDSA", headers={"kid": "ed"})
     tenant = ""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not tenant:
             try:
                 tenant = door.authenticator.caller(f"Bearer {token}", time.time()).tenant
@@ -84,5 +84,5 @@ def test_a_door_that_cannot_be_locked_is_not_opened(tmp_path: Path) -> None:
 @pytest.mark.component
 def test_a_router_without_tokens_does_not_load_cryptography() -> None:
     code = "import sys, weft_router.guard.door; print(sorted({'jwt', 'cryptography'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=15)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

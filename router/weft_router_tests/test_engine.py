@@ -62,3 +62,33 @@ async def test_failures_in_a_row_count_against_a_green_health_check(replaceable:
     finally:
         await pool.close()
         await fake.stop()
+
+
+def plugged(engine: Engine) -> bool | None:
+    return engine.plugin
+
+
+async def test_the_plug_in_is_asked_for_once_after_each_start() -> None:
+    fake = FakeEngine("d0")
+    port = free_port()
+    await fake.start(port)
+    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    try:
+        plain = Engine(pool, fake.url, on_change=lambda: None)
+        await plain.poll()
+        assert plugged(plain) is None
+        engine = Engine(pool, fake.url, on_change=lambda: None, plugin_page="/weft/plugin")
+        await engine.poll()
+        assert plugged(engine) is True
+        fake.script.plugin = False
+        await engine.poll()
+        assert plugged(engine) is True
+        await fake.stop()
+        await engine.poll()
+        assert plugged(engine) is None
+        await fake.start(port)
+        await engine.poll()
+        assert plugged(engine) is False
+    finally:
+        await pool.close()
+        await fake.stop()

@@ -1,15 +1,19 @@
 """The bodies and headers of every leg, engine by engine, as literal JSON: what goes over the wire is what is here."""
 
+import json
 from array import array
 from typing import Any
 from uuid import UUID
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weft_router.api.inference import Inference, check
 from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
+from weft_router.engines import vllm
 from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleError, Peer, Traits
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
@@ -210,6 +214,60 @@ class TestVllm:
         assert list(text.reply.prompt_ids or ()) == [4, 5]
 
 
+tricky = st.sampled_from(["A", '"', "\\", ',"kv_transfer_params":{', '"usage":{"prompt_tokens":1}', "é"])
+counts = st.integers(0, 10**6)
+odd = st.none() | tricky | st.lists(counts, max_size=2) | st.dictionaries(tricky, counts, max_size=2)
+
+
+@settings(max_examples=300)
+@given(
+    tricky, counts, st.sampled_from([None, {"cached_tokens": 3}, {"audio_tokens": None, "cached_tokens": 4}, {"x": 1}]),
+    st.dictionaries(tricky | st.sampled_from(["tp_size", "remote_host", "do_remote_prefill"]), odd, max_size=3),
+    st.sampled_from(["last", "first", "nested", "twice", "spaced", "torn"]),
+)  # fmt: skip
+def test_a_prefills_parameters_go_on_the_same_whether_they_are_spliced_or_parsed(
+    text: str, prompt: int, details: dict[str, Any] | None, more: dict[str, Any], form: str
+) -> None:
+    adapter, asked = adapter_for("vllm"), ask()
+    usage = {"prompt_tokens": prompt, "total_tokens": prompt + 1, "completion_tokens": 1,
+             "prompt_tokens_details": details}  # fmt: skip
+    answer = {"id": "c", "choices": [{"index": 0, "message": {"content": text}}], "usage": usage}
+    params = {**PARAMS, "remote_block_ids": [[prompt]], **more}
+    raw = orjson.dumps({**answer, "kv_transfer_params": params})
+    if form == "first":
+        raw = orjson.dumps({"kv_transfer_params": params, **answer})
+    elif form == "nested":
+        raw = orjson.dumps({**answer, "inner": {"a": 1, "kv_transfer_params": params}})
+    elif form == "twice":
+        raw = orjson.dumps({"a": {"b": 1, "kv_transfer_params": {"do_remote_prefill": True}}, **orjson.loads(raw)})
+    elif form == "spaced":
+        raw = json.dumps(orjson.loads(raw)).encode()
+    elif form == "torn":
+        raw = raw[:-1]
+    found: list[object] = []
+    for usual in (vllm._usual, lambda *_: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(vllm, "_usual", usual)
+            try:
+                handed = adapter.read_prefill(asked, raw)
+            except LegFailedError as error:
+                found.append(error.reason)
+                continue
+        reply = handed.reply
+        said = (handed.params, reply.handle, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+        found.append((said, sent(adapter.decode(asked, handed))))
+    assert found[0] == found[1]
+
+
+def test_the_usual_reply_of_a_prefill_is_not_parsed_but_for_its_parameters() -> None:
+    asked, adapter = ask(), adapter_for("vllm")
+    usage = {"prompt_tokens": 9, "total_tokens": 10, "completion_tokens": 1, "prompt_tokens_details": None}
+    handed = adapter.read_prefill(asked, orjson.dumps({"id": "c", "usage": usage, "kv_transfer_params": PARAMS}))
+    assert handed.written == orjson.dumps(PARAMS)
+    assert (handed.reply.prompt_tokens, handed.reply.cached_tokens) == (9, None)
+    assert sent(adapter.decode(asked, handed))["kv_transfer_params"] == PARAMS
+
+
 class TestSglang:
     adapter = adapter_for("sglang")
 
@@ -305,18 +363,9 @@ class TestTensorRtLlm:
         assert chunk["choices"][0]["finish_reason"] == "stop"
         assert (usage["choices"], usage["usage"]["prompt_tokens"]) == ([], 2)
 
-    def test_both_at_once_where_the_service_says_generation_first(self) -> None:
-        adapter = adapter_for("tensorrt-llm", traits=Traits(schedule_style="generation_first"))
-        assert adapter.can.order == "together"
-        asked = ask()
-        asked.prefill = Peer("10.0.0.1", 8000, info={"ctx_info_endpoint": "tcp://10.0.0.1:9000"})
-        assert sent(adapter.prefill(asked))["disaggregated_params"]["schedule_style"] == 1
-        assert sent(adapter.decode(asked, None))["disaggregated_params"] == {
-            "request_type": "generation_only", "schedule_style": 1, "disagg_request_id": 7, "ctx_request_id": 7,
-            "ctx_info_endpoint": "tcp://10.0.0.1:9000",
-        }  # fmt: skip
+    def test_there_is_no_generation_without_a_context(self) -> None:
         with pytest.raises(NotPossibleError):
-            self.adapter.decode(asked, None)
+            self.adapter.decode(ask(), None)
 
     def test_a_context_without_parameters_is_a_failed_leg(self) -> None:
         for raw in (b"x", b"{}", self.reply(prompt_token_ids=None), self.reply(choices=[])):

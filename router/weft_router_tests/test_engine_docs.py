@@ -17,8 +17,24 @@ def row(adapter: Adapter) -> list[str]:
 
 
 def test_the_table_is_what_the_adapters_say() -> None:
+    first, *_ = PAGE.read_text().partition("## What the operator starts")
     rows = {
         found[1]: [cell.strip() for cell in found[2].split("|")]
-        for found in re.finditer(r"^\| `([a-z-]+)` \|(.+)\|$", PAGE.read_text(), re.MULTILINE)
+        for found in re.finditer(r"^\| `([a-z-]+)` \|(.+)\|$", first, re.MULTILINE)
     }
     assert rows == {kind: row(adapter_for(kind, traits=Traits(show_first=True))) for kind in ADAPTERS}
+
+
+def test_the_page_names_the_gauges_that_are_read() -> None:
+    page = PAGE.read_text()
+    for kind in ADAPTERS:
+        gauges = adapter_for(kind).gauges
+        names = [
+            gauges.running,
+            gauges.waiting[0],
+            gauges.usage,
+            *gauges.capacity,
+            *([gauges.info] if gauges.info else []),
+        ]
+        for name in [gauges.page, *(name.decode() for name in names)]:
+            assert f"`{name}`" in page, name

@@ -10,13 +10,12 @@ import pytest
 
 from weft_router_tests.stack import MODEL, Stack, is_so, until
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.alone]
 
 CANCELS = 500
 CLIENTS = 8
 
 
-@pytest.mark.timeout(60)
 async def test_500_cancels_at_random_points_leave_nothing_behind(stack: Stack) -> None:
     """Before the prefill's answer, between prefill and decode, in mid-stream, and just when the answer ends."""
     await stack.up(decode=2, prefill=1)
@@ -70,7 +69,7 @@ async def test_500_cancels_at_random_points_leave_nothing_behind(stack: Stack) -
     await until(quiet)
     prefill = stack.engines["p0"]
     # What a prefill gave back in the very moment its client left is known to nobody: its lease ends it.
-    await until(lambda: is_so(len(prefill.held) <= CANCELS // 5), seconds=3)
+    await until(lambda: is_so(len(prefill.held) <= CANCELS // 12), seconds=3)
     released = await released_of(stack)
     assert released >= 1, "no cancel fell between prefill and decode"
     assert (await stack.chat([{"role": "user", "content": "x"}])).status == 200

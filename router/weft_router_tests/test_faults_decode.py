@@ -64,7 +64,6 @@ async def prefer(stack: Stack, *workers: str) -> None:
     await until(lambda: is_so(seen()))
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["chat", "text"])
 @pytest.mark.parametrize("mode", ["auto", "off"])
 async def test_streams_whose_engine_dies_at_any_token_are_whole_or_end_in_an_error(
@@ -183,3 +182,23 @@ async def test_a_stream_goes_on_within_the_limit_it_was_given(stack: Stack) -> N
     assert answer.text == reply_text(prompt("chat", 0), 20)
     assert stack.engines["d1"].seen[-1]["max_tokens"] == 15
     assert answer.chunks[-1]["usage"]["completion_tokens"] == 20
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+@pytest.mark.parametrize("token", [0, 1, 3])
+async def test_a_stream_whose_first_token_came_from_its_prefill_goes_on_too(
+    stack: Stack, token: int, kind: str
+) -> None:
+    stack.config = router_json(routing={"firstTokenFromPrefill": "auto"})
+    await stack.up(decode=2)
+    await prefer(stack, "d0")
+    stack.engines["p0"].script.ends = "length"
+    dying = stack.engines["d0"]
+    dying.script.die_at_token = token
+    if kind == "chat":
+        answer = await stack.chat(messages(0), stream=True, temperature=0, stream_options=USAGE)
+    else:
+        answer = await stack.complete("question 0:", stream=True, temperature=0, stream_options=USAGE)
+    assert dying.died == 1
+    assert flaw(answer, prompt(kind, 0), may_end_at=None) is None
+    assert await stack.count("weft_router_resumes_total", outcome="resumed") == 1

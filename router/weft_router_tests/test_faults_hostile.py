@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_router_tests.stack import MODEL, Stack, router_json
+from weft_router_tests.stack import MODEL, PROOF, Stack, router_json
 
 pytestmark = pytest.mark.component
 
@@ -134,7 +134,7 @@ HEADERS: tuple[dict[str, str], ...] = (
     {"X-Weft-Token": "guess"},
     {"X-Weft-Local": "1", "X-Weft-Cap": "1", "X-Weft-Ids": "1"},
     {"X-Weft-Path": "/v1/completions", "X-Weft-Task": "{trap}"},
-    {"X-Weft-KV-Handle": "0", "X-Weft-Engine-Plugin": "1"},
+    {"X-Weft-KV-Handle": "0", "X-Weft-Engine-Plugin": "1", "X-Weft-Engine-Proof": "guess"},
     {"Proxy-Connection": "keep-alive", "Proxy-Authorization": "Basic {trap}"},
     {"X-Secret": "mine", "Cookie": "a=b", "Authorization": "Bearer mine"},
     {"Traceparent": "00-11111111111111111111111111111111-2222222222222222-01", "Baggage": "to={trap}"},
@@ -142,7 +142,7 @@ HEADERS: tuple[dict[str, str], ...] = (
 )
 ALLOWED = {
     "host", "content-type", "content-length", "x-request-id", "x-weft-kv-handle", "traceparent", "connection",
-    "accept", "accept-encoding", "user-agent",
+    "accept", "accept-encoding", "user-agent", "x-weft-engine-proof",
 }  # fmt: skip
 
 
@@ -171,6 +171,7 @@ async def test_hostile_headers_choose_no_upstream_and_reach_none(stack: Stack) -
             assert set(lower) <= ALLOWED, f"{name}: {set(lower) - ALLOWED}"
             assert lower["x-request-id"] in ids
             assert lower.get("x-weft-kv-handle", "1") == "1"
+            assert lower["x-weft-engine-proof"] == PROOF, "the router's own, never a client's"
             assert address not in "".join(lower.values())
     trap.close()
     assert not dialled

@@ -140,7 +140,6 @@ async def served(stack: Stack) -> bool:
     return (await stack.chat(asked(0))).status == 200
 
 
-@pytest.mark.timeout(60)
 async def test_workers_that_are_replaced_one_after_the_other_fail_no_request(sidecars: Stack) -> None:
     stack = sidecars
     await stack.up(decode=2, prefill=2)

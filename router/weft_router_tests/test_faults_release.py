@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weft_router_tests.stack import Stack, is_so, router_json, until
+from weft_router_tests.stack import MODEL, Stack, is_so, router_json, until
 
 pytestmark = pytest.mark.component
 
@@ -40,6 +40,53 @@ async def test_prefilled_kv_of_a_client_that_left_before_the_first_token_is_give
     pending.cancel()
     await asyncio.wait([pending])
     await freed(stack, "p0")
+
+
+async def shown(stack: Stack) -> None:
+    """Start a service whose prefill workers' token is shown at once, and whose broken streams end."""
+    stack.config = router_json(routing={"firstTokenFromPrefill": "auto", "resume": "off"})
+    await stack.up()
+    stack.engines["p0"].script.ends = "length"
+
+
+async def test_a_client_that_has_the_prefills_token_and_leaves_gives_the_kv_back(stack: Stack) -> None:
+    await shown(stack)
+    decode = stack.engines["d0"]
+    decode.script.hang = True
+    async with stack.http.post(
+        stack.front + "/v1/chat/completions",
+        json={"model": MODEL, "messages": HELLO, "stream": True, "temperature": 0},
+    ) as response:
+        assert b'"content"' in await response.content.readuntil(b"\n\n")
+        await until(lambda: is_so(decode.running == 1))
+        assert stack.engines["p0"].held
+        response.close()
+    await freed(stack, "p0")
+
+
+async def test_a_stream_that_breaks_between_the_prefills_token_and_the_next_gives_the_kv_back(stack: Stack) -> None:
+    await shown(stack)
+    decode = stack.engines["d0"]
+    decode.script.hang = True
+    pending = asyncio.ensure_future(stack.chat(HELLO, stream=True, temperature=0))
+    await until(lambda: is_so(decode.running == 1))
+    decode.script.hang = False
+    stack.decoding("d0").answering._engine.pool.cut("scripted")
+    answer = await pending
+    assert answer.text, "the prefill's token"
+    assert answer.error
+    await freed(stack, "p0")
+
+
+@pytest.mark.parametrize("ends", ["length", "stop"])
+async def test_kv_of_a_stream_that_breaks_after_its_engine_began_was_read(stack: Stack, ends: str) -> None:
+    await shown(stack)
+    stack.engines["p0"].script.ends = ends  # with "stop" no token is shown before its time
+    stack.engines["d0"].script.die_at_token = 3
+    answer = await stack.chat(HELLO, stream=True, temperature=0)
+    assert answer.error
+    assert await stack.count("weft_router_kv_handles_total", "d0", outcome="orphaned") == 0
+    assert await stack.count("weft_router_handle_releases_total", "d0") == 0
 
 
 async def test_prefilled_kv_that_turns_out_to_be_of_another_prompt_is_given_back(stack: Stack) -> None:

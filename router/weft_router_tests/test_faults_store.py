@@ -23,7 +23,6 @@ async def store_is(stack: Stack, up: bool) -> bool:
     return all(page["weft_router_state_up"] == up for page in pages)
 
 
-@pytest.mark.timeout(60)
 async def test_a_store_that_goes_and_comes_back_fails_no_request(redis_stack: Stack, redis_server: RedisServer) -> None:
     stack = redis_stack
     await stack.up(decode=2, prefill=2, coordinators=2)

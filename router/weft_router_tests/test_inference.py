@@ -1,9 +1,14 @@
 """Checking requests: every refusal names its field, everything the router does not judge passes."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given as of_any
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from weft_router.api.inference import Inference, check
 from weft_router.config import LimitsConfig, ModelConfig
@@ -117,15 +122,31 @@ def test_media_parts_pass_and_only_text_is_counted() -> None:
     assert found.body["messages"] == [{"role": "user", "content": parts}]
 
 
-def test_a_legs_body_is_the_clients_with_other_leg_fields() -> None:
-    given = chat(max_tokens=5, stream=True, seed=1, n=2)
-    assert orjson.loads(given.whole()) == given.body
-    leg = orjson.loads(given.encoded({"max_tokens": 1}))
-    assert leg == {"model": "m", "messages": [USER], "seed": 1, "max_tokens": 1}
-    assert orjson.loads(given.encoded({})) == {"model": "m", "messages": [USER], "seed": 1}
-    own = given.own()
-    own["max_tokens"] = 99
-    assert given.own() == {"max_tokens": 5, "stream": True, "n": 2}
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+names = st.sampled_from(
+    ["seed", "vendor", 'q"', "é", "max_tokens", "stream", "n", "stream_options", "kv_transfer_params"]
+)
+
+
+@settings(max_examples=200)
+@of_any(
+    st.dictionaries(names, values, max_size=6), st.dictionaries(names, values, max_size=4), st.frozensets(names),
+)  # fmt: skip
+def test_a_legs_body_is_the_clients_with_its_own_fields_and_each_key_once(
+    client: dict[str, Any], fields: dict[str, Any], without: frozenset[str]
+) -> None:
+    given = replace(chat(), body={"model": "m", **client})
+    before = orjson.dumps(given.body)
+    pairs = json.loads(given.encoded(fields, without=without), object_pairs_hook=list)
+    assert len(dict(pairs)) == len(pairs)
+    kept = {name: value for name, value in given.body.items() if name not in without}
+    assert orjson.loads(given.encoded(fields, without=without)) == {**kept, **fields}
+    assert orjson.dumps(given.body) == before == given.whole()
 
 
 def test_an_unknown_model_is_404_and_a_long_name_is_cut() -> None:

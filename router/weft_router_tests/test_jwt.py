@@ -264,7 +264,7 @@ class Provider:
 
     async def fetches(self, count: int) -> None:
         """Wait until so many were asked for."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.fetched < count:
                 self.seen.clear()
                 await self.seen.wait()

@@ -37,11 +37,10 @@ def queue(
     ttft_slo: float = 1.0,
     limit: int = 100,
     shares: dict[str, float] | None = None,
-    class_limits: dict[int, int] | None = None,
 ) -> PrefillQueue:
     return PrefillQueue(
         profile=profile_from_json(PROFILE), degree=1, concurrency=concurrency, limit=limit,
-        rule=QueueRule(order, window=window, cap=cap, shares=shares, class_limits=class_limits), ttft_slo=ttft_slo,
+        rule=QueueRule(order, window=window, cap=cap, shares=shares), ttft_slo=ttft_slo,
         clock=clock,
     )  # fmt: skip
 
@@ -225,7 +224,7 @@ async def test_a_timer_hands_the_next_task_over_when_nothing_else_happens() -> N
         await caller.add(name, 1000)
     assert caller.order == ["a"]
     seconds = caller.queue.predict(PrefillTask(0, 1000))
-    await asyncio.wait_for(caller.tasks["b"], timeout=5)
+    await asyncio.wait_for(caller.tasks["b"], timeout=60)
     waited = monotonic() - caller.slots["a"].granted
     assert seconds - max(LEAD_S, LEAD_SHARE * seconds) <= waited
     assert caller.slots["b"].until_first() > seconds  # b, and what is left of a at least
@@ -301,17 +300,6 @@ async def test_tenants_take_turns_by_their_weights() -> None:
     await caller.run_all("running")
     turns = "".join(name[0] for name in caller.order)
     assert turns == "rbbfbbfffff"
-
-
-async def test_a_class_has_places_of_its_own() -> None:
-    caller = Caller(queue(Clock(), class_limits={0: 1}))
-    await caller.add("running", 1000)
-    await caller.add("a", 1000)
-    with pytest.raises(UnavailableError, match="1 tasks of this class"):
-        await caller.queue.acquire("b", PrefillTask(0, 1))
-    await caller.add("top", 1000, priority=1)
-    assert len(caller.queue) == 3
-    await caller.close()
 
 
 async def test_another_rule_takes_over_and_nobody_is_lost() -> None:

@@ -8,7 +8,6 @@ from weft_planner.simulation.layout import PolicyChoice
 from weft_router_tests import replay
 
 pytest.importorskip("numba")
-pytestmark = pytest.mark.timeout(600)  # rules are compiled when they are first asked
 
 
 def test_live_and_simulated_decisions_are_the_same() -> None:

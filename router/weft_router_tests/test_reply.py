@@ -193,6 +193,42 @@ def test_whole_replies_lose_only_what_the_router_asked_for() -> None:
         read_whole("chat", b"[]", keep_ids=False)
 
 
+tricky = st.sampled_from(
+    [
+        "hi",
+        ',"kv_transfer_params":null}',
+        '"kv_transfer_params":',
+        "\\",
+        '"',
+        'token_ids"',
+        '{"kv_transfer_params":null}',
+    ]
+)
+members = st.dictionaries(
+    tricky | st.sampled_from(["id", "usage", "prompt_token_ids"]), tricky | st.lists(tricky, max_size=2), max_size=4
+)
+
+
+@settings(max_examples=300)
+@given(members, members, tricky, st.sampled_from([None, None, HANDLE, "odd"]), st.sampled_from(["", " ", "\n"]))
+def test_an_answer_without_its_handle_says_the_same_whether_it_is_cut_or_written(
+    before: dict[str, Any], after: dict[str, Any], text: str, handle: object, end: str
+) -> None:
+    before = {**before, "choices": [{"index": 0, "message": {"content": text}, "kv_transfer_params": None}]}
+    answer = {**before, "kv_transfer_params": handle, **after}
+    reply, data = read_whole("chat", orjson.dumps(answer) + end.encode(), keep_ids=True)
+    del answer["kv_transfer_params"]
+    assert list(orjson.loads(data).items()) == list(answer.items())
+    assert reply.handle == (handle if handle is HANDLE else None)
+    assert reply.content() == {"role": "assistant", "content": text}
+
+
+def test_an_answer_whose_handle_is_null_is_not_written_anew() -> None:
+    raw = b'{"id": "x",  "choices":[{"message":{"content":"hi"}}],"kv_transfer_params":null}'
+    cut = b'{"id": "x",  "choices":[{"message":{"content":"hi"}}]}'
+    assert read_whole("chat", raw, keep_ids=False)[1] == cut
+
+
 @pytest.mark.parametrize("keep_ids", [True, False])
 def test_a_handle_inside_a_chunk_is_taken_out(keep_ids: bool) -> None:
     tap = StreamTap("chat", keep_usage=False, keep_ids=keep_ids)

@@ -225,7 +225,7 @@ def test_a_round_that_goes_on_from_a_response_sends_only_what_is_new() -> None:
 
 
 def test_a_nameless_conversation_of_items_is_found_again() -> None:
-    known = Heads()
+    known = Heads(ttl_s=60)
     first = ask("hi")
     one = derived("t", first, of_request(first), fresh="1")
     known.put(one.head, one.key)

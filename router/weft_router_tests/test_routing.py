@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.catalogue import POLICIES
 from weft_core.policies.live import queue_seconds
 from weft_core.policies.slices import Slicing
@@ -16,10 +17,9 @@ from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerVie
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.engines.watch import EngineLoad, read_load
-from weft_router.rounds.routing import ClassRules, Dispatched, Policy, candidates
+from weft_router.rounds.dispatched import Dispatched, candidates
+from weft_router.rounds.routing import ClassRules, Policy
 from weft_router.signals.window import Window
-from weft_router.state.store import QueueEntry, WorkerRecord
 from weft_router_tests.stack import PROFILE
 
 DECODE = DecodeWorkerView(
@@ -237,6 +237,7 @@ def test_a_worker_that_decodes_shows_its_batch_and_the_tokens_of_its_queue() -> 
     assert candidates([record, prefill], tokens=100) == [record, prefill]
     assert candidates([record, prefill], tokens=101) == [prefill]
     assert candidates([record, prefill], tokens=501) == []
+    assert candidates([replace(prefill, capacity=0)], tokens=10**9) != [], "one that does not say holds anything"
 
 
 def classed(rules: ClassRules, time: Time, **routing: object) -> Policy:
@@ -265,7 +266,7 @@ def test_wrong_predictions_give_way_to_the_shortest_queue_until_they_are_right_a
 def test_a_class_may_be_refused_early_with_a_time_to_come_back() -> None:
     time = Time()
     late = [view("a", queue=1000)]
-    busy = DECODE._replace(queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
+    busy = replace(DECODE, queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
 
     def asked(rules: ClassRules) -> float | None:
         rule = classed(rules, time)
@@ -284,7 +285,7 @@ def test_a_class_may_be_refused_early_with_a_time_to_come_back() -> None:
 def test_the_top_class_races_a_second_prefill_when_the_first_may_be_late() -> None:
     time = Time()
     both = [view("a", queue=25), view("b", queue=26)]
-    busy = DECODE._replace(queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
+    busy = replace(DECODE, queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
     top = classed(ClassRules(priority=2), time, hedge={"mode": "auto", "risk": 0.2})
     found = top.route(TASK, decode=busy, prefill=both, known=FIRST)
     assert (found.remote, top.hedge(found)) == ("a", "b")
@@ -310,7 +311,7 @@ def test_slices_follow_the_batch() -> None:
     rule = classed(ClassRules(), Time(), mode="imd")
     found = decide(rule, [view("a", queue=99)])
     assert found.reason in ("local-chunked", "remote-cheaper")
-    few = rule.next_slice(at=0, remaining=100_000, decode=DECODE._replace(batch=8, context=4000))
+    few = rule.next_slice(at=0, remaining=100_000, decode=replace(DECODE, batch=8, context=4000))
     many = rule.next_slice(at=0, remaining=100_000, decode=DECODE)
     assert few is not None
     assert many == 4096
@@ -327,19 +328,6 @@ def test_the_window_forgets_after_its_time() -> None:
     assert window.mean(9.9) == 0.75
     assert window.mean(11.0) == 1.0 / 3
     assert window.mean(20.0) is None
-
-
-def test_engine_gauges_are_read_from_vllms_page() -> None:
-    page = b"""# HELP vllm:kv_cache_usage_perc x
-vllm:kv_cache_usage_perc{engine="0",model_name="m/x"} 0.25
-vllm:kv_cache_usage_perc{engine="1",model_name="m/x"} 7.5e-1
-vllm:num_requests_running{engine="0"} 3.0
-vllm:num_requests_waiting{engine="0"} 2.0
-vllm:cache_config_info{block_size="16",cache_dtype="auto",num_gpu_blocks="100"} 1.0
-other_metric 5
-"""
-    assert read_load(page) == EngineLoad(kv_usage=0.5, running=3, waiting=2, capacity_tokens=1600)
-    assert read_load(b"nothing") == EngineLoad()
 
 
 def test_ppd_learns_from_what_rounds_took_and_now_and_then_goes_the_other_way() -> None:

@@ -1,5 +1,8 @@
 """A local prefill in slices: they grow along the prompt by whole blocks, follow the batch, and end when one fails."""
 
+import asyncio
+from collections.abc import Callable
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +17,7 @@ from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig, RoutingConfig
 from weft_router.engines.adapter import Adapter, Ask, Call
 from weft_router.engines.watch import Engine
-from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule
+from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, Slot
 from weft_router.rounds.round import Round
 from weft_router.rounds.routing import Policy
 from weft_router.rounds.slicing import Slicing
@@ -67,7 +70,13 @@ class FakeSide:
         return DecodeWorkerView("d0", 1, 0.0, 0, None, 0, 16_000, self.batch, 0)
 
 
-async def warmed(side: FakeSide, prompt: str | list[int], *, history: int = 0, increment: int) -> PrefillQueue:
+def queue_of(clock: Callable[[], float] = monotonic) -> PrefillQueue:
+    return PrefillQueue(
+        profile=COSTS, degree=1, concurrency=1, limit=9, rule=QueueRule("moore-hodgson"), ttft_slo=5.0, clock=clock
+    )
+
+
+async def warm(side: FakeSide, prompt: str | list[int], *, task: PrefillTask, slot: Slot) -> None:
     config = RouterConfig.model_validate(router_json())
     slicing = Slicing(
         config, adapter=cast(Adapter, side), engine=cast(Engine, side), view=side.view, tokens=Buckets((1.0,))
@@ -76,11 +85,15 @@ async def warmed(side: FakeSide, prompt: str | list[int], *, history: int = 0, i
         RoutingConfig.model_validate({"policy": "weft", "mode": "imd"}), profile=COSTS,
         slo=Slo(ttft_s=5, itl_s=0.05), salt="d0", slicing=Sizes(),
     )  # fmt: skip
-    queue = PrefillQueue(profile=COSTS, degree=1, concurrency=1, limit=9, rule=QueueRule("moore-hodgson"), ttft_slo=5.0)
-    task = PrefillTask(history, increment)
     inference = check("/v1/completions", {"model": "m", "prompt": prompt}, model=MODEL, limits=LimitsConfig())
     rnd = cast(Round, SimpleNamespace(id="r", ask=Ask(inference, "r"), outlook=SimpleNamespace(task=task)))
-    await slicing.warm(rnd, await queue.acquire("r", task), policy)
+    await slicing.warm(rnd, slot, policy)
+
+
+async def warmed(side: FakeSide, prompt: str | list[int], *, history: int = 0, increment: int) -> PrefillQueue:
+    queue = queue_of()
+    task = PrefillTask(history, increment)
+    await warm(side, prompt, task=task, slot=await queue.acquire("r", task))
     return queue
 
 
@@ -126,3 +139,37 @@ async def test_the_batch_of_the_moment_sizes_the_slice(batch: int, first: int | 
     side.batch = batch
     await warmed(side, list(range(1000)), increment=1000)
     assert (side.ends[0] if side.ends else None) == first
+
+
+@pytest.mark.parametrize("tokens", [1000, 100])
+async def test_slices_wait_until_the_prefill_before_them_is_done(tokens: int) -> None:
+    now = 0.0
+    queue = queue_of(lambda: now)
+    first = await queue.acquire("first", PrefillTask(0, 1000))
+    now = 100.0  # far longer than predicted: the next one goes to the engine already
+    task = PrefillTask(0, tokens)
+    side = FakeSide()
+    warming = asyncio.create_task(warm(side, list(range(tokens)), task=task, slot=await queue.acquire("second", task)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not warming.done()
+    assert side.ends == []
+    first.release()
+    await warming
+    assert side.ends == ([336, 672] if tokens == 1000 else [])
+
+
+async def test_who_left_before_its_turn_came_is_not_waited_for() -> None:
+    now = 0.0
+    queue = queue_of(lambda: now)
+    first = await queue.acquire("first", PrefillTask(0, 1000))
+    now = 100.0
+    second = await queue.acquire("second", PrefillTask(0, 1000))
+    waiting = asyncio.create_task(second.turn())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    first.release()
+    second.release()
+    await asyncio.sleep(0)
+    assert waiting.cancelled()
+    assert len(queue) == 0

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from weft_router_tests.stack import MODEL, Stack, get, is_so, until
+from weft_router_tests.stack import MODEL, PROFILE, Stack, get, is_so, until
 
 pytestmark = pytest.mark.component
 
@@ -81,3 +81,144 @@ async def test_stopping_waits_for_live_requests(stack: Stack) -> None:
     assert (await live).raw.endswith(b"data: [DONE]\n\n")
     for name in stack.processes:
         await asyncio.wait_for(stack.processes[name].task, 10)
+
+
+async def drain(stack: Stack, name: str) -> None:
+    """Tell a worker to drain, as its pod's hook does."""
+    running = stack.processes[name]
+    token = {"X-Weft-Token": running.settings.token.decode()}
+    async with stack.http.post(running.url + "/drain", headers=token) as accepted:
+        assert accepted.status == 200
+
+
+async def session_of_two_on(stack: Stack) -> tuple[str, str, list[dict[str, Any]]]:
+    """Have one round of session ``s``; return its worker, the other one, and the conversation with a new question."""
+    first = await stack.chat(LONG, session="s")
+    bound = first.headers["X-Weft-Worker"]
+    await until(lambda: is_so(len(stack.registry(bound).ready("decode")) == 2))
+    talk = [*LONG, {"role": "assistant", "content": first.text}, {"role": "user", "content": "and now?"}]
+    return bound, "d1" if bound == "d0" else "d0", talk
+
+
+LONG: list[dict[str, Any]] = [{"role": "user", "content": "a long history that pays to be read " * 20}]
+
+
+async def test_an_idle_session_moves_with_its_handle_at_its_next_round(sidecars: Stack) -> None:
+    await sidecars.up(decode=2, prefill=1)
+    bound, other, talk = await session_of_two_on(sidecars)
+    held = sum(sidecars.engines[bound].held.values())
+    assert held > 0, "the round left KV to be read"
+    prestop = asyncio.ensure_future(get(sidecars, sidecars.processes[bound].url + "/engine/prestop"))
+    await drain(sidecars, bound)
+    await until(lambda: is_so(sidecars.registry("c0").get(bound) is None))
+    assert not prestop.done(), "its next round is waited for"
+
+    second = await sidecars.chat(talk, session="s")
+
+    assert second.status == 200
+    assert second.headers["X-Weft-Worker"] == other
+    assert second.headers["X-Weft-Reason"] == "moved"
+    assert sidecars.engines["p0"].seen[-1]["kv_transfer_params"]["remote_engine_id"] == bound
+    assert not sidecars.engines[bound].held, "the prefill worker read the history where it was"
+    assert await prestop == (200, "drained\n"), "nothing is left, long before the drain time is over"
+    assert await sidecars.count("weft_router_sessions_moved_total", other, by="handle") == 1
+    assert await sidecars.count("weft_router_kv_handles_total", other, outcome="used") == 1
+    assert await sidecars.count("weft_router_sessions", bound) == 0
+    third = await sidecars.chat([*talk, {"role": "assistant", "content": second.text}, HELLO[0]], session="s")
+    assert third.headers["X-Weft-Worker"] == other
+    assert third.headers["X-Weft-Reason"] != "moved"
+
+
+async def test_a_history_that_is_sooner_computed_than_read_moves_without_its_handle(sidecars: Stack) -> None:
+    slow = {**PROFILE, "transfers": [{**PROFILE["transfers"][0], "perToken": 1.0}]}
+    sidecars.config["profile"] = slow
+    await sidecars.up(decode=2, prefill=1)
+    bound, other, talk = await session_of_two_on(sidecars)
+    await drain(sidecars, bound)
+    await until(lambda: is_so(sidecars.registry("c0").get(bound) is None))
+    assert (await get(sidecars, sidecars.processes[bound].url + "/engine/prestop"))[1] == "drained\n"
+
+    second = await sidecars.chat(talk, session="s")
+
+    assert (second.status, second.headers["X-Weft-Worker"]) == (200, other)
+    assert "remote_engine_id" not in (sidecars.engines["p0"].seen[-1].get("kv_transfer_params") or {}) or (
+        sidecars.engines["p0"].seen[-1]["kv_transfer_params"]["remote_engine_id"] is None
+    )
+    await until(lambda: is_so(not sidecars.engines[bound].held))
+    assert await sidecars.count("weft_router_sessions_moved_total", other, by="prefill") == 1
+    assert await sidecars.count("weft_router_history_tokens_total", other, kind="recomputed") > 0
+
+
+async def test_what_outlasts_the_drain_time_goes_on_elsewhere_with_the_same_words(sidecars: Stack) -> None:
+    await sidecars.up(decode=2, prefill=1)
+    whole = await sidecars.chat(LONG, session="t", stream=True, max_tokens=40)
+    bound = (await sidecars.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    sidecars.engines[bound].script.gap_s = 0.2
+    live = asyncio.ensure_future(sidecars.chat(LONG, session="s", stream=True, max_tokens=40, temperature=0))
+    await until(lambda: is_so(sidecars.engines[bound].running == 1))
+    server = sidecars.processes[bound].server
+    prestop = asyncio.ensure_future(get(sidecars, sidecars.processes[bound].url + "/engine/prestop"))
+    await drain(sidecars, bound)
+    server._drain_end = asyncio.get_running_loop().time() + 0.5
+
+    answer = await live
+
+    assert answer.text == whole.text
+    assert answer.raw.endswith(b"data: [DONE]\n\n")
+    assert b'"error"' not in answer.raw
+    assert (await prestop)[1] == "drained\n"
+    assert await sidecars.count("weft_router_resumes_total", outcome="resumed") == 1
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_an_engine_told_to_end_breaks_no_stream_of_a_worker_that_drains(sidecars: Stack, drains: bool) -> None:
+    await sidecars.up(decode=2, prefill=1)
+    whole = await sidecars.chat(LONG, session="t", stream=True, max_tokens=40)
+    bound = (await sidecars.chat(HELLO, session="s")).headers["X-Weft-Worker"]
+    engine, told = sidecars.engines[bound], asyncio.Event()
+    engine.script.gap_s, engine.script.told_to_end = 0.05, told
+    live = asyncio.ensure_future(sidecars.chat(LONG, session="s", stream=True, max_tokens=40, temperature=0))
+    await until(lambda: is_so(engine.streamed >= 3))
+    if drains:
+        await drain(sidecars, bound)
+    told.set()
+
+    answer = await live
+
+    assert (answer.text == whole.text) is drains
+    assert (b'"error"' in answer.raw) is not drains, "otherwise it may be the request that the engine fails on"
+    assert await sidecars.count("weft_router_resumes_total", outcome="resumed") == int(drains)
+
+
+async def test_nobody_gives_a_session_away_without_a_drain(sidecars: Stack) -> None:
+    await sidecars.up(decode=2, prefill=1)
+    bound, _, _ = await session_of_two_on(sidecars)
+    running = sidecars.processes[bound]
+    sent = {"X-Weft-Token": running.settings.token.decode(), "X-Weft-Session": "s"}
+    async with sidecars.http.post(running.url + "/internal/take", headers=sent) as answer:
+        assert answer.status == 404
+    assert await sidecars.count("weft_router_sessions", bound) == 1
+    async with sidecars.http.post(running.url + "/internal/take") as answer:
+        assert answer.status == 401
+
+
+async def test_a_draining_prefill_worker_hands_back_its_queue_and_waits_for_its_readers(sidecars: Stack) -> None:
+    sidecars.config["routing"]["prefillConcurrency"] = 1
+    await sidecars.up(decode=1, prefill=2)
+    gate = asyncio.Event()
+    for name in ("p0", "p1"):
+        sidecars.engines[name].script.gate = gate
+    asked = [asyncio.ensure_future(sidecars.chat(LONG, session=f"s{k}")) for k in range(8)]
+    await until(lambda: is_so(all(sidecars.worker_of(name).queue.waiting >= 1 for name in ("p0", "p1"))))
+    going, stays = sidecars.processes["p0"], sidecars.worker_of("p1")
+    waiting = sidecars.worker_of("p0").queue.waiting
+    before = len(stays.queue)
+    sidecars.engines["p0"].kv_usage = 0.3
+    prestop = asyncio.ensure_future(get(sidecars, going.url + "/engine/prestop"))
+    await drain(sidecars, "p0")
+    await until(lambda: is_so(len(stays.queue) == before + waiting))
+    gate.set()
+    assert {(await answer).status for answer in asked} == {200}
+    assert not prestop.done(), "its engine keeps KV that is still to be read"
+    sidecars.engines["p0"].kv_usage = 0.0
+    assert (await prestop)[1] == "drained\n"

@@ -90,7 +90,7 @@ async def test_streams_that_have_begun_wait_no_more(stack: Stack) -> None:
     url = stack.front + "/v1/chat/completions"
     held = []
     for _ in range(4):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             response = await stack.http.post(url, json=body, headers=gold)
             assert response.status == 200, "the streams before have begun, so nobody waits"
             await response.content.readany()
@@ -110,3 +110,18 @@ async def test_what_waits_is_bounded_and_its_places_are_given_back(stack: Stack)
     assert 429 in statuses
     for _ in range(3):
         assert (await stack.chat(HELLO, headers=gold)).status == 200
+
+
+async def test_connections_that_were_closed_are_counted_by_reason(stack: Stack) -> None:
+    stack.config = router_json(limits={"maxConnections": 8})
+    await stack.up(decode=1, prefill=0)
+    port = stack.processes["c0"].settings.port
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+    for _, writer in opened:
+        writer.close()
+    await asyncio.gather(*(writer.wait_closed() for _, writer in opened))
+
+    async def counted() -> bool:
+        return await stack.count("weft_router_connections_cut_total", reason="too many") >= 4
+
+    await until(counted)

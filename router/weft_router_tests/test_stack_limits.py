@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router_tests.stack import Stack, is_so, router_json, until
+from weft_router_tests.fake_engine import FakeEngine
+from weft_router_tests.stack import PROOF, Stack, is_so, router_json, until
 
 pytestmark = pytest.mark.component
 
@@ -157,6 +158,28 @@ async def test_streams_ask_for_a_handle_only_where_streams_bring_one(stack: Stac
     for _ in range(2):
         await stack.chat(HELLO, stream=True)
     assert ["kv_transfer_params" in body for body in engine.seen[4:]] == [False, True]
+
+
+async def test_an_engine_without_the_plug_in_is_known_before_its_first_stream(stack: Stack) -> None:
+    engine = stack.engines["d0"] = FakeEngine("d0")
+    engine.script.plugin = False
+    await stack.up(prefill=0)
+    await until(lambda: is_so(stack.worker_of("d0").engine.plugin is False))
+    await stack.chat(HELLO, stream=True)
+    await stack.chat(HELLO)
+    assert ["kv_transfer_params" in body for body in engine.seen] == [False, True]
+    assert (await stack.metrics("d0"))['weft_router_engine_plugins{state="absent"}'] == 1
+
+
+async def test_engines_are_shown_that_transfer_parameters_come_from_their_router(stack: Stack) -> None:
+    await stack.up()
+    first = await stack.chat(HELLO, session="s", stream=True)
+    follow = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more"}]
+    await stack.chat(follow, session="s")
+    for engine in stack.engines.values():
+        assert len(engine.seen) == 2
+        assert all("kv_transfer_params" in body for body in engine.seen)
+        assert [headers.get("X-Weft-Engine-Proof") for headers in engine.headers] == [PROOF] * 2
 
 
 async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stack) -> None:

@@ -86,6 +86,36 @@ async def test_a_class_and_its_rules_come_and_go(stack: Stack) -> None:
     await until(unknown)
 
 
+async def test_a_classes_new_sessions_go_by_its_binding_from_a_reload_on(stack: Stack) -> None:
+    """By KV in use d1 is everyone's choice; by turns every other session goes to d0."""
+    routing = {**router_json()["routing"], "binding": "kv-headroom"}
+    stack.config = {**router_json(routing=routing), "qos": {"classes": {"batch": {}}}}
+    await stack.up(decode=2, prefill=0)
+    stack.engines["d0"].kv_usage = 0.9
+
+    async def known() -> bool:
+        return any(r.worker == "d0" and r.kv_used for r in stack.registry("c0").ready("decode"))
+
+    await until(known)
+    sessions = iter(range(1000))
+
+    async def placed(class_: str) -> list[str]:
+        asked = [
+            await stack.chat(ask(0), session=f"b{next(sessions)}", headers={"X-Weft-Class": class_}) for _ in "1234"
+        ]
+        return [answer.headers["X-Weft-Worker"] for answer in asked]
+
+    assert set(await placed("batch")) == {"d1"}
+    by_turns = {**routing, "classes": {"batch": {"binding": "round-robin"}}}
+    rewrite(stack, qos={"classes": {"batch": {}}}, routing=by_turns)
+
+    async def followed() -> bool:
+        return set(await placed("batch")) == {"d0", "d1"}
+
+    await until(followed)
+    assert set(await placed("default")) == {"d1"}
+
+
 async def test_a_broken_configuration_changes_nothing(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
     await stack.up(decode=1, prefill=1)
     rewrite(stack, routing={"policy": "magic"})

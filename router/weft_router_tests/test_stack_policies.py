@@ -1,11 +1,14 @@
 """Every policy, binding and queue order that a service may choose serves whole sessions."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from weft_core.policies.catalogue import ORDERS, POLICIES, REASONS
 from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.roles.standalone import Standalone
 from weft_router.signals.pace import Pace, Paces
 from weft_router_tests.stack import Stack, router_json
 
@@ -92,6 +95,24 @@ async def test_sessions_with_the_same_beginning_share_a_worker(stack: Stack, bin
         workers[letter].add(answer.headers["X-Weft-Worker"])
     assert {len(seen) for seen in workers.values()} == {1}
     assert workers["a"] != workers["b"]
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("symmetric", [False, True])
+async def test_decode_workers_of_one_process_know_what_the_others_sent(tmp_path: Path, symmetric: bool) -> None:
+    stack = Stack(tmp_path, "standalone", config=router_json(routing={"symmetric": symmetric}))
+    await stack.up(decode=2, prefill=0 if symmetric else 1)
+    duty = cast(Standalone, stack.processes["c0"].duty)
+    one, other = (decoding.remote for decoding in duty._decodings.values())
+    (record,) = one.peers()
+    task = PrefillTask(0, 900)
+    one.dispatched.add(record.worker, "sent by one", task)
+    seen = one.views(task)
+    assert seen[0].queued == 1
+    assert (other.views(task) is seen) is not symmetric  # there each sees the other only
+    stack.processes["c0"].duty.observe()
+    assert one.views(task) is seen, "what is still known is not forgotten when metrics are read"
+    await stack.close()
 
 
 def test_a_sessions_pace_is_that_of_all_its_rounds() -> None:

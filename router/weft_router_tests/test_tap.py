@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.api import tap as taps
-from weft_router.api.inference import check
+from weft_router.api.inference import Kind, check
 from weft_router.api.reply import FirstToken, Reply
 from weft_router.api.tap import StreamTap
 from weft_router.config import LimitsConfig, ModelConfig
@@ -125,6 +125,42 @@ def test_five_thousand_splits_give_the_same_bytes() -> None:
         out, tap = run(RECORDED, cuts, keep_ids=kept, keep_usage=kept)
         assert out == (RECORDED if kept else stripped)
         assert facts(tap) == said
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.integers(0, 2**32), max_size=6), st.sampled_from(['"', "]", ',"prompt_token_ids":[1]', "x"]),
+    st.booleans(), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_the_ids_of_a_long_prompt_are_cut_out_as_if_they_were_parsed(
+    ids: list[int], text: str, chat: bool, first: bool, keep_ids: bool
+) -> None:
+    inner: dict[str, Any] = choice(text) if chat else {"index": 0, "text": text, "finish_reason": None}
+    given = {"prompt_token_ids": ids}
+    if chat:
+        made = {**given, **chunk(inner)} if first else chunk(inner, **given)
+    else:
+        made = chunk({**given, **inner} if first else {**inner, **given})
+    found = []
+    for limit in (0, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(taps, "LONG", limit)
+            tap = StreamTap("chat" if chat else "text", keep_usage=False, keep_ids=keep_ids)
+            found.append((tap.feed(event(made)), tap.reply.prompt_ids, "".join(tap.reply.text), tap.tokens))
+    assert found[0] == found[1]
+    assert found[0][2] == text
+    assert (b"token_ids" in found[0][0].replace(b'\\"prompt_token_ids', b"")) == keep_ids
+
+
+def test_a_long_prompts_ids_that_are_no_numbers_are_none() -> None:
+    ids = b",".join([b"7"] * 4000)
+    for wrong in (b'"a"', b"[1]", b"-1", b"4294967296", b"1.5", b"null"):
+        raw = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"a"}}],"prompt_token_ids":[%b]}\n\n' % (
+            ids + b"," + wrong
+        )
+        tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+        assert orjson.loads(tap.feed(raw)[6:]) == {"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}}]}
+        assert tap.reply.prompt_ids is None
 
 
 def test_usual_events_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +285,34 @@ def test_the_first_events_are_the_engines_own_form() -> None:
     assert orjson.loads(first().events("text")[6:])["choices"] == [
         {"index": 0, "text": "Hel", "logprobs": None, "finish_reason": None}
     ]
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+@pytest.mark.parametrize("second", [("lo", [8]), ("Hello", [7, 8]), ("Hel", [7, 8])])
+def test_a_hop_further_on_has_every_id_of_a_stream_whose_first_token_came_early(
+    kind: Kind, second: tuple[str, list[int]]
+) -> None:
+    """``second`` is the decode engine's next event: a token of its own, or the first one with it."""
+    early = FirstToken("Hel", HEAD, array("I", [7]), array("I", [1, 2]))
+    sidecar = StreamTap(kind, keep_usage=False, keep_ids=True, first=early)
+    text, ids = second
+
+    def said(shown: str, of: list[int]) -> bytes:
+        if kind == "chat":
+            return event(chunk(choice(shown, of)))
+        return event({**HEAD, "choices": [{"index": 0, "text": shown, "finish_reason": None, "token_ids": of}]})
+
+    events = early.events(kind, with_ids=True)
+    if kind == "chat":
+        events += sidecar.feed(event({**ROLE, "prompt_token_ids": [1, 2]}))
+    for part in (*(() if 7 in ids else (said("Hel", [7]),)), said(text, ids), said("!", [9])):
+        events += sidecar.feed(part)
+    coordinator = StreamTap(kind, keep_usage=False, keep_ids=False)
+    assert b"token_ids" not in coordinator.feed(events)
+    reply = coordinator.reply
+    assert "".join(reply.text) == ("Hel!" if text == "Hel" else "Hello!")
+    assert list(reply.prompt_ids or ()) == [1, 2]
+    assert list(reply.output_ids or ()) == [7, 8, 9]
 
 
 SURE = {"stream": True, "temperature": 0, "max_tokens": 9}

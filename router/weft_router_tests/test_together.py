@@ -45,6 +45,6 @@ async def test_a_prefill_that_outlives_its_answer_is_drained_whatever_it_says() 
     open_gate.set()
     await together.run(late(), ends([], open_gate))
     gate.set()
-    done, pending = await asyncio.wait(set(together._draining), timeout=5)
+    done, pending = await asyncio.wait(set(together._draining), timeout=60)
     assert not pending
     assert [leg.exception() for leg in done] == [None]

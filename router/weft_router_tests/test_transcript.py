@@ -146,7 +146,7 @@ def test_id_prompts_extend_by_their_ids_and_never_mix_with_text() -> None:
 @given(turns, words, words)
 def test_a_nameless_follow_up_finds_its_conversation(texts: list[str], reply: str, more: str) -> None:
     texts = texts[: len(texts) - (len(texts) + 1) % 2]
-    known = Heads()
+    known = Heads(ttl_s=60)
     first = chat(conversation(texts))
     one = derived("t", first, of_request(first), fresh="1")
     assert known.find(one.parents) is None
@@ -161,11 +161,24 @@ def test_a_nameless_follow_up_finds_its_conversation(texts: list[str], reply: st
 
 
 def test_heads_are_bounded() -> None:
-    known = Heads(limit=2)
+    known = Heads(ttl_s=60, limit=2)
     for i in range(3):
         known.put(str(i), f"s{i}")
     assert known.find(("0",)) is None
     assert known.find(("9", "2")) == "s2"
+
+
+def test_heads_are_forgotten_with_their_time() -> None:
+    now = 0.0
+    known = Heads(ttl_s=60, clock=lambda: now)
+    known.put("a", "s")
+    now = 40.0
+    known.put("b", "s")
+    now = 61.0
+    assert known.find(("a",)) is None
+    assert known.find(("b", "a")) == "s"
+    known.put("c", "s")
+    assert len(known) == 2, "those at the front whose time is over are let go"
 
 
 def test_named_sessions_take_the_header_first_and_stay_with_their_tenant() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from weft_router_tests.wire_kit import Backend, Client, connected, fronted, on_uvloop, until
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.alone]
 
 POINTS = 500
 AT_ONCE = 25

@@ -1,6 +1,7 @@
 """A server's connection as clients use and misuse it: keep-alive, pipelines, half closes, ends."""
 
 import asyncio
+import gc
 import logging
 
 import pytest
@@ -27,6 +28,20 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
             await client.send(post(b"%d" % n))
             assert await client.response() == (200, b"POST /x  %d" % n)
         assert len(listener.connections) == 1
+
+
+@on_uvloop
+async def test_nothing_is_kept_of_a_request_that_was_answered() -> None:
+    served: list[Exchange] = []
+
+    async def serve(exchange: Exchange) -> None:
+        served.append(exchange)
+        await echo(exchange)
+
+    async with listening(serve) as listener, connected(listener.port) as client:
+        await client.send(post(b"x" * 1000))
+        await client.response()
+        assert [held is served for held in gc.get_referrers(served[0])] == [True]
 
 
 @on_uvloop
@@ -100,6 +115,32 @@ async def test_a_handler_ends_when_its_client_goes() -> None:
                 leave(client)
                 await until(lambda: not listener.connections._live, 0.5)
         assert ended == [True] * 3
+
+
+@on_uvloop
+async def test_a_handler_may_be_a_function_that_goes_on_by_callbacks() -> None:
+    gone: list[str] = []
+
+    def serve(exchange: Exchange) -> None:
+        if exchange.path == "/broken":
+            raise KeyError(exchange.path)
+        if exchange.body:
+            exchange.reply(200, exchange.body)
+        else:
+            exchange.on_gone = lambda: gone.append(exchange.path)
+            exchange.begin(200, content_type="text/plain")
+
+    async with listening(serve) as listener:
+        async with connected(listener.port) as client:
+            await client.send(post(b"one") + post(b"two"))
+            assert [await client.response() for _ in range(2)] == [(200, b"one"), (200, b"two")]
+            await client.send(GET)
+            assert (await client.head())[0] == 200
+            client.close()
+            await until(lambda: gone == ["/x"], 0.5)
+        async with connected(listener.port) as client:
+            await client.send(GET.replace(b"/x?y", b"/broken"))
+            assert await client.rest() in (b"", b"RST")
 
 
 @on_uvloop

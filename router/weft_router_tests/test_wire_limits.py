@@ -6,10 +6,10 @@ import tracemalloc
 from time import monotonic, process_time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_router.wire.chunks import MAX_TRAILERS
+from weft_router.wire.chunks import MAX_TRAILERS, ChunkDecoder
 from weft_router.wire.head import FramingError, Request
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.request import RequestReader
@@ -120,7 +120,40 @@ def test_no_read_takes_long(flood: bytes) -> None:
     assert min(times) < 0.05
 
 
+PIECES = (
+    b"3\r\nabc\r\n",
+    b"3\r\nabcd\r\n",
+    b"3\r\nab\r\n",
+    b"3;a=b\r\nabc\r\n",
+    b"3\r\n",
+    b"0\r\n",
+    b"\r\n",
+    b"X: y\r\n",
+)
+
+
+@example([PIECES[0], b"0\r\n", PIECES[0], b"\r\n"])
+@given(st.lists(st.sampled_from(PIECES), max_size=8))
+def test_chunks_that_come_together_are_judged_as_byte_by_byte(pieces: list[bytes]) -> None:
+    """Chunks of the size of the one before are read in one step: never a trailer, never one longer than it says."""
+    data = b"".join(pieces)
+
+    def verdict(parts: list[bytes]) -> tuple[bytes, bytes, bool] | str:
+        decoder = ChunkDecoder(12)
+        rest = b""
+        try:
+            for part in parts:
+                rest += part if decoder.done else decoder.feed(part)
+        except FramingError as error:
+            return str(error.error)
+        return bytes(decoder.body), rest, decoder.done
+
+    single = verdict([data[i : i + 1] for i in range(len(data))])
+    assert verdict([data]) == single
+
+
 @pytest.mark.component
+@pytest.mark.alone
 @on_uvloop
 async def test_a_large_upload_beside_small_requests_does_not_hold_them_up() -> None:
     async with (
@@ -147,6 +180,7 @@ async def test_a_large_upload_beside_small_requests_does_not_hold_them_up() -> N
 
 
 @pytest.mark.component
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("head", "status"),
     [

@@ -298,6 +298,82 @@ async def test_idle_connections_end_and_the_sweeper_with_them() -> None:
         await pool.close()
 
 
+@on_uvloop
+async def test_an_answer_may_be_told_instead_of_awaited() -> None:
+    pool, backend = pooled(), saying(OK)
+    told: list[tuple[Exception | None, bytes, int]] = []
+
+    def send(url: str, *, seconds: float = 5.0, resend: bool = False) -> Leg:
+        leg = Leg(first_s=seconds)
+        whole = Whole(leg, 10_000)
+        leg.on_done = lambda error: told.append((error, whole.body, pool.legs))
+        pool.send(leg, pool.origin(url), "/x", b"{}", whole, resend=resend)
+        return leg
+
+    async with backend.running() as url:
+        for n in range(3):
+            send(url)
+            assert len(told) == n
+            await until(lambda n=n: len(told) == n + 1)  # type: ignore[misc]
+        assert told == [(None, b"ok", 0)] * 3
+        assert (backend.opened, pool.idle) == (1, 1)
+        told.clear()
+
+        backend.answer = saying(b"").answer
+        for seconds, cut in ((0.05, ""), (5.0, "gone")):
+            leg = send(url, seconds=seconds)
+            await until(lambda: pool.idle == 0)
+            if cut:
+                pool.cut(cut)
+                assert not told  # the end is never told inside the call that brings it
+            await until(lambda: bool(told))
+            error, body, _ = told.pop()
+            assert isinstance(error, LegFailedError)
+            assert (error.reason, leg.lost, body, pool.legs) == (cut or "timeout", cut or "timeout", b"", 0)
+
+        for cancel in (send(url), send(url)):
+            cancel.cancel()
+        seen = len(backend.seen)
+        send(url).cancel()
+        assert pool.legs == 0
+        await until(lambda: backend.open == 0, 0.5)
+        assert (told, len(backend.seen)) == ([], seen)
+
+        await pool.close()
+        send(url)
+        await until(lambda: len(told) == 1)
+        assert str(told[0][0]) == "closed"
+
+
+@on_uvloop
+async def test_a_leg_that_failed_before_it_was_sent_is_not_sent() -> None:
+    pool, backend = pooled(), saying(OK)
+    async with backend.running() as url:
+        leg = Leg(first_s=5.0)
+        leg.fail("stalled")
+        with pytest.raises(LegFailedError, match="stalled"):
+            await pool.call(leg, pool.origin(url), "/x", limit=10)
+        assert (pool.legs, backend.opened) == (0, 0)
+        await pool.close()
+
+
+@on_uvloop
+async def test_what_is_told_may_break_and_ends_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    pool, backend = pooled(), saying(OK)
+
+    def broken(error: Exception | None) -> None:
+        raise KeyError("x")
+
+    async with backend.running() as url:
+        leg = Leg(first_s=5.0)
+        leg.on_done = broken
+        pool.send(leg, pool.origin(url), "/x", b"", Whole(leg, 10))
+        await until(lambda: leg.over)
+        assert (pool.idle, pool.legs) == (1, 0)
+        assert [r.message for r in caplog.records] == ["leg_end_failed"]
+        await pool.close()
+
+
 @pytest.mark.parametrize("url", ["ftp://a", "a:80", "http://", ""])
 def test_an_origin_is_a_url(url: str) -> None:
     with pytest.raises(ValueError, match="give a URL"):
@@ -307,7 +383,7 @@ def test_an_origin_is_a_url(url: str) -> None:
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/a\nb"])
 def test_a_path_cannot_carry_more(path: str) -> None:
     with pytest.raises(ValueError, match="must be a path"):
-        Origin("http://a").head("POST", path)
+        Origin("http://a").request("POST", path)
 
 
 @on_uvloop

@@ -83,7 +83,7 @@ def test_chunks_of_any_size_split_anywhere_give_the_body() -> None:
                 reader.feed(piece)
         assert whole.body == raw
         assert reader.complete
-        assert reader.keep_alive
+        assert reader.keeps
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,30 @@ import h11
 import httptools
 
 from weft_router.wire.head import FramingError, Request
+from weft_router.wire.heads import HeadReader
 from weft_router.wire.limits import WireLimits
+from weft_router.wire.plain import read_plain
 from weft_router.wire.request import RequestReader
+from weft_router.wire.response import ResponseReader
 from weft_router.wire.sse import EventSplitter, payload
 
 LIMITS = WireLimits(max_body=2**20)
 
 
-def read(raw: bytes, *, step: int = 0) -> tuple[list[Request], int]:
-    """Read bytes, whole or some at a time; return the requests, and the status of a refusal."""
+def read(raw: bytes, *, step: int = 0, forget: bool = False) -> tuple[list[Request], int]:
+    """Read bytes, whole or some at a time; return the requests, and the status of a refusal.
+
+    With ``forget`` and steps of one byte no request is read by what is known of the one before.
+    """
     reader = RequestReader(LIMITS)
     requests: list[Request] = []
     try:
         step = step or len(raw) or 1
         for at in range(0, len(raw), step):
-            requests += reader.feed(raw[at : at + step])
+            found = reader.feed(raw[at : at + step])
+            requests += found
+            if found and forget:
+                reader._heads = HeadReader()
     except FramingError as error:
         return requests, error.error.status
     return requests, reader.failure.error.status if reader.failure is not None else 0
@@ -87,6 +96,9 @@ def requests_are_read_alike(raw: bytes, *, step: int) -> None:
     """
     requests, status = read(raw)
     assert read(raw, step=step or 1)[0] == requests
+    anew, refusal = read(raw, step=1, forget=True)
+    # Of two faults the one that is found first is told, and cuts decide which that is.
+    assert (anew, bool(refusal)) == (requests, bool(status))
     if not requests or any("upgrade" in request.headers for request in requests):
         return  # llhttp reads no body after an offer of another protocol, which we pass over
     ours = [(request.method, target(request), request.body) for request in requests]
@@ -94,6 +106,52 @@ def requests_are_read_alike(raw: bytes, *, step: int) -> None:
     assert theirs[: len(ours)] == ours[: len(theirs)]
     assert by_h11(raw) in (ours[0], None)
     assert len(theirs) <= len(ours) or status or not requests[-1].keep_alive
+
+
+class Taken:
+    """A response as llhttp reads it, or as it was read plainly."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = b""
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        """Take the head."""
+        self.status, self.headers = status, headers
+
+    def data(self, chunk: bytes) -> None:
+        """Take a piece of the body."""
+        self.body += chunk
+
+
+def responses_are_read_alike(raw: bytes) -> bool:
+    """Check that a response that is read plainly is what llhttp and h11 read; tell whether it was.
+
+    Raises:
+        AssertionError: a difference.
+    """
+    plain = read_plain(raw)
+    if plain is None:
+        return False
+    assert read_plain(raw) == plain
+    taken, reader = Taken(), ResponseReader()
+    reader.expect(taken)
+    for byte in raw:  # so that llhttp reads it
+        reader.feed(bytes([byte]))
+    assert (taken.status, taken.headers, taken.body) == plain
+    assert (reader.complete, reader.keeps) == (True, True)
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**20)
+    connection.send(h11.Request(method="POST", target="/", headers=[("host", "a"), ("content-length", "0")]))
+    connection.send(h11.EndOfMessage())
+    connection.receive_data(raw)
+    events = [connection.next_event() for _ in range(3 if plain[2] else 2)]
+    first = events[0]
+    assert isinstance(first, h11.Response)
+    assert {name.decode(): value.decode() for name, value in first.headers} == plain[1]
+    assert b"".join(event.data for event in events if isinstance(event, h11.Data)) == plain[2]
+    assert isinstance(events[-1], h11.EndOfMessage)
+    return True
 
 
 def events_are_cut_alike(raw: bytes, *, step: int) -> list[bytes]:

@@ -21,7 +21,7 @@ from weft_router.wire.limits import WireLimits
 from weft_router.wire.listener import Listener
 from weft_router.wire.pool import Pool
 
-PATIENCE_S = 8.0
+PATIENCE_S = 30.0
 """No step of a test may take longer."""
 QUICK = WireLimits(
     max_body=64 * 2**10, header_s=0.3, body_s=0.3, keep_alive_s=0.4, stall_s=0.3, handshake_s=0.3, linger_s=0.3,

@@ -6,7 +6,6 @@ or odd encodings cannot smuggle a value past the checks.
 
 import unicodedata
 from collections.abc import Iterable
-from itertools import chain
 from typing import cast
 
 import orjson
@@ -67,8 +66,7 @@ _SAFE = frozenset(
 """Fields that clients often send and that are neither router-owned nor containers: nothing to look for inside."""
 
 _NESTED = (dict, list)
-_COUNTED = 8192
-"""Up to this many bytes counting the brackets is faster than walking the object: fewer brackets cannot be deeper."""
+_NESTED_TYPES = frozenset(_NESTED)
 
 
 def parse(raw: bytes) -> Json:
@@ -87,8 +85,7 @@ def parse(raw: bytes) -> Json:
         ) from error
     if not isinstance(value, dict):
         raise InvalidRequestError("the request body must be a JSON object")
-    shallow = len(raw) <= _COUNTED and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH
-    if not shallow and _deeper_than(value, MAX_DEPTH):
+    if _deep(value):
         raise InvalidRequestError(f"the request body is nested more than {MAX_DEPTH} levels deep")
     return cast(Json, value)
 
@@ -142,13 +139,36 @@ def _plain(key: str) -> str:
     return unicodedata.normalize("NFKC", key).strip().casefold().replace("-", "_")
 
 
+def _deep(value: Json) -> bool:
+    """Tell whether an object is nested too deeply; one of plain values and lists of such objects is seen at a glance.
+
+    Exact types will do, for orjson makes no others.
+    """
+    for child in value.values():
+        if type(child) is list:
+            if child and type(child[0]) is int and _NESTED_TYPES.isdisjoint(map(type, child)):
+                continue  # the ids of a prompt
+            for item in child:
+                if type(item) is dict:
+                    for leaf in item.values():
+                        if type(leaf) is list or type(leaf) is dict:
+                            return _deeper_than(value, MAX_DEPTH)
+                elif type(item) is list:
+                    return _deeper_than(value, MAX_DEPTH)
+        elif type(child) is dict:
+            return _deeper_than(value, MAX_DEPTH)
+    return False
+
+
 def _deeper_than(value: Json, limit: int) -> bool:
-    level: list[object] = [child for child in value.values() if isinstance(child, _NESTED)]
-    for _ in range(limit - 1):
-        if not level:
+    level: list[object] = [value]
+    for _ in range(limit):
+        below: list[object] = []
+        for item in level:
+            children = item.values() if type(item) is dict else cast(list[object], item)
+            if not _NESTED_TYPES.isdisjoint(map(type, children)):
+                below += [child for child in children if type(child) is dict or type(child) is list]
+        if not below:
             return False
-        below = chain.from_iterable(
-            [item.values() if isinstance(item, dict) else cast(list[object], item) for item in level]
-        )
-        level = [child for child in below if isinstance(child, _NESTED)]
-    return bool(level)
+        level = below
+    return True

@@ -22,6 +22,9 @@ Rule = Callable[[Json, str, object, LimitsConfig], None]
 """Judge one field that is not null: the body, the field's name, its value, the limits."""
 
 
+_ANSWERED = ("function_call", "reasoning")
+
+
 def flag(_: Json, name: str, value: object, __: LimitsConfig) -> None:
     """Refuse anything but true and false."""
     if value is not True and value is not False:
@@ -42,7 +45,9 @@ def _answers(_: Json, name: str, value: object, limits: LimitsConfig) -> None:
 
 
 def _tokens(_: Json, name: str, value: object, limits: LimitsConfig) -> None:
-    whole(name, value, 1, limits.max_output_tokens)
+    most = limits.max_output_tokens
+    if type(value) is not int or not 1 <= value <= most:
+        whole(name, value, 1, most)
 
 
 def _least_tokens(_: Json, name: str, value: object, limits: LimitsConfig) -> None:
@@ -117,21 +122,29 @@ TEXT: Mapping[str, Rule] = {
 CHAT: Mapping[str, Rule] = {**TEXT, "logprobs": flag, "top_logprobs": _logprobs}
 
 
-def message_chars(body: Json) -> int:
-    """Check the messages; return how many characters an engine has to read, tools included."""
+def message_chars(body: Json) -> tuple[int, bool]:
+    """Check the messages; return how many characters an engine has to read, tools included, and if one is an answer."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequestError("messages: must be a list of at least one message", param="messages")
-    chars = 0
+    chars, follows = 0, False
     for i, message in enumerate(messages):
-        if type(message) is dict and "tool_calls" not in message and message.get("role"):
-            content = message.get("content")
-            if type(content) is str and type(message["role"]) is str:
+        if type(message) is dict and len(message) == 2:
+            role, content = message.get("role"), message.get("content")
+            if type(role) is str and type(content) is str and role:
                 chars += len(content)
+                if role == "assistant":
+                    follows = True
                 continue
         chars += _message_chars(message, f"messages[{i}]")
+        follows = follows or answered(message)
     tools = body.get("tools")
-    return chars + (len(orjson.dumps(tools)) if tools else 0)
+    return (chars + len(orjson.dumps(tools)) if tools else chars), follows
+
+
+def answered(item: Json) -> bool:
+    """Tell whether a message or item is one that a model gave."""
+    return item.get("role") == "assistant" or item.get("type") in _ANSWERED
 
 
 def _message_chars(message: object, where: str) -> int:

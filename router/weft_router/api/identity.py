@@ -5,12 +5,14 @@ Keys are hashes over tenant, source and id, so equal ids of two tenants never me
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from time import monotonic
 from typing import NamedTuple
 
 from weft_router.api.body import CHAINED, Json
-from weft_router.api.inference import Inference, answered
+from weft_router.api.bounds import answered
+from weft_router.api.inference import Inference
 from weft_router.api.responses import session_of
 from weft_router.api.transcript import Transcript, head
 from weft_router.errors import InvalidRequestError
@@ -44,11 +46,12 @@ def explicit(tenant: str, headers: Mapping[str, str], body: Json, *, secret: byt
     if secret is not None and isinstance(earlier := body.get(CHAINED), str):
         session = session_of(secret, tenant, earlier)
         return Identity(session, f"weft-{session[:16]}")
-    value: object = headers.get("x-session-id")
-    if value is not None and value != "":
-        return _named(tenant, "X-Session-Id", value)
-    if body.keys().isdisjoint(_NAMING):
+    named = headers.get("x-session-id")
+    if named:
+        return _named(tenant, "X-Session-Id", named)
+    if _NAMING.isdisjoint(body):
         return None
+    value: object
     for field in BODY_FIELDS:
         value = body.get(field)
         if field == "conversation_id" and value is None and isinstance(body.get("conversation"), str):
@@ -98,19 +101,30 @@ def session_key(tenant: str, source: str, value: str) -> str:
 
 
 class Heads:
-    """Remember which session ended with which prefix; bounded, the oldest is forgotten first."""
+    """Remember for ``ttl_s`` seconds which session ended with which prefix; bounded, the oldest is forgotten first."""
 
-    def __init__(self, limit: int = 100_000) -> None:
+    def __init__(self, *, ttl_s: float, limit: int = 100_000, clock: Callable[[], float] = monotonic) -> None:
+        self._ttl_s = ttl_s
         self._limit = limit
-        self._sessions: OrderedDict[str, str] = OrderedDict()
+        self._clock = clock
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many prefixes are remembered."""
+        return len(self._sessions)
 
     def find(self, parents: tuple[str, ...]) -> str | None:
         """Return the session of the longest known prefix."""
-        return next((self._sessions[p] for p in parents if p in self._sessions), None)
+        since = self._clock() - self._ttl_s
+        found = (self._sessions.get(parent) for parent in parents)
+        return next((known[0] for known in found if known is not None and known[1] >= since), None)
 
     def put(self, head: str, session: str) -> None:
         """Remember that a session's latest request ended with this prefix."""
-        self._sessions[head] = session
-        self._sessions.move_to_end(head)
-        while len(self._sessions) > self._limit:
-            self._sessions.popitem(last=False)
+        now = self._clock()
+        sessions = self._sessions
+        sessions[head] = (session, now)
+        sessions.move_to_end(head)
+        since = now - self._ttl_s
+        while len(sessions) > self._limit or next(iter(sessions.values()))[1] < since:
+            sessions.popitem(last=False)

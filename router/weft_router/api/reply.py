@@ -4,7 +4,7 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import orjson
 
@@ -14,10 +14,24 @@ from weft_router.engines.handles import Ids
 
 _IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
 """A bare quote cannot occur inside a JSON text, so this matches members only, never content."""
+_NO_HANDLE = b',"kv_transfer_params":null}'
+"""A whole reply that ends so has no handle: its last quotes are bare ones, so this is a member, and the last one."""
 _IDS_FIRST = re.compile(rb'"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])\s*,\s*')
-_ID_KEYS = ("prompt_token_ids", "token_ids")
+_PROMPT_IDS = b',"prompt_token_ids":['
+_ID_LISTS = (_PROMPT_IDS, b',"token_ids":[')
+_NUMBERS = b"0123456789, "
+ID_KEYS = frozenset({"prompt_token_ids", "token_ids"})
+LONG = 256
+"""Bytes of an event from which on the ids of a prompt are cut out before the rest is parsed."""
 ENDS = {"completed": "stop", "incomplete": "length"}
 """How a response that ended says so, in the words of the other APIs."""
+_COUNTS = {
+    "chat": ("prompt_tokens", "completion_tokens", "prompt_tokens_details"),
+    "text": ("prompt_tokens", "completion_tokens", "prompt_tokens_details"),
+    "responses": ("input_tokens", "output_tokens", "input_tokens_details"),
+}
+_SELDOM = frozenset({"reasoning", "reasoning_content", "tool_calls"})
+"""What a part of a chat's answer may hold besides text."""
 _HEAD = ("id", "created", "model", "system_fingerprint")
 
 
@@ -30,7 +44,6 @@ class Reply:
     completion_tokens = 0
     cached_tokens: int | None = None
     handle: Json | None = None
-    prompt_ids: Ids | None = None
     output_ids: Ids | None = None
     error = False
     head: Json | None = None
@@ -41,11 +54,29 @@ class Reply:
     """The decode engine found another first token than the one that was shown."""
     output: list[Json] | None = None
     """The items of a response."""
+    _prompt: Ids | bytes | None = None
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.text: list[str] = []
         self.tool_calls: dict[int, Json] = {}
+
+    @property
+    def prompt_ids(self) -> Ids | None:
+        """Return the prompt's token ids; they are read when they are asked for."""
+        held = self._prompt
+        if type(held) is bytes:
+            held = self._prompt = read_ids(held)
+        return held  # type: ignore[return-value]
+
+    @prompt_ids.setter
+    def prompt_ids(self, ids: Ids | None) -> None:
+        self._prompt = ids
+
+    def offer_prompt_ids(self, ids: object) -> None:
+        """Take the prompt's ids, a list or JSON without its brackets, unless they are known already."""
+        if self._prompt is None:
+            self._prompt = ids if type(ids) is bytes else ids_of(ids)
 
     @property
     def ids(self) -> Ids | None:
@@ -118,33 +149,33 @@ class Reply:
 
     def take_usage(self, usage: object) -> None:
         """Take the engine's exact token counts."""
-        if not isinstance(usage, dict):
+        if type(usage) is not dict:
             return
-        if self.kind == "responses":
-            self.prompt_tokens = _count(usage.get("input_tokens"))
-            self.completion_tokens = _count(usage.get("output_tokens"))
-            details = usage.get("input_tokens_details")
-        else:
-            self.prompt_tokens = _count(usage.get("prompt_tokens"))
-            self.completion_tokens = _count(usage.get("completion_tokens"))
-            details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict) and details.get("cached_tokens") is not None:
-            self.cached_tokens = _count(details["cached_tokens"])
+        prompt, completion, details = _COUNTS[self.kind]
+        count = usage.get(prompt)
+        self.prompt_tokens = count if type(count) is int and count >= 0 else 0
+        count = usage.get(completion)
+        self.completion_tokens = count if type(count) is int and count >= 0 else 0
+        detailed = usage.get(details)
+        if type(detailed) is dict and (count := detailed.get("cached_tokens")) is not None:
+            self.cached_tokens = count if type(count) is int and count >= 0 else 0
 
     def take_part(self, part: Json) -> None:
         """Take the text and tool calls of a stream's delta or of a whole message."""
         if self.kind == "text":
             text = part.get("text")
-            if isinstance(text, str) and text:
+            if type(text) is str and text:
                 self.text.append(text)
             return
         text = part.get("content")
-        if isinstance(text, str) and text:
+        if type(text) is str and text:
             self.text.append(text)
+        if _SELDOM.isdisjoint(part):
+            return
         if part.get("reasoning") or part.get("reasoning_content"):
             self.reasoning = True
         calls = part.get("tool_calls")
-        if isinstance(calls, list):
+        if calls and isinstance(calls, list):
             for position, call in enumerate(calls):
                 if isinstance(call, dict):
                     self._take_call(position, cast(Json, call))
@@ -189,17 +220,19 @@ class FirstToken:
     tokens: Ids
     prompt_ids: Ids | None = None
 
-    def events(self, kind: Kind) -> bytes:
-        """Return the events that show it: for chats the role first, as engines do."""
+    def events(self, kind: Kind, *, with_ids: bool = False) -> bytes:
+        """Return the events that show it: for chats the role first, as engines do, and with ids if asked."""
         chat = kind == "chat"
         head = {key: self.head[key] for key in _HEAD if key in self.head}
         head["object"] = "chat.completion.chunk" if chat else "text_completion"
         rest = {"logprobs": None, "finish_reason": None}
+        ids = {"token_ids": self.tokens.tolist()} if with_ids else {}
+        prompt = {"prompt_token_ids": self.prompt_ids.tolist()} if with_ids and self.prompt_ids is not None else {}
         if not chat:
-            return to_event({**head, "choices": [{"index": 0, "text": self.text, **rest}]})
+            return to_event({**head, "choices": [{"index": 0, "text": self.text, **rest, **prompt, **ids}]})
         opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, **rest}
-        token = {"index": 0, "delta": {"content": self.text}, **rest}
-        return to_event({**head, "choices": [opening]}) + to_event({**head, "choices": [token]})
+        token = {"index": 0, "delta": {"content": self.text}, **rest, **ids}
+        return to_event({**head, "choices": [opening], **prompt}) + to_event({**head, "choices": [token]})
 
 
 def read_counts(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
@@ -208,17 +241,16 @@ def read_counts(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
     Raises:
         ValueError: the engine's reply is not a JSON object.
     """
-    body: object = orjson.loads(raw)
-    if not isinstance(body, dict):
+    answer: Any = orjson.loads(raw)
+    if type(answer) is not dict:
         raise ValueError("the engine's reply is not a JSON object")
-    answer = cast(Json, body)
     reply = Reply(kind)
     reply.take_usage(answer.get("usage"))
     params = answer.get("kv_transfer_params")
-    if isinstance(params, dict):
-        reply.handle = cast(Json, params)
-    ids: object = answer.get("prompt_token_ids")
-    if not ids and kind == "text":
+    if type(params) is dict:
+        reply.handle = params
+    ids = answer.get("prompt_token_ids")
+    if kind == "text" and not ids:
         choices = answer.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None
         ids = first.get("prompt_token_ids") if isinstance(first, dict) else None
@@ -240,15 +272,15 @@ def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
         reply.finish_reason = ENDS.get(str(answer.get("status")))
         return answer, reply
     choices = answer.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+    if type(choices) is list and choices and type(choices[0]) is dict:
         choice = choices[0]
-        part: object = choice.get("message") if kind == "chat" else choice
-        if isinstance(part, dict):
-            reply.take_part(cast(Json, part))
+        part = choice.get("message") if kind == "chat" else choice
+        if type(part) is dict:
+            reply.take_part(part)
         reason = choice.get("finish_reason")
-        reply.finish_reason = reason if isinstance(reason, str) else None
+        reply.finish_reason = reason if type(reason) is str else None
         found = choice.get("token_ids")
-        if isinstance(found, list):
+        if type(found) is list:
             reply.output_ids = ids_of(found)
             reply.shown = len(reply.output_ids or ())
     return answer, reply
@@ -263,9 +295,14 @@ def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool, public_id: str | None 
         ValueError: the engine's reply is not a JSON object.
     """
     answer, reply = read_answer(kind, raw)
-    rewritten = "kv_transfer_params" in answer
-    answer.pop("kv_transfer_params", None)
-    if not keep_ids and b'token_ids"' in raw and drop_ids(answer):
+    rewritten = False
+    if "kv_transfer_params" in answer:
+        if raw.endswith(_NO_HANDLE):
+            raw = raw[: -len(_NO_HANDLE)] + b"}"
+        else:
+            rewritten = True
+        del answer["kv_transfer_params"]
+    if not keep_ids and drop_ids(answer):
         rewritten = True
     if public_id is not None and "id" in answer:
         answer["id"] = public_id
@@ -278,8 +315,18 @@ def head_of(answer: Json) -> Json:
     return {key: answer[key] for key in _HEAD if key in answer}
 
 
-def without_ids(event: bytes, chunk: Json) -> bytes:
-    """Return an event without its token ids, other bytes unchanged where that can be."""
+def without_ids(event: bytes, chunk: Json, count: int) -> bytes:
+    """Return an event without its token ids, ``count`` members, other bytes unchanged where that can be."""
+    cut = event
+    for key in _ID_LISTS:
+        while count and (at := cut.find(key)) >= 0:
+            end = cut.find(b"]", at)
+            if cut[at + len(key) : end].strip(_NUMBERS):
+                break
+            cut = cut[:at] + cut[end + 1 :]
+            count -= 1
+    if not count:
+        return cut
     cut = _IDS.sub(b"", event)
     if b'token_ids"' not in cut:
         return cut
@@ -290,6 +337,19 @@ def without_ids(event: bytes, chunk: Json) -> bytes:
     return to_event(chunk)
 
 
+def part_prompt_ids(raw: bytes) -> tuple[bytes, bytes] | None:
+    """Return JSON without the ids of its prompt, and these without brackets; None where they are not in the usual form.
+
+    What is left is to be parsed: if that fails, the ids were no list of numbers.
+    """
+    at = raw.find(_PROMPT_IDS)
+    if at < 0:
+        return None
+    start = at + len(_PROMPT_IDS)
+    end = raw.find(b"]", start)
+    return (raw[:at] + raw[end + 1 :], raw[start:end]) if end > start else None
+
+
 def to_event(chunk: Json) -> bytes:
     """Return a chunk as an event."""
     return b"data: " + orjson.dumps(chunk) + b"\n\n"
@@ -298,16 +358,25 @@ def to_event(chunk: Json) -> bytes:
 def drop_ids(answer: Json) -> bool:
     """Delete the token ids of a whole reply or of a chunk; tell whether there were any."""
     found = False
-    levels: list[Json] = [answer]
+    if not ID_KEYS.isdisjoint(answer):
+        found = True
+        for key in ID_KEYS:
+            answer.pop(key, None)
     choices = answer.get("choices")
-    if isinstance(choices, list):
-        levels += [cast(Json, choice) for choice in choices if isinstance(choice, dict)]
-    for level in levels:
-        for key in _ID_KEYS:
-            if key in level:
-                del level[key]
-                found = True
+    for choice in choices if isinstance(choices, list) else ():
+        if type(choice) is dict and not ID_KEYS.isdisjoint(choice):
+            found = True
+            for key in ID_KEYS:
+                choice.pop(key, None)
     return found
+
+
+def read_ids(raw: bytes) -> Ids | None:
+    """Return token ids from a JSON list without its brackets; None when they are none."""
+    try:
+        return array("I", orjson.loads(b"[" + raw + b"]"))
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def ids_of(values: object) -> Ids | None:
@@ -316,7 +385,3 @@ def ids_of(values: object) -> Ids | None:
         return array("I", cast(Sequence[int], values))
     except (TypeError, OverflowError):
         return None
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

@@ -2,42 +2,22 @@
 
 from typing import cast
 
-import orjson
-
 from weft_router.api.body import Json
+from weft_router.api.events import HANDLE_COMMENT, EventTap, object_of
 from weft_router.api.reply import ENDS, Reply, head_of, to_event
-from weft_router.wire.sse import EventSplitter, payload
+from weft_router.wire.sse import payload
 
 _DELTA = b".delta"
 _OPENING = (b"response.created", b"response.in_progress", b"response.output_item.added", b"response.content_part.added")
 _LAST = ("response.completed", "response.incomplete", "response.failed")
-HANDLE_COMMENT = b": kv_transfer_params "
 
 
-class ResponsesTap:
+class ResponsesTap(EventTap):
     """One streamed response on its way."""
 
     def __init__(self) -> None:
-        self.tokens = 0
-        self.done = False
-        self._reply = Reply("responses")
-        self._splitter = EventSplitter()
+        super().__init__(Reply("responses"))
         self._held: list[bytes] = []
-
-    @property
-    def error(self) -> bool:
-        """Tell whether the engine sent an error event."""
-        return self._reply.error
-
-    @property
-    def complete(self) -> bool:
-        """Tell whether the stream ended as it should, with nothing cut off."""
-        return self.done and not self._splitter.rest.strip()
-
-    @property
-    def reply(self) -> Reply:
-        """Return what is known of the reply so far."""
-        return self._reply
 
     def feed(self, data: bytes) -> bytes:
         """Add bytes from the engine; return what goes on to the client now: nothing before the first token."""
@@ -54,7 +34,7 @@ class ResponsesTap:
 
     def _take(self, event: bytes) -> bytes:
         if event.startswith(HANDLE_COMMENT):
-            handle = _object(event[len(HANDLE_COMMENT) :])
+            handle = object_of(event[len(HANDLE_COMMENT) :])
             self._reply.handle = handle
             return b""
         kind = event[7 : event.find(b"\n")].strip() if event.startswith(b"event: ") else b""
@@ -67,7 +47,7 @@ class ResponsesTap:
         if data is None or data == b"[DONE]":
             self.done = self.done or data is not None
             return event
-        chunk = _object(data)
+        chunk = object_of(data)
         return event if chunk is None else self._take_chunk(event, chunk)
 
     def _take_chunk(self, event: bytes, chunk: Json) -> bytes:
@@ -96,11 +76,3 @@ class ResponsesTap:
         if isinstance(params, dict):
             self._reply.handle = cast(Json, params)
         return b"event: " + str(kind).encode() + b"\n" + to_event(chunk)
-
-
-def _object(raw: bytes) -> Json | None:
-    try:
-        value: object = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    return cast(Json, value) if isinstance(value, dict) else None

@@ -8,24 +8,35 @@ Usual events, one piece of text each, are recognised by their bytes and not pars
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import orjson
 
 from weft_router.api.body import Json
+from weft_router.api.events import HANDLE_COMMENT, EventTap, object_of
 from weft_router.api.inference import Kind
-from weft_router.api.reply import FirstToken, Reply, head_of, ids_of, to_event, without_ids
+from weft_router.api.reply import (
+    ID_KEYS,
+    LONG,
+    FirstToken,
+    Reply,
+    head_of,
+    ids_of,
+    part_prompt_ids,
+    read_ids,
+    to_event,
+    without_ids,
+)
 from weft_router.api.usual import Usual, learn
 from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
 
-HANDLE_COMMENT = b": kv_transfer_params "
 MAX_FORMS = 16
 """A stream whose usual event keeps changing is parsed after so many tries."""
 _KEPT = 63
 """So many pieces are kept as they came; then they are put together, for one by one they take ten times the room."""
 
 
-class StreamTap:
+class StreamTap(EventTap):
     """One stream on its way."""
 
     def __init__(
@@ -33,9 +44,7 @@ class StreamTap:
         shown: Callable[[], bool] | None = None, resumed: Reply | None = None, public_id: str | None = None,
     ) -> None:  # fmt: skip
         """Take out what the client has: ``first``, unless ``shown`` says not yet, or all of ``resumed``."""
-        self.done = False
-        self.tokens = 0
-        self._reply = resumed if resumed is not None else Reply(kind)
+        super().__init__(resumed if resumed is not None else Reply(kind))
         self._chat = kind == "chat"
         self._keep_usage = keep_usage
         self._keep_ids = keep_ids
@@ -54,7 +63,6 @@ class StreamTap:
             self._put = {key: value for key, value in head_of(first.head).items() if key != "model"}
         if public_id is not None:
             self._put["id"] = public_id
-        self._splitter = EventSplitter()
         self._rest = b""
         self._unseen = 0
         self._held: list[bytes] = []
@@ -62,11 +70,6 @@ class StreamTap:
         self._forms = MAX_FORMS
         self._texts: list[bytes] = []
         self._ids: list[bytes] = []
-
-    @property
-    def error(self) -> bool:
-        """Tell whether the engine sent an error event."""
-        return self._reply.error
 
     @property
     def complete(self) -> bool:
@@ -98,7 +101,7 @@ class StreamTap:
         if usual is not None and data.startswith(usual.head) and data.endswith(usual.last):
             inner = data[usual.start : usual.end]
             if usual.ids:
-                text, _, ids = inner.partition(usual.ids)
+                text, joint, ids = inner.partition(usual.ids)
                 if text and ids.isdigit() and b'"' not in text and b"\\" not in text:
                     self._texts.append(text)
                     self._ids.append(ids)
@@ -107,6 +110,8 @@ class StreamTap:
                     if not self.tokens & _KEPT:
                         self._settle()
                     return data if usual.same else usual.out_head + text + usual.out_last
+                if not joint and data.find(b"\n\n") == len(data) - 2:
+                    return self._take(data)
             elif inner and b'"' not in inner and b"\\" not in inner:
                 self._texts.append(inner)
                 self.tokens += 1
@@ -120,7 +125,10 @@ class StreamTap:
 
     def _slowly(self, data: bytes) -> bytes:
         """Parse event by event until the usual one is known."""
-        events = self._splitter.feed(data)
+        if 0 <= data.find(b"\n\n") == len(data) - 2 and b"\r" not in data and not self._splitter.rest:
+            events = [data]
+        else:
+            events = self._splitter.feed(data)
         out, self._held = self._held, []
         if out and self._shown is not None and self._shown():
             out = []
@@ -130,6 +138,8 @@ class StreamTap:
                 out.append(kept)
             if self._usual is not None:
                 rest = b"".join([*events[i + 1 :], self._splitter.rest])
+                if not rest:
+                    break
                 if b"\r" not in rest:
                     self._splitter = EventSplitter()
                     out.append(self._quickly(self._usual, rest))
@@ -149,6 +159,8 @@ class StreamTap:
             data, self._rest = data[:cut], data[cut:]
             if len(self._rest) > MAX_EVENT:
                 raise EventTooLargeError(f"a server-sent event exceeds {MAX_EVENT} bytes")
+        if data and data.find(b"\n\n") == len(data) - 2:
+            return self._take(data)
         out: list[bytes] = []
         if not data.startswith(usual.head):
             at = data.find(b"\n\n" + usual.head) + 2
@@ -201,7 +213,7 @@ class StreamTap:
 
     def _take(self, event: bytes) -> bytes:
         if event.startswith(HANDLE_COMMENT):
-            self._reply.handle = _object(event[len(HANDLE_COMMENT) :])
+            self._reply.handle = object_of(event[len(HANDLE_COMMENT) :])
             return b""
         data = payload(event)
         if data is None:
@@ -209,7 +221,15 @@ class StreamTap:
         if data == b"[DONE]":
             self.done = True
             return event
-        chunk = _object(data)
+        if len(data) > LONG and not self._keep_ids and (parted := part_prompt_ids(event)) is not None:
+            chunk = object_of(payload(parted[0]) or b"")
+            if chunk is not None and chunk.get("prompt_token_ids") is None:
+                event = parted[0]
+                self._reply.offer_prompt_ids(parted[1])
+            else:
+                chunk = object_of(data)
+        else:
+            chunk = object_of(data)
         if chunk is None:
             return event
         if self._texts:
@@ -230,40 +250,46 @@ class StreamTap:
             return event
         if reply.head is None:
             reply.head = {**head_of(chunk), **self._put}
-        for key, value in self._put.items():
-            if chunk.get(key, value) != value:
-                chunk[key] = value
-                changed = True
-        choices = chunk.get("choices")
+        if self._put:
+            for key, value in self._put.items():
+                if chunk.get(key, value) != value:
+                    chunk[key] = value
+                    changed = True
+        choices: Any = chunk.get("choices")
+        if type(choices) is not list:
+            choices = ()
         usage = chunk.get("usage")
         if usage is not None:
             changed = self._take_usage(usage) or changed
             if not choices and not self._keep_usage:
                 return b""
-        has_ids = "prompt_token_ids" in chunk
         ids = chunk.get("prompt_token_ids")
-        plain = isinstance(choices, list) and len(choices) == 1 and usage is None and not ids
-        empty = isinstance(choices, list) and bool(choices)
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
+        listed = 1 if "prompt_token_ids" in chunk else 0
+        plain = len(choices) == 1 and usage is None and not ids
+        empty = len(choices) > 0
+        replayed = self._first is not None or self._resumed
+        for choice in choices:
+            if type(choice) is not dict:
                 continue
-            has_ids = has_ids or "token_ids" in choice or "prompt_token_ids" in choice
-            ids = ids or choice.get("prompt_token_ids")
-            shows, usual = self._take_choice(cast(Json, choice))
-            plain = plain and usual and not choice.get("prompt_token_ids")
-            if self._first is not None or self._resumed:
-                drop, edited = self._shown_before(cast(Json, choice), shows=shows)
+            if not ID_KEYS.isdisjoint(choice):
+                listed += len(ID_KEYS & choice.keys())
+                given = choice.get("prompt_token_ids")
+                ids = ids or given
+                plain = plain and not given
+            shows, usual = self._take_choice(choice)
+            plain = plain and usual
+            if replayed:
+                drop, edited = self._shown_before(choice, shows=shows)
                 changed = changed or edited
                 empty = empty and drop
-            else:
-                empty = False
-        if ids and reply.prompt_ids is None:
-            reply.prompt_ids = ids_of(ids)
-        if empty:
+        if ids:
+            reply.offer_prompt_ids(ids)
+        if replayed and empty:
             return b""
-        event = to_event(chunk) if changed else event
-        if has_ids and not self._keep_ids:
-            event = without_ids(event, chunk)
+        if changed:
+            event = to_event(chunk)
+        if listed and not self._keep_ids:
+            event = without_ids(event, chunk, listed)
         if plain and self._forms and came.endswith(b"\n\n") and b"\r" not in came:
             self._forms -= 1
             self._usual = learn(came[:-2], event[:-2], chat=self._chat) or self._usual
@@ -272,16 +298,16 @@ class StreamTap:
     def _take_choice(self, choice: Json) -> tuple[bool, bool]:
         """Take one choice; tell whether it shows anything of the answer, and whether it is nothing but text."""
         reply = self._reply
-        part: object = choice.get("delta") if self._chat else choice
+        part = choice.get("delta") if self._chat else choice
         texts, calls = len(reply.text), len(reply.tool_calls)
         special = False
-        if isinstance(part, dict):
-            reply.take_part(cast(Json, part))
+        if type(part) is dict:
+            reply.take_part(part)
             special = bool(part.get("tool_calls") or part.get("reasoning") or part.get("reasoning_content"))
         wrote = len(reply.text) > texts
         shows = wrote or special or len(reply.tool_calls) > calls
         token_ids = choice.get("token_ids")
-        if isinstance(token_ids, list):
+        if type(token_ids) is list:
             self.tokens += len(token_ids)
             found = ids_of(token_ids)
             if found is not None:
@@ -291,7 +317,7 @@ class StreamTap:
         elif shows:
             self.tokens += 1
         reason = choice.get("finish_reason")
-        if isinstance(reason, str):
+        if type(reason) is str:
             reply.finish_reason = reason
         return shows, wrote and not special and reason is None
 
@@ -320,7 +346,10 @@ class StreamTap:
             self._reply.diverged = True
             rest = ""
         part[key] = rest
-        return not rest and not ends, True
+        ids = choice.get("token_ids") if self._keep_ids else None
+        if isinstance(ids, list):  # the first event had those of the first token
+            ids = choice["token_ids"] = ids[len(self._first.tokens) :]
+        return not rest and not ends and not ids, True
 
     def _take_usage(self, usage: object) -> bool:
         """Take the counts; those of a stream that goes on include what the first engine did."""
@@ -339,8 +368,7 @@ class StreamTap:
         text = _text(self._texts)
         if text:
             reply.text.append(text)
-        found = ids_of([int(one) for group in ids for one in group.split(b",")])
-        if ids and found is not None:
+        if ids and (found := read_ids(b",".join(ids))) is not None:
             reply.output_ids = found if reply.output_ids is None else reply.output_ids + found
             if self._unseen < len(found):
                 reply.shown = len(reply.output_ids) - self._unseen
@@ -354,11 +382,3 @@ def _text(parts: list[bytes]) -> str:
         return str(orjson.loads(b'"' + b"".join(parts) + b'"'))
     except orjson.JSONDecodeError:
         return ""
-
-
-def _object(raw: bytes) -> Json | None:
-    try:
-        value: object = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    return cast(Json, value) if isinstance(value, dict) else None

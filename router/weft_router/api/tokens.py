@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 START_CHARS_PER_TOKEN = 4.0
+LEAST, MOST = 0.5, 16.0
 _START_WEIGHT = 1_000.0
 _MEMORY = 0.99
 """Each observation keeps 99 % of the past: about the last hundred requests count."""
@@ -18,7 +19,7 @@ class CharsPerToken:
     @property
     def ratio(self) -> float:
         """Return characters per token, kept between 0.5 and 16 whatever was observed."""
-        return min(16.0, max(0.5, self.chars / self.tokens))
+        return min(MOST, max(LEAST, self.chars / self.tokens))
 
     def learn(self, chars: int, tokens: int) -> None:
         """Take one exact observation into account."""
@@ -28,4 +29,7 @@ class CharsPerToken:
 
     def estimate(self, chars: int) -> int:
         """Return the expected number of tokens, at least 1."""
-        return max(1, round(chars / self.ratio))
+        ratio = self.chars / self.tokens
+        if not LEAST <= ratio <= MOST:
+            ratio = self.ratio
+        return round(chars / ratio) or 1

@@ -34,6 +34,7 @@ _PREAMBLE = (
     "text",
 )
 """Fields besides the messages that templates render into the prompt."""
+_RENDERED = frozenset(_PREAMBLE)
 _START = hashlib.sha256()
 _NO_PREAMBLE = _START.digest()
 _OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
@@ -59,20 +60,19 @@ def of_request(inference: Inference) -> Transcript:
     if inference.kind == "text":
         return _flat(inference.prompt)
     state = _START.copy()
-    body = inference.body
-    if not body.keys().isdisjoint(_PREAMBLE):
+    body, kind = inference.body, inference.kind
+    if _RENDERED.isdisjoint(body):
+        links = [_NO_PREAMBLE]
+    else:
         preamble = {key: body[key] for key in _PREAMBLE if body.get(key) is not None}
         if preamble:
             state.update(orjson.dumps(preamble, option=orjson.OPT_SORT_KEYS))
         links = [state.digest()]
-    else:
-        links = [_NO_PREAMBLE]
     sizes = [0]
-    form = _item if inference.kind == "responses" else _same
     for item in inference.items:
-        sizes.append(_add(state, form(item)))
+        sizes.append(_add(state, _item(item) if kind == "responses" else item))
         links.append(state.digest())
-    return Transcript(inference.kind, b"".join(links), tuple(sizes), state=state)
+    return Transcript(kind, b"".join(links), tuple(sizes), 0, False, "", state)
 
 
 def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Sequence[int]) -> Transcript:
@@ -84,11 +84,11 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
             output, name = reply.get("output"), reply.get("id")
             items = [_item(item) for item in output] if isinstance(output, list) else []
             response = name if isinstance(name, str) else ""
-        links, sizes = [seen.links], list(seen.sizes)
+        links, sizes = seen.links, seen.sizes
         for item in items:
-            sizes.append(_add(state, item))
-            links.append(state.digest())
-        return Transcript(seen.kind, b"".join(links), tuple(sizes), response=response)
+            sizes += (_add(state, item),)
+            links += state.digest()
+        return Transcript(seen.kind, links, sizes, 0, False, response)
     prompt = inference.prompt
     if isinstance(prompt, str) and isinstance(reply, str):
         return _flat(prompt + reply)
@@ -152,15 +152,14 @@ def _add(state: "_Hash", message: Json) -> int:
     if len(message) != 2 or type(content) is not str:
         message = _normal(message)
         content = message["content"]
-    if len(message) == 2 and type(content) is str:
-        role = message.get("role")
-        if type(role) is str and "\0" not in role:
-            size = len(content)
-            if size < LONG:
-                state.update(f"m{role}\0{size}:{content}".encode("utf-8", "surrogatepass"))
-            else:
-                state.update(f"l{role}\0{size}:".encode() + condensed(content.encode("utf-8", "surrogatepass")))
-            return 1 + size
+    role = message.get("role")
+    if len(message) == 2 and type(content) is str and type(role) is str and "\0" not in role:
+        size = len(content)
+        if size < LONG:
+            state.update(f"m{role}\0{size}:{content}".encode("utf-8", "surrogatepass"))
+        else:
+            state.update(f"l{role}\0{size}:".encode() + condensed(content.encode("utf-8", "surrogatepass")))
+        return 1 + size
     raw = orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
     state.update(b"j%d:%b" % (len(raw), raw))
     return _size(message)
@@ -177,10 +176,6 @@ def _normal(message: Json) -> Json:
             for call in calls
         ]
     return kept
-
-
-def _same(message: Json) -> Json:
-    return message
 
 
 def _item(item: Json) -> Json:

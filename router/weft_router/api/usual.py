@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 _IDS = b'"token_ids":['
+_MEMBER = b"," + _IDS
 _LIST = re.compile(rb"[0-9]+(?:,[0-9]+)+")
 
 
@@ -57,12 +58,22 @@ def _open(text: bytes, texts: list[bytes]) -> bool:
 def learn(came: bytes, goes: bytes, *, chat: bool) -> Usual | None:
     """Return the form of an event with plain text, None when it has no such form; both end without a blank line."""
     key = b'"content":"' if chat else b'"text":"'
-    first, second = _parts(came, key), _parts(goes, key)
-    if first is None or second is None or first[0] != second[0]:
+    first = _parts(came, key)
+    if first is None:
         return None
-    if second[1][1] and first[1] != second[1]:
+    text, form = first
+    if came == goes:
+        return Usual(form, form)
+    head, ids, tail = form
+    cut = ids[: -len(_MEMBER)] + tail[1:]
+    if ids.endswith(_MEMBER) and len(goes) == len(head) + len(text) + len(cut) and goes == head + text + cut:
+        return Usual(form, (head, b"", cut))
+    second = _parts(goes, key)
+    if second is None or text != second[0]:
+        return None
+    if second[1][1] and form != second[1]:
         return None  # ids that go on, within an event that is changed otherwise: too seldom to be worth it
-    return Usual(first[1], second[1])
+    return Usual(form, second[1])
 
 
 def _parts(event: bytes, key: bytes) -> tuple[bytes, tuple[bytes, bytes, bytes]] | None:
@@ -71,16 +82,16 @@ def _parts(event: bytes, key: bytes) -> tuple[bytes, tuple[bytes, bytes, bytes]]
         return None
     end = event.find(b'"', start)
     text = event[start:end]
-    if end < 0 or not text or b"\\" in text or _IDS in event[:start]:
+    if end <= start or b"\\" in text:
         return None
-    tail = event[end:]
-    at = tail.find(_IDS) + len(_IDS)
-    if at < len(_IDS):
-        return text, (event[:start], b"", tail)
-    close = tail.find(b"]", at)
-    if tail.find(_IDS, at) >= 0 or not is_ids(tail[at:close]):
+    at = event.find(_IDS)
+    if at < 0:
+        return text, (event[:start], b"", event[end:])
+    at += len(_IDS)
+    close = event.find(b"]", at)
+    if at <= end or event.find(_IDS, at) >= 0 or not is_ids(event[at:close]):
         return None
-    return text, (event[:start], tail[:at], tail[close:])
+    return text, (event[:start], event[end:at], event[close:])
 
 
 def is_ids(raw: bytes) -> bool:

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.profile_json import profile_from_json
 from weft_router.config.engine import EngineConfig, ModelConfig, SloConfig, TimeoutsConfig
-from weft_router.config.front import AuthConfig, LimitsConfig, TlsConfig
+from weft_router.config.front import AuthConfig, HoldConfig, LimitsConfig, TlsConfig
 from weft_router.config.qos import QosClass, QosConfig
 from weft_router.config.routing import RoutingConfig
 from weft_router.config.section import ConfigError, Section, first_error
@@ -40,6 +40,7 @@ class RouterConfig(Section):
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     auth: AuthConfig = Field(default_factory=AuthConfig)
     tls: TlsConfig | None = None
+    hold: HoldConfig | None = None
     telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
     access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)
     request_log: RequestLogConfig = Field(default_factory=RequestLogConfig)

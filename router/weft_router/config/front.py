@@ -38,6 +38,15 @@ class LimitsConfig(Section):
     """For each API key or token that has no bounds of its own, at one coordinator process."""
 
 
+class HoldConfig(Section):
+    """What becomes of a request while no decode worker is ready: it waits, and workers come back for it."""
+
+    seconds: float = Field(gt=0, le=3600)
+    """How long a request waits at most; then it gets 503 with Retry-After."""
+    most: int = Field(default=64, ge=1)
+    """Requests that wait at one coordinator process; more get 503 at once."""
+
+
 class JwtConfig(Section):
     """Tokens that an identity provider signed; only asymmetric algorithms."""
 

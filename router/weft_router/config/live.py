@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from time import time
 from typing import Any
 
 from weft_router.config.file import RouterConfig, read_config
@@ -52,6 +53,8 @@ class LiveConfig:
         self._live = live
         self._stamps = self._read_stamps()
         self.current = current
+        self.written_at = self._written_at()
+        """When the files in force were written last, in seconds since 1970; 0 where nobody can tell."""
 
     def reload(self) -> RouterConfig | None:
         """Return the configuration if it changed and can be taken over; None, and a line in the log, otherwise."""
@@ -70,12 +73,14 @@ class LiveConfig:
             log.warning("configuration_refused", extra={"error": str(error)})
             return None
         if fresh == self.current:
+            self.written_at = self._written_at()
             return None
         fixed = needs_restart(self.current, fresh)
         if fixed:
             log.warning("configuration_needs_restart", extra={"fields": fixed})
             return None
         self.current = fresh
+        self.written_at = self._written_at()
         log.info("configuration_read")
         return fresh
 
@@ -89,6 +94,13 @@ class LiveConfig:
                     take(fresh)
             except Exception:  # the next change may be a better one
                 log.exception("configuration_not_taken_over")
+
+    def age(self) -> float:
+        """Return the seconds since the configuration in force was written; it grows while nobody writes a new one."""
+        return max(0.0, time() - self.written_at) if self.written_at else 0.0
+
+    def _written_at(self) -> float:
+        return max((stamp[0] for stamp in self._stamps), default=0) / 1e9
 
     def _read_stamps(self) -> tuple[tuple[int, int, int], ...]:
         stamps = []

@@ -1,6 +1,7 @@
 """What one router process is told: flags, environment and files put together; every error names the fix."""
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,6 +68,12 @@ class Settings:
     """This process's number among those that share the port."""
     family: Path | None = None
     """The folder where they meet; None for a process by itself."""
+    node_rank: int = 0
+    """Which of its worker's nodes this pod is; 0 leads, and speaks for the worker."""
+    leader: str = ""
+    """URL of the leader's sidecar, for those of other nodes."""
+    engine_proof: str = field(default="", repr=False)
+    """The word by which an engine's plug-in knows its router; empty where the engine asks for none."""
 
     def profile_of(self, pool: str) -> CostProfile:
         """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
@@ -99,6 +106,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         raise ConfigError(
             f"WEFT_DEGREE={degree}: the profile of {profile.gpu} knows only degree {known}; set one of these"
         )
+    node_rank, leader = _node(role, env)
     keys = env.get("WEFT_API_KEYS_FILE") or config.auth.api_keys_file
     alone = role == "standalone"
     return Settings(
@@ -126,6 +134,9 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         health_port=health[1],
         config_file=flags.config,
         live_file=live,
+        node_rank=node_rank,
+        leader=leader,
+        engine_proof=_engine_proof(env),
     )
 
 
@@ -165,6 +176,21 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
     return worker, int(degree), url
 
 
+def _node(role: Role, env: Mapping[str, str]) -> tuple[int, str]:
+    """Return the rank of this pod among the nodes of its worker, and where the leader's sidecar is."""
+    rank = env.get("WEFT_NODE_RANK", "0")
+    if role not in ("prefill", "decode") or rank == "0":
+        return 0, ""
+    if not rank.isdigit():
+        raise ConfigError(f"WEFT_NODE_RANK={rank!r}: set the pod's number among its worker's nodes, 0 for the leader")
+    leader = env.get("WEFT_LEADER_URL", "")
+    if urlsplit(leader).scheme != "http" or not urlsplit(leader).hostname:
+        raise ConfigError(
+            "WEFT_LEADER_URL: a node that does not lead must find the one that does; set http://HOST:8080"
+        )
+    return int(rank), leader
+
+
 def _listen(value: str, flag: str) -> tuple[str, int]:
     host, _, port = value.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
@@ -188,6 +214,19 @@ def _token(env: Mapping[str, str]) -> bytes:
             f"WEFT_TOKEN_FILE={path}: the internal token needs at least 16 characters; write a random one"
         )
     return token
+
+
+def _engine_proof(env: Mapping[str, str]) -> str:
+    path = env.get("WEFT_ENGINE_PROOF_FILE")
+    if not path:
+        return ""
+    word = _file(Path(path), "WEFT_ENGINE_PROOF_FILE").strip()
+    if not re.fullmatch(rb"[!-~]{16,1024}", word):
+        raise ConfigError(
+            f"WEFT_ENGINE_PROOF_FILE={path}: 16 to 1024 printable ASCII characters without spaces are needed; "
+            "write a random word, the same as the engine's"
+        )
+    return word.decode("ascii")
 
 
 def _file(path: Path, field: str) -> bytes:

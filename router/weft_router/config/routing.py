@@ -16,6 +16,7 @@ from weft_core.policies.catalogue import (
     parameters,
 )
 from weft_core.policies.live import LIVE_MODE
+from weft_core.policies.slices import WAY_S
 from weft_router.config.section import Section
 
 DEFAULT_POLICY: PolicyName = "weft"
@@ -30,7 +31,7 @@ class SlicesConfig(Section):
     """Tokens of one block of the engine's prefix cache; slices end at multiples of it."""
     least: int = Field(default=32, ge=1)
     """Fewest tokens of a slice; what a slice costs beyond its tokens makes them longer by itself."""
-    overhead_seconds: float = Field(default=0.005, ge=0, le=10)
+    overhead_seconds: float = Field(default=WAY_S, ge=0, le=10)
     """What each slice costs beyond its tokens: one more request to the engine."""
 
 
@@ -49,19 +50,41 @@ class ClassRouting(Section):
     """What one class of requests does otherwise; what is absent is the service's."""
 
     policy: PolicyName | None = None
-    """Instead of the service's; parameters and order then begin at the policy's own."""
+    """Instead of the service's; parameters then begin at the policy's own."""
     mode: ModeName | None = None
     """Instead of the service's."""
     binding: BindingName | None = None
     """Instead of the service's."""
-    order: OrderName | None = None
-    """Instead of the policy's own."""
     params: dict[str, float] | None = None
     """Instead of the service's."""
     ttft: float | None = Field(default=None, gt=0)
     """Seconds, instead of ``slo.ttft``."""
     itl: float | None = Field(default=None, gt=0)
     """Seconds, instead of ``slo.itl``."""
+
+
+class CanaryGroup(Section):
+    """Workers that try a new plan, by what their heartbeats say."""
+
+    role: Literal["prefill", "decode"]
+    """Their role."""
+    degree: int = Field(ge=1)
+    """Their tensor-parallel degree."""
+    pool: str = ""
+    """Their pool."""
+    revision: str = ""
+    """Their revision."""
+
+
+class CanaryConfig(Section):
+    """A new plan on trial: a share of new sessions is bound to its workers, all others to the rest."""
+
+    percent: float = Field(ge=0, le=100)
+    """Share of new sessions that try it; which ones follows from their keys and ``salt``."""
+    salt: str = ""
+    """Names the plan, so that another one is tried by other sessions."""
+    groups: list[CanaryGroup] = Field(max_length=64)
+    """Its workers."""
 
 
 class RoutingConfig(Section):
@@ -106,6 +129,8 @@ class RoutingConfig(Section):
     on_prefill_failure: Literal["local", "other", "error"] = "local"
     """A lost prefill runs on the decode worker, on another prefill worker (else local), or fails the request."""
     classes: dict[str, ClassRouting] = Field(default_factory=dict, max_length=32)
+    canary: CanaryConfig | None = None
+    """A new plan on trial, if there is one."""
 
     @property
     def overrides(self) -> dict[str, float]:
@@ -113,13 +138,16 @@ class RoutingConfig(Section):
         return {"alpha": self.alpha, "beta": self.beta} if self.policy == "ampd" else self.params
 
     def of_class(self, name: str) -> "RoutingConfig":
-        """Return the rules of a class; parameters and order go with a policy, so another policy begins with its own."""
+        """Return the rules of a class; parameters go with a policy, so another policy begins with its own.
+
+        The queue order is the service's: all classes wait in one queue at each worker.
+        """
         own = self.classes.get(name)
         if own is None:
             return self
         given = {field: value for field, value in own if value is not None and field not in ("ttft", "itl")}
         if own.policy is not None and own.policy != self.policy:
-            given = {"params": {}, "order": POLICIES[own.policy].order, **given}
+            given = {"params": {}, **given}
         return self.model_copy(update={**given, "classes": {}})
 
     @model_validator(mode="before")

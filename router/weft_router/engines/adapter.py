@@ -13,6 +13,7 @@ from weft_router.api.body import Json
 from weft_router.api.inference import Inference
 from weft_router.api.reply import FirstToken, Reply
 from weft_router.engines.handles import Ids, KvHandle
+from weft_router.engines.load import Gauges
 
 REQUEST_ID = "X-Request-Id"
 
@@ -48,7 +49,6 @@ class Traits:
 
     bidirectional: bool = True
     bootstrap_port: int = 8998
-    schedule_style: Literal["context_first", "generation_first"] = "context_first"
     show_first: bool = False
     """Show the prefill's token at once where the decode engine will surely find the same one."""
     resume: Literal["exact", "sampled", "off"] = "sampled"
@@ -60,13 +60,11 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """An engine as the registry knows it; ``info`` is what a context server says of its transfer endpoint."""
+    """An engine as the registry knows it."""
 
     host: str
     port: int
     bootstrap_port: int = 0
-    dp_size: int = 1
-    info: Json | None = None
 
     @property
     def address(self) -> str:
@@ -112,6 +110,8 @@ class Handed:
     first: FirstToken | None = None
     finished: bytes | None = None
     """The client's answer, whole or as events; no decode leg is needed then."""
+    written: bytes | None = None
+    """The parameters as the engine wrote them, where they are known to be one JSON object."""
 
 
 class NotPossibleError(Exception):
@@ -151,6 +151,9 @@ class Adapter(Protocol):
 
     can: Abilities
     traits: Traits
+    gauges: Gauges
+    plugin_page: str | None
+    """Where such an engine tells of Weft's plug-in, which puts KV handles into streams; None for one without."""
 
     def prefill(self, ask: Ask, /) -> Call:
         """Return the prefill leg; with ``ask.handle`` it reads the history instead of computing it."""

@@ -23,12 +23,13 @@ Outcome = Literal[
     "used",  # a remote prefill read the history through it
     "expired",  # its deadline passed before the next round came
     "superseded",  # the next round ran locally, where the prefix cache already holds the history
-    "history_changed",  # the next prompt does not extend what the engine saw
+    "history_changed",  # the next prompt does not extend what the engine saw; or none can, as the client has other text
     "ids_differ",  # the prompt's token ids do not extend what the engine saw; the prefill was done again without it
+    "closed",  # the client ended the session
     "refused",  # the engine would not read it; the prefill was done again without it
     "lost",  # the prefill worker broke while it may have been reading
     "malformed",  # the engine's object cannot be a handle
-    "orphaned",  # a prefill's KV was pinned for a decode that then did not take it; it waits for its lease
+    "orphaned",  # KV was pinned for a decode that did not take it; it is given back, or waits for its lease
 ]
 
 
@@ -55,7 +56,7 @@ def accept(
     ``ttl_s``; one that prefilled by itself exports like a prefill worker, flags the other way round, for
     ``lease_s`` only. Without token ids only a reply of plain text is sure to render to the same tokens again.
     """
-    if any(params.get(key) in (None, "", []) for key in _NEEDED):
+    if not points(params):
         return None
     tokens = params.get("remote_num_tokens")
     if not isinstance(tokens, int) or tokens < 1:
@@ -73,8 +74,13 @@ def accept(
     )
 
 
+def points(params: Json) -> bool:
+    """Tell whether an engine's object names all that another engine needs to read the KV."""
+    return all(map(params.get, _NEEDED))
+
+
 def prefix_digest(ids: Ids, tokens: int) -> bytes | None:
     """Return the digest of the first ``tokens`` ids; None when there are fewer."""
     if len(ids) < tokens:
         return None
-    return hashlib.blake2b(ids[:tokens].tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(memoryview(ids)[:tokens], digest_size=16).digest()

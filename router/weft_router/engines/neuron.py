@@ -10,16 +10,18 @@ from array import array
 from typing import cast
 from uuid import UUID
 
-import orjson
-
 from weft_router.api.body import Json
+from weft_router.api.events import EventTap, object_of
 from weft_router.api.inference import Kind
 from weft_router.api.reply import FirstToken, Reply, head_of, to_event
 from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Peer, Tap, Traits
 from weft_router.engines.openai import OpenAi
 from weft_router.engines.resume import same_first_token
-from weft_router.wire.sse import EventSplitter, payload
+from weft_router.wire.sse import payload
+
+_ONE_TOKEN = {"max_tokens": 1}
+_NOT_FIRST = frozenset({"stream_options", "min_tokens", "max_completion_tokens"})
 
 
 class Neuron(OpenAi):
@@ -31,11 +33,7 @@ class Neuron(OpenAi):
 
     def prefill(self, ask: Ask, /) -> Call:
         """Return the request for one token, streamed when the client wants a stream."""
-        fields = self.answer_fields(ask)
-        for name in ("stream_options", "min_tokens", "max_completion_tokens"):
-            fields.pop(name, None)
-        fields["max_tokens"] = 1
-        return self.call(ask, fields, self._named(ask, ask.decode))
+        return self.call(ask, _ONE_TOKEN, self._named(ask, ask.decode), without=_NOT_FIRST)
 
     def read_prefill(self, ask: Ask, _: bytes, /) -> Handed:
         """Return nothing to hand over: the engines speak with each other."""
@@ -77,30 +75,12 @@ class Neuron(OpenAi):
         return {REQUEST_ID: f"cmpl-{same}_{peer.address}"}
 
 
-class FirstTap:
+class FirstTap(EventTap):
     """The prefill leg's stream: its token goes on, its end does not."""
 
     def __init__(self, kind: Kind, public_id: str) -> None:
-        self.tokens = 0
-        self.done = False
-        self._reply = Reply(kind)
+        super().__init__(Reply(kind))
         self._public_id = public_id
-        self._splitter = EventSplitter()
-
-    @property
-    def error(self) -> bool:
-        """Tell whether the engine sent an error event."""
-        return self._reply.error
-
-    @property
-    def complete(self) -> bool:
-        """Tell whether the stream ended as it should, with nothing cut off."""
-        return self.done and not self._splitter.rest.strip()
-
-    @property
-    def reply(self) -> Reply:
-        """Return what is known of the reply so far."""
-        return self._reply
 
     def feed(self, data: bytes) -> bytes:
         """Add bytes from the engine; return what goes on to the client now."""
@@ -113,13 +93,8 @@ class FirstTap:
         if data == b"[DONE]":
             self.done = True
             return b""
-        try:
-            chunk: object = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return b""
-        if not isinstance(chunk, dict):
-            return b""
-        return self._show(cast(Json, chunk))
+        chunk = object_of(data)
+        return self._show(chunk) if chunk is not None else b""
 
     def _show(self, chunk: Json) -> bytes:
         if "error" in chunk:

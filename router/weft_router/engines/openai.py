@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import cast
 
 from weft_router.api.body import Json
-from weft_router.api.inference import Inference
+from weft_router.api.inference import NOTHING, Inference
 from weft_router.api.reply import FirstToken, Reply
 from weft_router.api.responses_tap import ResponsesTap
 from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Tap, Traits
 from weft_router.engines.handles import Ids
+from weft_router.engines.load import VLLM
 
 OUTPUT_FIELDS = {
     "chat": ("max_completion_tokens", "max_tokens"),
@@ -17,6 +18,7 @@ OUTPUT_FIELDS = {
     "responses": ("max_output_tokens",),
 }
 """Where each API says how long an answer may be; the first is the one to write."""
+_USAGE = {"include_usage": True}
 
 
 class OpenAi:
@@ -25,6 +27,8 @@ class OpenAi:
     can: Abilities
     salted = False
     """Whether the engine keeps cached prefixes apart by ``cache_salt``."""
+    gauges = VLLM
+    plugin_page: str | None = None
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
@@ -86,7 +90,7 @@ class OpenAi:
 
     def first_event(self, ask: Ask, first: FirstToken, /) -> bytes:
         """Return the events of the prefill's token as the engine would write them."""
-        return first.events(ask.inference.kind)
+        return first.events(ask.inference.kind, with_ids=ask.inference.wants_ids)
 
     def public_id(self, _: Ask, /) -> str | None:
         """Return the id that replies get in place of the engine's; None to leave it."""
@@ -96,17 +100,24 @@ class OpenAi:
         """Return what every leg says about itself."""
         return {REQUEST_ID: ask.request_id}
 
-    def call(self, ask: Ask, fields: Mapping[str, object], headers: dict[str, str] | None = None) -> Call:
-        """Return a leg on the client's path: the client's request with these fields."""
-        return Call(ask.inference.path, ask.inference.encoded(fields), headers or self.headers(ask))
+    def call(
+        self, ask: Ask, fields: Mapping[str, object], headers: dict[str, str] | None = None, *,
+        without: frozenset[str] = NOTHING,
+    ) -> Call:  # fmt: skip
+        """Return a leg on the client's path: the client's request with these fields, and not those of ``without``."""
+        inference = ask.inference
+        return Call(inference.path, inference.encoded(fields, without=without), headers or self.headers(ask))
 
     def answer_fields(self, ask: Ask) -> Json:
-        """Return what a leg that answers the client asks for: what the client did, and what the router has to know."""
+        """Return what a leg that answers the client asks for beside what the client did: what the router has to know.
+
+        A field that the client gave is here only where it changes.
+        """
         inference = ask.inference
-        fields = inference.own()
+        fields: Json = {}
         if inference.stream and inference.kind != "responses":
-            given = cast(Json, fields.get("stream_options") or {})
-            fields["stream_options"] = {**given, "include_usage": True}
+            given = cast(Json | None, inference.body.get("stream_options"))
+            fields["stream_options"] = {**given, "include_usage": True} if given else _USAGE
         if ask.cap is not None:
             cap_output(inference, fields, ask.cap)
         if ask.salt is not None and self.salted:
@@ -116,10 +127,10 @@ class OpenAi:
 
 def cap_output(inference: Inference, fields: Json, most: int) -> None:
     """Bound how long the answer may be, in the field that the client used."""
-    names = OUTPUT_FIELDS[inference.kind]
-    name = next((name for name in names if fields.get(name) is not None), names[0])
-    given = fields.get(name)
+    names, body = OUTPUT_FIELDS[inference.kind], inference.body
+    name = next((name for name in names if body.get(name) is not None), names[0])
+    given = body.get(name)
     fields[name] = min(given, most) if isinstance(given, int) else most
-    least = fields.get("min_tokens")
+    least = body.get("min_tokens")
     if isinstance(least, int) and least > most:
         fields["min_tokens"] = most

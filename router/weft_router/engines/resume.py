@@ -39,6 +39,10 @@ class Resumable:
     reason: str = ""
 
 
+_NO_STREAM, _EXACT, _SAMPLED = Resumable("no", "not-a-plain-stream"), Resumable("exact"), Resumable("sampled")
+_JUDGED = frozenset({*_NEUTRAL, *_LOGPROBS, *_STRUCTURES, *_LAGGING, *_ELSEWHERE, "tools", "response_format"})
+
+
 def kinds(adapter: Adapter) -> frozenset[str]:
     """Return which streams go on elsewhere with this engine and service: those of none, exact or sampled ones."""
     if not adapter.can.resume:
@@ -71,9 +75,11 @@ def resumable(inference: Inference) -> Resumable:
     """Judge a request before it starts: only a stream that may go on needs token ids."""
     body = inference.body
     if not inference.stream or inference.kind == "responses":
-        return Resumable("no", "not-a-plain-stream")
+        return _NO_STREAM
     if inference.media:
         return Resumable("no", "media")
+    if inference.n == 1 and _JUDGED.isdisjoint(body):
+        return _EXACT if greedy(body) else _SAMPLED
     if inference.n != 1:
         return Resumable("no", "several-answers")
     if any(body.get(name) not in neutral for name, neutral in _NEUTRAL.items()):
@@ -90,7 +96,7 @@ def resumable(inference: Inference) -> Resumable:
         return Resumable("no", "stop-texts")
     if any(body.get(name) for name in _ELSEWHERE):
         return Resumable("no", "prompt")
-    return Resumable("exact" if greedy(body) else "sampled")
+    return _EXACT if greedy(body) else _SAMPLED
 
 
 def obstacle(inference: Inference, reply: Reply) -> str | None:

@@ -6,6 +6,7 @@ means anything alone: when one fails, the other has to be ended at once. The dec
 
 from weft_router.api.reply import read_answer
 from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
+from weft_router.engines.load import SGLANG
 from weft_router.engines.openai import OpenAi
 from weft_router.errors import LegFailedError
 
@@ -16,6 +17,7 @@ class Sglang(OpenAi):
     """The adapter of SGLang."""
 
     salted = True
+    gauges = SGLANG
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)

@@ -11,10 +11,13 @@ import orjson
 from weft_router.api.body import Json
 from weft_router.api.reply import Reply, drop_ids, head_of, read_answer, to_event
 from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
+from weft_router.engines.load import TENSORRT_LLM
 from weft_router.engines.openai import OpenAi
 from weft_router.errors import LegFailedError
 
-_STYLES = {"context_first": 0, "generation_first": 1}
+_CONTEXT_FIRST = 0
+"""The schedule style. The other one sends both legs at once, for which the router would have to tokenize first."""
+_STREAMED = frozenset({"stream_options"})
 _GOES_ON = ("length", "not_finished")
 """What a context server says of an answer that its one token does not end."""
 
@@ -23,12 +26,11 @@ class TensorRtLlm(OpenAi):
     """The adapter of ``trtllm-serve``."""
 
     salted = True
+    gauges = TENSORRT_LLM
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
-        together = traits.schedule_style == "generation_first"
-        self.can = Abilities(order="together" if together else "prefill-then-decode", local=True)
-        self._style = _STYLES[traits.schedule_style]
+        self.can = Abilities(order="prefill-then-decode", local=True)
 
     def prefill(self, ask: Ask, /) -> Call:
         """Return the request for the context phase."""
@@ -38,9 +40,9 @@ class TensorRtLlm(OpenAi):
         fields["disaggregated_params"] = {
             "request_type": "context_only",
             "disagg_request_id": room_of(ask),
-            "schedule_style": self._style,
+            "schedule_style": _CONTEXT_FIRST,
         }
-        return self.call(ask, fields)
+        return self.call(ask, fields, without=_STREAMED)
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the context's parameters and ids, or the whole answer when it is already at its end."""
@@ -64,16 +66,13 @@ class TensorRtLlm(OpenAi):
     def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
         """Return the request for the generation phase."""
         fields = self.answer_fields(ask)
-        room = room_of(ask)
-        params: Json = {"request_type": "generation_only", "schedule_style": self._style, "disagg_request_id": room}
-        if handed is None:
-            if self.can.order != "together":
-                raise NotPossibleError("no-kv")
-            info = ask.prefill.info if ask.prefill is not None else None
-            fields["disaggregated_params"] = {**params, "ctx_request_id": room, **(info or {})}
-            return self.call(ask, fields)
-        if handed.params is None or handed.reply.prompt_ids is None:
+        if handed is None or handed.params is None or handed.reply.prompt_ids is None:
             raise NotPossibleError("no-kv")
+        params: Json = {
+            "request_type": "generation_only",
+            "schedule_style": _CONTEXT_FIRST,
+            "disagg_request_id": room_of(ask),
+        }
         fields["disaggregated_params"] = {**handed.params, **params}
         ids = handed.reply.prompt_ids.tolist()
         if ask.inference.kind == "text":

@@ -4,21 +4,22 @@ Prefill leg: the client's request, one token, not streamed, asking for the KV to
 request with the object the prefill engine gave back, unchanged. Local leg: may ask the engine to keep the KV.
 """
 
+import re
 from array import array
 from typing import cast
 
 import orjson
 
 from weft_router.api.body import Json
-from weft_router.api.inference import Inference
+from weft_router.api.inference import LEG_FIELDS, Inference, Kind
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
-from weft_router.engines.handles import Ids
+from weft_router.engines.handles import Ids, points
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
 from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
 
-HANDLE_HEADERS = {"X-Weft-KV-Handle": "1"}
+HANDLE_HEADER = "X-Weft-KV-Handle"
 PLUGIN_HEADER = "X-Weft-Engine-Plugin"
 """Sent with a stream by engines whose plug-in adds the handle to it."""
 
@@ -33,11 +34,19 @@ _NO_REMOTE: Json = {
     "remote_host": None,
     "remote_port": None,
 }
-_USUAL_PREFILL = b"," + orjson.dumps({"stream": False, "max_tokens": 1, "kv_transfer_params": _NO_REMOTE})[1:]
-"""The end of most prefill bodies, written once."""
+_KEPT = orjson.Fragment(orjson.dumps(_NO_REMOTE))
+_ONE_TOKEN: Json = {"stream": False, "max_tokens": 1, "kv_transfer_params": _KEPT}
+_ONE_RESPONSE: Json = {"stream": False, "max_output_tokens": 1, "store": False, "kv_transfer_params": _KEPT}
+_PARAMS = b',"kv_transfer_params":{'
+_USAGE = re.compile(
+    rb'"usage":\{"prompt_tokens":(\d{1,15}),"total_tokens":\d{1,15},"completion_tokens":(\d{1,15})'
+    rb'(?:,"prompt_tokens_details":(?:null|\{(?:"audio_tokens":null,)?"cached_tokens":(\d{1,15})\}))?\}'
+)
+"""Bare quotes stand outside of texts, so these are members; a reply of any other form is parsed."""
+_ANSWERS = LEG_FIELDS - _ONE_TOKEN.keys()
+"""What only a leg that answers the client asks for."""
 _TWICE = frozenset({"max_completion_tokens", "n"})
 """Fields that a prefill leg repeats only when the client gave them."""
-_NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
 _RENDERED = (
     "tools",
     "chat_template",
@@ -52,6 +61,7 @@ class Vllm(OpenAi):
     """The adapter of vLLM, and of the mock engine that speaks as it does."""
 
     salted = True
+    plugin_page: str | None = "/weft/plugin"
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
@@ -70,49 +80,40 @@ class Vllm(OpenAi):
     def prefill(self, ask: Ask, /) -> Call:
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
         inference = ask.inference
-        given = inference.body
-        # A stream that breaks after its first token was shown goes on from ids.
-        want_ids = ask.want_ids or (self.can.resume and self._sure(inference))
-        fresh = ask.handle is None and not want_ids
-        if fresh and inference.kind != "responses" and given.keys().isdisjoint(_TWICE):
-            salt = b"" if ask.salt is None else b',"cache_salt":' + orjson.dumps(ask.salt)
-            return Call(inference.path, inference.common() + salt + _USUAL_PREFILL, self.headers(ask))
-        fields: Json = {"stream": False}
-        if inference.kind == "responses":
-            fields["max_output_tokens"] = 1
-            fields["store"] = False
-        else:
-            fields["max_tokens"] = 1
-            if "max_completion_tokens" in given:
-                fields["max_completion_tokens"] = 1
-            if "n" in given:
-                fields["n"] = 1
-            if want_ids:
+        fields = (_ONE_RESPONSE if inference.kind == "responses" else _ONE_TOKEN).copy()
+        if inference.kind != "responses":
+            given = inference.body
+            if not _TWICE.isdisjoint(given):
+                fields |= dict.fromkeys(_TWICE & given.keys(), 1)
+            # A stream that breaks after its first token was shown goes on from ids.
+            if ask.want_ids or (self.can.resume and self._sure(inference)):
                 fields["return_token_ids"] = True
-        fields["kv_transfer_params"] = ask.handle.params if ask.handle is not None else _NO_REMOTE
+        if ask.handle is not None:
+            fields["kv_transfer_params"] = ask.handle.params
         if ask.salt is not None:
             fields["cache_salt"] = ask.salt
-        return self.call(ask, fields)
+        return Call(inference.path, inference.encoded(fields, without=_ANSWERS), self.headers(ask))
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
-        kind = ask.inference.kind
+        kind, shows = ask.inference.kind, self.can.first_token
+        if not shows and ask.handle is None and kind != "responses" and (found := _usual(kind, raw)) is not None:
+            return found
         try:
-            answer, reply = read_answer(kind, raw) if self.can.first_token else read_counts(kind, raw)
+            answer, reply = (read_answer if shows else read_counts)(kind, raw)
         except ValueError as error:
             raise LegFailedError("engine-error", "the reply is not JSON") from error
         params = transfer_params(reply.handle)
         if params is None:
             raise LegFailedError("no-kv", "the engine gave no transfer parameters")
-        first = self._first(ask, answer, reply) if self.can.first_token else None
-        return Handed(params, reply, first)
+        return Handed(params, reply, self._first(ask, answer, reply) if shows else None)
 
     def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
         """Return the client's request with what the prefill engine gave back."""
         if handed is None or handed.params is None:
             raise NotPossibleError("no-kv")
         fields = self.answer_fields(ask)
-        fields["kv_transfer_params"] = handed.params
+        fields["kv_transfer_params"] = handed.params if handed.written is None else orjson.Fragment(handed.written)
         return self.call(ask, fields)
 
     def local(self, ask: Ask, /) -> Call:
@@ -122,7 +123,7 @@ class Vllm(OpenAi):
         """
         fields = self.answer_fields(ask)
         if ask.export:
-            fields["kv_transfer_params"] = _NO_REMOTE
+            fields["kv_transfer_params"] = _KEPT
         return self.call(ask, fields)
 
     def slice(self, ask: Ask, ids: Ids, tokens: int, /) -> Call:
@@ -145,11 +146,12 @@ class Vllm(OpenAi):
             raise NotPossibleError(reason or "no-ids")
         fields = self.answer_fields(ask)
         fields["return_token_ids"] = True
+        asked = {**inference.body, **fields}
         for name in OUTPUT_FIELDS[inference.kind]:
-            most = fields.get(name)
+            most = asked.get(name)
             if isinstance(most, int):
                 fields[name] = most - reply.shown
-        least = fields.get("min_tokens")
+        least = asked.get("min_tokens")
         if isinstance(least, int):
             fields["min_tokens"] = max(0, least - reply.shown)
         ids = [*reply.prompt_ids, *reply.output_ids[: reply.shown]]
@@ -194,7 +196,7 @@ class Vllm(OpenAi):
 
     def headers(self, ask: Ask) -> dict[str, str]:
         """Return the same id for both legs, and the wish for a handle in streams."""
-        return {REQUEST_ID: ask.request_id, **HANDLE_HEADERS}
+        return {REQUEST_ID: ask.request_id, HANDLE_HEADER: "1"}
 
     def answer_fields(self, ask: Ask) -> Json:
         """Add what only vLLM knows: token ids on request, and a response's id."""
@@ -217,11 +219,35 @@ class Vllm(OpenAi):
         return self.can.first_token and same_first_token(inference)
 
 
+def _usual(kind: Kind, raw: bytes) -> Handed | None:
+    """Read the counts and the parameters of a prefill's reply, and nothing else; None when it is not in vLLM's form.
+
+    The parameters stand last. If what follows their key is one JSON object, then the key was no deeper than the reply
+    itself, and these bytes can go on as they are: for a long prompt they list a thousand blocks.
+    """
+    at = raw.rfind(_PARAMS)
+    counts = _USAGE.search(raw, 0, at) if at >= 0 else None
+    if counts is None:
+        return None
+    written = raw[at + len(_PARAMS) - 1 : -1]
+    try:
+        params: object = orjson.loads(written)
+    except orjson.JSONDecodeError:
+        return None
+    found = transfer_params(params)
+    if found is None or not raw.endswith(b"}"):
+        return None
+    reply = Reply(kind)
+    reply.handle = found
+    reply.prompt_tokens, reply.completion_tokens = int(counts[1]), int(counts[2])
+    if counts[3] is not None:
+        reply.cached_tokens = int(counts[3])
+    return Handed(found, reply, None, None, written)
+
+
 def transfer_params(params: object) -> Json | None:
     """Return the object for the decode leg when a prefill reply holds a whole one, None otherwise."""
     if not isinstance(params, dict) or params.get("do_remote_prefill") is not True:
         return None
-    for key in _NEEDED:
-        if not params.get(key):
-            return None
-    return cast(Json, params)
+    found = cast(Json, params)
+    return found if points(found) else None

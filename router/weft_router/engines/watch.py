@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from weft_router.background import guarded
+from weft_router.engines.load import VLLM, EngineLoad, Gauges
 from weft_router.errors import LegFailedError
 from weft_router.wire.leg import Leg
 from weft_router.wire.pool import Pool
@@ -29,21 +28,11 @@ STALL_S = 3.0
 """An engine that shows no first token for so long, while requests wait longer than they should, hangs."""
 SLACK = 3.0
 """A first token may take so many times the prediction."""
+HANDSHAKE_S = 6.0
+"""Engines that read each other's KV for the first time get to know each other before: 2 to 5 s with NIXL over TCP."""
 
 STALLED = "stalled"
-
-_SAMPLE = re.compile(rb"^(vllm:[a-z_]+)(?:\{([^}]*)\})? ([0-9.eE+-]+)", re.MULTILINE)
-_LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d+)"')
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """What the engine says of itself; capacity is None when it does not tell."""
-
-    kv_usage: float = 0.0
-    running: int = 0
-    waiting: int = 0
-    capacity_tokens: int | None = None
+PROOF_HEADER = "X-Weft-Engine-Proof"
 
 
 class Engine:
@@ -66,8 +55,16 @@ class Engine:
         on_rest: Callable[[str], None] = lambda _: None,
         on_back: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
+        gauges: Gauges = VLLM,
+        plugin_page: str | None = None,
+        proof: str = "",
     ) -> None:
         self.pool = pool
+        self._gauges = gauges
+        self._plugin_page = plugin_page
+        self._proof = {PROOF_HEADER: proof} if proof else None
+        self.plugin: bool | None = None
+        """Whether the engine has the plug-in by which its streams carry KV handles; None as long as nobody knows."""
         self.origin = pool.origin(url)
         self._on_change = on_change
         self._may_rest = may_rest
@@ -87,6 +84,15 @@ class Engine:
         self.healthy = False
         self.load = EngineLoad()
         self._failures = 0
+
+    def proven(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the headers of a leg with what shows the engine's plug-in that it comes from this router."""
+        return headers if self._proof is None else {**headers, **self._proof}
+
+    @property
+    def has_plugin_page(self) -> bool:
+        """Tell whether an engine of this kind could have the plug-in."""
+        return self._plugin_page is not None
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -108,10 +114,32 @@ class Engine:
             self.healthy = healthy
             log.log(logging.INFO if healthy else logging.ERROR, "engine_healthy" if healthy else "engine_unhealthy")
             self._on_change()
-        if ok:
-            metrics = await self.metrics()
-            if metrics is not None:
-                self.load = read_load(metrics)
+        if not ok:
+            self.plugin = None  # what answers next may be another engine
+            return
+        await self.weigh()
+        if self._plugin_page is not None and self.plugin is None:
+            await self._look_for_plugin(self._plugin_page)
+
+    async def _look_for_plugin(self, page: str) -> None:
+        """Ask once after each start; an answer that says nothing either way is asked for again."""
+        try:
+            answer = await self.pool.call(
+                Leg(first_s=HEALTH_TIMEOUT_S), self.origin, page, limit=MAX_PAGE, method="GET", resend=True
+            )
+        except LegFailedError:
+            return
+        if answer.status < 500:
+            self.plugin = answer.status == 200
+            if not self.plugin:
+                log.warning("engine_without_plugin", extra={"effect": "its streams carry no KV handles"})
+
+    async def weigh(self) -> bool:
+        """Ask for the load now; False when the engine does not answer."""
+        metrics = await self.metrics()
+        if metrics is not None:
+            self.load = self._gauges.read(metrics)
+        return metrics is not None
 
     async def alive(self) -> bool:
         """Ask the engine's health endpoint."""
@@ -119,7 +147,7 @@ class Engine:
 
     async def metrics(self) -> bytes | None:
         """Return the engine's metrics page, None when it does not answer."""
-        return await self._get("/metrics")
+        return await self._get(self._gauges.page)
 
     async def ask(self, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of the engine's answer to a small question; raise LegFailedError without one."""
@@ -135,9 +163,13 @@ class Engine:
             return None
         return answer.body if answer.status == 200 else None
 
-    def sent(self, leg: Leg, expected_s: float) -> None:
-        """Note a request whose first token should be there in about ``expected_s``."""
-        self._waiting[leg] = self._clock() + max(STALL_S, SLACK * expected_s)
+    def sent(self, leg: Leg, expected_s: float, *, meets: bool = False) -> None:
+        """Note a request whose first token should be there in about ``expected_s``.
+
+        ``meets``: it reads KV of an engine that this one may not know yet.
+        """
+        patience = max(STALL_S, SLACK * expected_s) + (HANDSHAKE_S if meets else 0.0)
+        self._waiting[leg] = self._clock() + patience
 
     def over(self, leg: Leg, *, got_on: bool) -> None:
         """Note that a request waits no longer; ``got_on``: the engine gave its first token."""
@@ -205,25 +237,3 @@ class Engine:
             self.healthy = False
             log.error("engine_unreachable")
             self._on_change()
-
-
-def read_load(page: bytes) -> EngineLoad:
-    """Read vLLM's own gauges; several engine processes of one server are summed, their cache use averaged."""
-    usage: list[float] = []
-    counts = {b"vllm:num_requests_running": 0.0, b"vllm:num_requests_waiting": 0.0}
-    capacity: int | None = None
-    for name, labels, value in _SAMPLE.findall(page):
-        if name == b"vllm:kv_cache_usage_perc":
-            usage.append(float(value))
-        elif name in counts:
-            counts[name] += float(value)
-        elif name == b"vllm:cache_config_info":
-            found = {key: int(number) for key, number in _LABEL.findall(labels)}
-            if len(found) == 2:
-                capacity = (capacity or 0) + found[b"num_gpu_blocks"] * found[b"block_size"]
-    return EngineLoad(
-        kv_usage=sum(usage) / len(usage) if usage else 0.0,
-        running=int(counts[b"vllm:num_requests_running"]),
-        waiting=int(counts[b"vllm:num_requests_waiting"]),
-        capacity_tokens=capacity,
-    )

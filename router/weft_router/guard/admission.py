@@ -1,4 +1,4 @@
-"""Decide whether a request may come in now, and what it gets: rates, concurrency, queues, shares, early rejection.
+"""Decide whether a request may come in now, and what it gets: rates, concurrency, queues, shares.
 
 One call per request over counters in memory; no I/O, the clock is the caller's (monotonic seconds). All figures are of
 this process: several coordinator processes each have their own.
@@ -16,15 +16,13 @@ from weft_router.guard.caller import Bounds, Caller
 from weft_router.guard.rates import TokenBuckets, whole_seconds
 from weft_router.guard.shares import WaitingRoom
 
-Reason = Literal[
-    "requests", "tokens", "concurrency", "class-concurrency", "class-queue", "share", "full", "early-rejection"
-]
-REASONS: tuple[Reason, ...] = (
-    "requests", "tokens", "concurrency", "class-concurrency", "class-queue", "share", "full", "early-rejection",
-)  # fmt: skip
+Reason = Literal["requests", "tokens", "concurrency", "class-concurrency", "class-queue", "share", "full"]
 MINUTE_S = 60.0
 UNASKED_OUTPUT = 256
-"""Tokens of an answer that are charged at first where the client gives no limit; its end sets that right."""
+"""Tokens of an answer that are charged at first where the client gives no limit.
+
+At its end the difference to what it took is charged or given back, unless nobody knows what that was.
+"""
 SOON_S = 1.0
 """When a place that somebody has to free may be free; nobody can tell better."""
 
@@ -39,22 +37,20 @@ _WORDS: Mapping[Reason, str] = {
     "class-queue": "too many requests of this class wait",
     "share": "this tenant has its share of the waiting requests",
     "full": "too many requests wait",
-    "early-rejection": "the answer would come too late",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one request asks for, and how busy the service is where it would go; NaN is not known.
+    """What one request asks for, and how busy the service is where it would go.
 
-    ``prompt`` and ``output`` are tokens (``output`` None: the client gives no limit), ``n`` answers, ``ttft_s`` the
-    predicted time to the first token, ``kv_use`` the share of KV memory in use, ``queued`` tasks per prefill worker.
+    ``prompt`` and ``output`` are tokens (``output`` None: the client gives no limit), ``n`` answers, ``kv_use``
+    the share of KV memory in use, ``queued`` tasks per prefill worker.
     """
 
     prompt: float
     output: int | None = None
     n: int = 1
-    ttft_s: float = float("nan")
     kv_use: float = 0.0
     queued: float = 0.0
 
@@ -109,7 +105,7 @@ class Admitted:
             self._admission.began(self.caller, self.class_name)
 
     def done(self, now: float, tokens: float | None = None) -> None:
-        """Leave, however the request ended; ``tokens`` is what it really used, None where that is not known."""
+        """Leave, however the request ended; ``tokens`` is what it really took, None where that is not known."""
         self.first_byte()
         if self._inside:
             self._inside = False
@@ -156,10 +152,6 @@ class Admission:
             return Refusal(429, "class-queue", 1)
         if qos.concurrent is not None and self.running[class_name] >= qos.concurrent:
             return Refusal(429, "class-concurrency", 1)
-        if qos.early_rejection:
-            late = load.ttft_s - qos.tolerance * of_class.slo.ttft
-            if late > 0.0:  # NaN is not
-                return Refusal(503, "early-rejection", whole_seconds(late, most=60))
         cap = qos.max_output_tokens
         if qos.output_cap and load.kv_use > self._pressure.kv_use:
             asked = float("inf") if cap is None else float(cap)

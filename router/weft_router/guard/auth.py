@@ -7,10 +7,8 @@ from typing import Protocol
 
 from weft_router.config import ConfigError
 from weft_router.errors import UnauthorizedError
-from weft_router.guard.caller import ANYONE, NO_KEYS_TENANT, Caller
+from weft_router.guard.caller import ANYONE, Caller
 from weft_router.guard.key_file import KeyFileError, digest, parse
-
-__all__ = ["NO_KEYS_TENANT", "ApiKeys", "Authenticator", "Tokens"]
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +28,9 @@ class Tokens(Protocol):
 
 
 class ApiKeys:
-    """The keys a coordinator accepts; without a file everyone is one tenant."""
+    """The keys a coordinator accepts."""
 
-    def __init__(self, path: Path | None, *, classes: Collection[str] | None = None) -> None:
+    def __init__(self, path: Path, *, classes: Collection[str] | None = None) -> None:
         """Read the keys.
 
         Raises:
@@ -42,44 +40,29 @@ class ApiKeys:
         self._classes = classes
         self._stamp: tuple[int, int, int] | None = None
         self._callers: dict[bytes, Caller] = {}
-        if path is not None:
-            try:
-                self._read(path)
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"WEFT_API_KEYS_FILE={path}: cannot be read ({type(error).__name__})") from error
-            except KeyFileError as error:
-                raise ConfigError(f"WEFT_API_KEYS_FILE={path}: {error}") from error
+        try:
+            self._read(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"WEFT_API_KEYS_FILE={path}: cannot be read ({type(error).__name__})") from error
+        except KeyFileError as error:
+            raise ConfigError(f"WEFT_API_KEYS_FILE={path}: {error}") from error
 
     def __len__(self) -> int:
         return len(self._callers)
 
     def reload(self) -> bool:
         """Read the file again if it changed; tell whether any key is known. A broken file keeps the old keys."""
-        if self._path is not None:
-            try:
-                self._read(self._path)
-            except (OSError, UnicodeDecodeError) as error:
-                log.warning("api_keys_unreadable", extra={"error": type(error).__name__})
-            except KeyFileError as error:
-                log.warning("api_keys_refused", extra={"error": str(error)})
+        try:
+            self._read(self._path)
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("api_keys_unreadable", extra={"error": type(error).__name__})
+        except KeyFileError as error:
+            log.warning("api_keys_refused", extra={"error": str(error)})
         return bool(self._callers)
 
     def find(self, key: str) -> Caller | None:
         """Return whose key this is; None when it is nobody's."""
         return self._callers.get(digest(key))
-
-    def tenant(self, authorization: str | None) -> str:
-        """Return the tenant of a request's Authorization header.
-
-        Raises:
-            UnauthorizedError: keys are required and the header has none of them.
-        """
-        if self._path is None:
-            return NO_KEYS_TENANT
-        caller = self.find(bearer(authorization))
-        if caller is None:
-            raise UnauthorizedError(_UNKNOWN)
-        return caller.tenant
 
     def _read(self, path: Path) -> None:
         stat = path.stat()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
@@ -9,10 +10,11 @@ from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.roles.front import Front
 from weft_router.roles.relay import Relay
 from weft_router.roles.server import Routes
+from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.worker import SIDECAR_KEEPALIVE_S
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
-from weft_router.state.store import Store, WorkerRecord
+from weft_router.state.store import Store
 from weft_router.wire.pool import Pool
 
 
@@ -30,6 +32,7 @@ class Coordinator:
             settings, adapter=adapter, store=store, registry=self._registry, workers=relay, context=context
         )
         self._store_met = False
+        self._holds = config.hold is not None
 
     def routes(self) -> Routes:
         """Return the public endpoints."""
@@ -40,11 +43,14 @@ class Coordinator:
         return self._front.admits(headers)
 
     def ready(self) -> str | None:
-        """Return None when a request can be served: the store was reached once and a decode worker is ready."""
+        """Return None when a request can be served: the store was reached once and a decode worker is ready.
+
+        Where requests are held until one is, none needs to be there: a request must get here to bring one back.
+        """
         self._store_met = self._store_met or self._registry.store_up
         if not self._store_met:
             return "Redis was not reached yet"
-        return None if self._registry.ready("decode") else "no decode worker is ready"
+        return None if self._holds or self._registry.ready("decode") else "no decode worker is ready"
 
     async def start(self) -> None:
         """Watch the workers."""
@@ -63,6 +69,15 @@ class Coordinator:
 
     def drain(self) -> None:
         """Nothing to announce: readiness takes this process out of its Service."""
+
+    async def left(self) -> Left:
+        """Return nothing: what clients have here are live requests."""
+        return NOTHING_LEFT
+
+    @property
+    def moved(self) -> Mapping[str, int]:
+        """Return nothing: sessions live on decode workers."""
+        return {}
 
     def cut(self) -> None:
         """End what is still under way."""

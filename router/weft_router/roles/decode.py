@@ -6,6 +6,7 @@ from typing import cast
 
 import orjson
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import models
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.inference import PATHS, check
@@ -14,16 +15,19 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, InvalidRequestError, StreamBrokenError
-from weft_router.guard.auth import NO_KEYS_TENANT
+from weft_router.guard.caller import NO_KEYS_TENANT
 from weft_router.guard.hops import require_token
 from weft_router.guard.salt import Salts
+from weft_router.roles import moving_hop
 from weft_router.roles.engine_pages import EnginePages
+from weft_router.roles.moving_hop import READ_PATH, TAKE_PATH, TakeHop
 from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
 from weft_router.roles.relay import (
-    BROKEN,
     CAP_HEADER,
     CLASS_HEADER,
+    FORGET_PATH,
     IDS_HEADER,
+    LEFT_HEADER,
     LOCAL_HEADER,
     REQUEST_ID,
     RESPONSE_HEADER,
@@ -32,16 +36,17 @@ from weft_router.roles.relay import (
     TENANT_HEADER,
 )
 from weft_router.roles.server import Routes
+from weft_router.roles.telling import Telling
 from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, SIDECAR_KEEPALIVE_S, Worker
+from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, SIDECAR_KEEPALIVE_S, Worker, count_plugins
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
-from weft_router.state.store import Store, WorkerRecord
+from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.pool import Pool
 
@@ -73,6 +78,7 @@ class DecodeSidecar:
             salts=Salts(settings.token),
             request_log=self._request_log,
             ring=self._ring,
+            takes=TakeHop(pool=self._peers, token=settings.token),
         )
         self._prefilling = Prefilling(self._worker, metrics) if config.routing.symmetric else None
         self._pages = EnginePages(self._worker.engine)
@@ -84,6 +90,9 @@ class DecodeSidecar:
             **inference,
             "/v1/models": {"GET": self._models},
             "/tokenize": {"POST": self._tokenize},
+            FORGET_PATH: {"POST": self._forget},
+            TAKE_PATH: {"POST": self._take},
+            READ_PATH: {"POST": self._read},
             "/debug/decisions": {"GET": self._debug},
             **self._pages.routes(),
         }
@@ -120,6 +129,21 @@ class DecodeSidecar:
         """Take nothing new."""
         self._worker.drain()
 
+    async def left(self) -> Left:
+        """Return the sessions whose next round is waited for, and whether KV is still to be read."""
+        leaving = self._decoding.leaving
+        if not self._worker.engine.healthy:
+            return NOTHING_LEFT
+        unread = leaving.unread
+        if not unread and self._prefilling is not None:
+            unread = await self._worker.keeps_kv(self._prefilling.unread_until)
+        return Left(leaving.waiting(), unread)
+
+    @property
+    def moved(self) -> Mapping[str, int]:
+        """Return how many sessions were handed over, by how their history goes on."""
+        return self._decoding.leaving.moved
+
     def cut(self) -> None:
         """End what is still under way."""
         self._engines.cut(SHUTTING_DOWN)
@@ -132,6 +156,7 @@ class DecodeSidecar:
         metrics.sessions.set(len(self._decoding.sessions))
         metrics.predictions_trusted.set(self._decoding.trusted)
         metrics.queue_length.set(len(self._worker.queue))
+        count_plugins(metrics, (self._worker,))
         metrics.state_up.set(registry.store_up)
         ready = len(registry.ready("prefill"))
         metrics.workers.labels("prefill", "ready").set(ready)
@@ -151,6 +176,17 @@ class DecodeSidecar:
         sanitise(body)
         status, reply = await self._worker.engine.ask("/tokenize", orjson.dumps(body))
         exchange.reply(status, reply)
+
+    async def _forget(self, exchange: Exchange) -> None:
+        self._decoding.forget(exchange.headers.get(SESSION_HEADER, ""))
+        exchange.reply(204, content_type="")
+
+    async def _take(self, exchange: Exchange) -> None:
+        moving_hop.serve(exchange, self._decoding.leaving, draining=self._worker.draining)
+
+    async def _read(self, exchange: Exchange) -> None:
+        self._decoding.leaving.read(exchange.headers.get(SESSION_HEADER, ""))
+        exchange.reply(204, content_type="")
 
     async def _prefill(self, exchange: Exchange) -> None:
         if self._prefilling is not None:
@@ -187,16 +223,16 @@ class DecodeSidecar:
             response_id=headers.get(RESPONSE_HEADER),
             keep_ids=IDS_HEADER in headers,
             resumed=Reply.load(cast(Json, resumed)) if isinstance(resumed, dict) else None,
+            left=headers.get(LEFT_HEADER, ""),
         )
         exchange.facts.update(request_id=job.id, session=session)
-        outlet = Outlet(exchange, {})
+        outlet = Telling(exchange, {})
         try:
             await self._decoding.serve(job, outlet)
         except StreamBrokenError as error:
             self._metrics.broken_streams.labels(error.reason).inc()
             log.warning("stream_broken", extra={"request_id": job.id, "reason": error.reason})
-            outlet.write(BROKEN + error.reason.encode() + b"\n\n")
-            outlet.end()
+            outlet.broken(error.reason)
         finally:
             if spans is not None:
                 spans.end(status=exchange.status)

@@ -2,18 +2,18 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping
+from functools import partial
 from time import monotonic, time
 from typing import Protocol, cast
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import models, not_ready
 from weft_router.api.body import Json, parse, sanitise
-from weft_router.api.identity import Heads, Identity, derived, explicit
+from weft_router.api.identity import Identity, explicit
 from weft_router.api.inference import PATHS, Inference, check
 from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
-from weft_router.api.transcript import of_request
 from weft_router.background import Background, guarded
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
@@ -29,11 +29,15 @@ from weft_router.errors import (
 from weft_router.guard.admission import Admission, Admitted, Load, Refusal
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
+from weft_router.roles.closing import PATH as SESSIONS
+from weft_router.roles.closing import Closing
 from weft_router.roles.front_counts import FrontCounts
+from weft_router.roles.holding import Holding
+from weft_router.roles.placing import Placing
+from weft_router.roles.recognising import Recognising
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
 from weft_router.roles.tokenizing import Tokenizing
-from weft_router.rounds.affinity import Affinity
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.resuming import Resuming
@@ -41,20 +45,17 @@ from weft_router.signals.ids import Ids
 from weft_router.signals.tracing import Trace
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
-from weft_router.state.store import Store, StoreDownError, WorkerRecord
+from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 """Three workers lost under one request is a sick cluster or a sick request; more replays would spread either."""
-EXPECTED_OUTPUT = 256
-"""KV set aside for the answer when the client gives no limit."""
 FINAL = frozenset({"timeout", "reply-too-large", SHUTTING_DOWN})
 """Not the worker's fault, or the same on any other: sent again, a slow request would only double the load."""
 RESUME_WAIT_S = 1.0
 POLL_S = 0.05
-MAX_PARENTS = 32
 WATCH_S = 0.5
 RESPONSES = "/v1/responses"
 HOUSEKEEPING_S = 5.0
@@ -69,6 +70,9 @@ class Workers(Protocol):
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
 
+    async def forget(self, record: WorkerRecord, session: str) -> None:
+        """Have a worker forget a session; raise LegFailedError when it does not say that it did."""
+
 
 class Front:
     """What coordinators and standalone routers do for every client."""
@@ -82,7 +86,6 @@ class Front:
         self._config = config
         self._metrics = context.metrics
         self._tracer = context.tracer
-        self._store = store
         self._registry = registry
         self._workers = workers
         self._responses = adapter.can.responses
@@ -97,11 +100,17 @@ class Front:
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch = self._bindings.republish
         self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
-        self._affinity = Affinity(config.routing.binding, ttl_s=config.routing.session_ttl_seconds)
-        self._heads = Heads()
+        self._placing = Placing(config, registry=registry, bindings=self._bindings)
+        self._closing = Closing(self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting)
+        self._recognising = Recognising(
+            store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up
+        )
+        self._holding: Holding | None = None
+        if config.hold is not None:
+            there = partial(registry.ready, "decode")
+            self._holding = Holding(config.hold, store=store, ready=there, refused=self._counts.refused)
         self._ids = Ids()
         self._background = Background()
-        self._writes: set[asyncio.Task[None]] = set()
         self._ending = False
 
     def routes(self) -> Routes:
@@ -110,6 +119,7 @@ class Front:
             **{path: {"POST": self._infer} for path in PATHS},
             "/v1/models": {"GET": self._models},
             "/tokenize": {"POST": self._tokenizing.serve},
+            SESSIONS: {"DELETE": self._closing.serve},
         }
 
     def admits(self, headers: Mapping[str, str]) -> Caller:
@@ -119,30 +129,33 @@ class Front:
     def start(self) -> None:
         """Start background work."""
         self._background.start(self._housekeeping(), self._watching(), *self._door.work())
+        if self._holding is not None:
+            self._background.start(self._holding.tell())
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
         self._config = config
         self._classifier = Classifier(config.qos)
         self._admission.use(config.qos, config.limits, config.session_classes())
-        self._affinity.use(config.routing.binding)
+        self._placing.use(config)
 
     async def stop(self) -> None:
         """End background work."""
         await self._background.stop()
-        for task in self._writes:
-            task.cancel()
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        await self._recognising.stop()
 
     def cut(self) -> None:
         """Send nothing anywhere again: this process ends, and what it calls off is nobody's failure."""
         self._ending = True
+        if self._holding is not None:
+            self._holding.cut()
 
     def observe(self) -> None:
         """Bring gauges up to date."""
         metrics, registry = self._metrics, self._registry
         metrics.sessions.set(len(self._bindings))
         metrics.state_up.set(registry.store_up)
+        metrics.held.set(0 if self._holding is None else self._holding.held)
         for role in ("decode", "prefill"):
             ready = len(registry.ready(role))
             metrics.workers.labels(role, "ready").set(ready)
@@ -164,14 +177,14 @@ class Front:
     async def _tidy(self) -> None:
         self._door.reload()
         self._bindings.expire()
-        self._affinity.tidy(self._registry.known("decode"))
+        self._placing.tidy()
 
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)
 
     async def _infer(self, exchange: Exchange) -> None:
         caller = cast(Caller, exchange.admitted)
-        if not self._registry.ready("decode"):
+        if self._holding is None and not self._registry.ready("decode"):
             self._counts.refused("no-worker")
             raise not_ready("decode worker")
         body = parse(exchange.body)
@@ -184,11 +197,16 @@ class Front:
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
         inference = check(path, body, model=self._config.model, limits=self._config.limits)
-        admitted = self._admit(caller, class_, self._load(inference))
+        load = self._load(inference)
+        admitted = self._admit(caller, class_, load)
         if admitted.output_cap is not None or admitted.local_only:
             self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
+        outlet: Outlet | None = None
+        refused = 0
         try:
+            if self._holding is not None:
+                await self._holding.until_ready(class_)
             trace = id_ = self._ids.next()
             if self._tracer is not None:
                 spans = self._tracer.begin(exchange.headers.get("traceparent"), id_)
@@ -199,7 +217,7 @@ class Front:
                 cap=admitted.output_cap,
             )  # fmt: skip
             if identity is None:
-                identity = await self._recognise(job)
+                identity = await self._recognising.identify(job)
             job.session = identity.key
             if responses:
                 job.response_id = new_id(self._secret, caller.tenant, identity.key)
@@ -211,9 +229,13 @@ class Front:
             if trace is not id_:
                 facts["trace"] = trace
             shown = {"X-Request-Id": job.id, "X-Weft-Session": _shown(identity)}
-            await self._serve(job, Outlet(exchange, shown, admitted.first_byte))
+            outlet = Outlet(exchange, shown, admitted.first_byte)
+            await self._serve(job, outlet)
+        except ApiError as error:
+            refused = error.status
+            raise
         finally:
-            admitted.done(monotonic())
+            admitted.done(monotonic(), _took(load, outlet, refused or exchange.status))
             if spans is not None:
                 facts = exchange.facts
                 spans.end(
@@ -234,37 +256,7 @@ class Front:
 
     def _load(self, inference: Inference) -> Load:
         prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
-        return Load(
-            prompt, output=inference.max_tokens, n=inference.n, ttft_s=math.nan, kv_use=self._kv_use,
-            queued=self._queued,
-        )  # fmt: skip
-
-    async def _recognise(self, job: Job) -> Identity:
-        """Find the conversation a nameless request continues, here or, at first sight, in the store."""
-        job.transcript = of_request(job.inference)
-        identity = derived(job.tenant, job.inference, job.transcript, fresh=job.id)
-        parents = identity.parents[:MAX_PARENTS]
-        session = self._heads.find(parents)
-        if session is None and parents and self._registry.store_up:
-            try:
-                session = next((s for s in await self._store.sessions_of(parents) if s is not None), None)
-            except StoreDownError:
-                session = None
-        if session is not None:
-            identity = Identity(session, f"weft-{session[:16]}", identity.parents, identity.head)
-        if identity.head:
-            self._heads.put(identity.head, identity.key)
-            if self._registry.store_up:
-                task = asyncio.get_running_loop().create_task(self._put_head(identity))
-                self._writes.add(task)
-                task.add_done_callback(self._writes.discard)
-        return identity
-
-    async def _put_head(self, identity: Identity) -> None:
-        try:
-            await self._store.put_head(identity.head, identity.key, ttl_s=self._config.routing.session_ttl_seconds)
-        except StoreDownError as error:
-            log.info("head_not_written", extra={"error": str(error)})
+        return Load(prompt, output=inference.max_tokens, n=inference.n, kv_use=self._kv_use, queued=self._queued)
 
     async def _serve(self, job: Job, outlet: Outlet) -> None:
         """Serve by the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""
@@ -340,37 +332,25 @@ class Front:
 
     async def _take(self, job: Job, tried: set[str], *, wait_s: float) -> WorkerRecord | None:
         """Return the worker to serve by; a client with half a stream waits a moment for one that is coming back."""
-        until = monotonic() + wait_s
+        until = 0.0
         while True:
-            worker = await self._place(job, tried)
+            worker = await self._placing.place(job, tried)
             record = self._registry.get(worker) if worker is not None else None
-            others = any(known.worker not in tried for known in self._registry.known("decode"))
-            if record is not None or not others or monotonic() >= until:
+            if record is not None or not wait_s:
                 return record
+            until = until or monotonic() + wait_s
+            others = any(known.worker not in tried for known in self._registry.known("decode"))
+            if not others or monotonic() >= until:
+                return None
             await asyncio.sleep(POLL_S)
 
-    async def _place(self, job: Job, tried: set[str]) -> str | None:
-        registry = self._registry
-        affinity, inference = self._affinity, job.inference
-        bound = self._bindings.bound(job.session)
-        if bound is not None and bound not in tried and (record := registry.get(bound)) is not None:
-            if affinity.reads_prompts:
-                affinity.note(bound, inference, job.transcript, tenant=job.tenant, ratio=record.chars_per_token)
-            return bound
-        records = registry.ready("decode")
-        ratio = min((r.chars_per_token for r in records), default=START_CHARS_PER_TOKEN)
-        prompt = inference.exact_tokens or int(inference.chars / ratio)
-        need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
-        worker = await self._bindings.resolve(
-            job.session,
-            usable=lambda worker: worker not in tried and registry.get(worker) is not None,
-            choose=lambda: affinity.choose(
-                records, inference, job.transcript, tenant=job.tenant, ratio=ratio, need=need, avoid=tried
-            ),
-        )
-        if worker is not None and affinity.reads_prompts:
-            affinity.note(worker, inference, job.transcript, tenant=job.tenant, ratio=ratio)
-        return worker
+
+def _took(load: Load, outlet: Outlet | None, status: int) -> float | None:
+    """Return the tokens that a request really took; None where nobody knows, so that the estimate stays charged."""
+    prompt, answer = (0, 0) if outlet is None else outlet.used
+    if prompt or answer:
+        return (prompt or load.prompt) + answer
+    return 0.0 if 400 <= status < 500 or status == 503 else None
 
 
 def _final(reason: str) -> ApiError:

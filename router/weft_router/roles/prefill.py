@@ -10,8 +10,9 @@ from weft_router.guard.hops import require_token
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.roles.server import Routes
+from weft_router.rounds.moving import Left
 from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker
+from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
@@ -66,8 +67,18 @@ class PrefillSidecar:
         self._worker.reload(config)
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Take nothing new, and send away what waits: another worker serves it sooner."""
         self._worker.drain()
+        self._worker.queue.hand_back()
+
+    async def left(self) -> Left:
+        """Return whether KV that was prefilled here is still to be read."""
+        return Left(kv=await self._worker.keeps_kv(self._prefilling.unread_until))
+
+    @property
+    def moved(self) -> Mapping[str, int]:
+        """Return nothing: sessions live on decode workers."""
+        return {}
 
     def cut(self) -> None:
         """End what is still under way."""
@@ -76,6 +87,7 @@ class PrefillSidecar:
     def observe(self) -> None:
         """Bring gauges up to date."""
         self._metrics.queue_length.set(len(self._worker.queue))
+        count_plugins(self._metrics, (self._worker,))
 
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)

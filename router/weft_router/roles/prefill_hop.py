@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.inference import PATHS
 from weft_router.config import RouterConfig
@@ -12,7 +13,6 @@ from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing, read_standing
 from weft_router.signals.tracing import Tracer
-from weft_router.state.store import WorkerRecord
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg
 from weft_router.wire.pool import Pool

@@ -5,17 +5,18 @@ from time import monotonic
 
 import orjson
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Tap
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.guard.hops import TOKEN_HEADER
+from weft_router.roles.telling import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.signals.instruments import Histogram
 from weft_router.signals.metrics import Metrics
-from weft_router.state.store import WorkerRecord
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.pool import Pool
 from weft_router.wire.sse import EventSplitter
@@ -24,6 +25,8 @@ ENGINE_FAILED = "engine-failed"
 ASK_S = 30.0
 PATIENCE_S = 1.0
 """The decode sidecar waits for its engine for the same times; its own end of waiting shall come first."""
+FORGET_S = 5.0
+FORGET_PATH = "/internal/forget"
 RETRY_HEADER = "x-weft-retry"
 SESSION_HEADER = "x-weft-session"
 TENANT_HEADER = "x-weft-tenant"
@@ -32,11 +35,11 @@ LOCAL_HEADER = "x-weft-local"
 CAP_HEADER = "x-weft-cap"
 IDS_HEADER = "x-weft-ids"
 RESPONSE_HEADER = "x-weft-response-id"
+LEFT_HEADER = "x-weft-left"
+"""The decode worker that the session was bound to until now."""
 RESUME_KEY = "x_weft_resume"
 RESUME_FIELD = b'"x_weft_resume":'
 REQUEST_ID = "x-request-id"
-BROKEN = b": weft-broken "
-"""The comment by which a sidecar tells the coordinator, and nobody else, that its engine was lost mid-stream."""
 
 PASSED_HEADERS = {
     name.lower(): name
@@ -88,6 +91,8 @@ class Relay:
             headers[LOCAL_HEADER] = "1"
         if job.cap is not None:
             headers[CAP_HEADER] = str(job.cap)
+        if job.left:
+            headers[LEFT_HEADER] = job.left
         if job.spans is not None:
             headers["traceparent"] = job.spans.header
         if job.response_id is not None:
@@ -107,6 +112,7 @@ class Relay:
             raise
         finally:
             outlet.fed_by(None)
+            relayed.close()
 
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
@@ -115,6 +121,16 @@ class Relay:
             limit=self._config.limits.max_reply_bytes, resend=True,
         )  # fmt: skip
         return answer.status, answer.body
+
+    async def forget(self, record: WorkerRecord, session: str) -> None:
+        """Have a worker forget a session; raise LegFailedError when it does not say that it did."""
+        answer = await self._pool.call(
+            Leg(first_s=FORGET_S), self._pool.origin(record.url), FORGET_PATH, b"",
+            headers={TOKEN_HEADER: self._token, SESSION_HEADER: session},
+            limit=self._config.limits.max_reply_bytes, resend=True,
+        )  # fmt: skip
+        if answer.status != 204:
+            raise LegFailedError("refused", f"status {answer.status}")
 
 
 class _Relayed:
@@ -131,6 +147,7 @@ class _Relayed:
         self._headers: dict[str, str] = {}
         self._splitter = EventSplitter()
         self._broken = ""
+        self._counted = False
         self.begun = False
 
     def head(self, status: int, headers: dict[str, str]) -> None:
@@ -150,8 +167,8 @@ class _Relayed:
             chunk = b"".join(self._splitter.feed(chunk))
             if not chunk:
                 return
-        if BROKEN in chunk:
-            chunk = self._lost(chunk)
+        if MARK in chunk:
+            chunk = self._told(chunk)
             if not chunk:
                 return
         if self._tap is not None:
@@ -185,6 +202,7 @@ class _Relayed:
         if self._whole is not None:
             if self._headers.get(RETRY_HEADER) == "1" or self._outlet.begun:
                 raise LegFailedError("refused" if self._status == 503 else ENGINE_FAILED)
+            self._outlet.used = counts(self._headers.get(TOKENS_HEADER, "").encode())
             kind = self._headers.get("content-type", "application/json")
             self._outlet.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
@@ -192,12 +210,21 @@ class _Relayed:
             raise LegFailedError(self._broken or "cut-short")
         self._outlet.end()
 
-    def _lost(self, chunk: bytes) -> bytes:
-        at = chunk.find(BROKEN)
-        if at and chunk[at - 1 : at] != b"\n":
-            return chunk  # a line break comes before every comment; this is text of the answer
-        self._broken = chunk[at + len(BROKEN) :].split(b"\n", 1)[0].decode("ascii", "replace")
-        return chunk[:at]
+    def close(self) -> None:
+        """Count what came of a stream that broke off, beside what came before it."""
+        if self._tap is not None and not self._counted:
+            prompt, before = self._outlet.used
+            self._outlet.used = prompt, before + self._tap.tokens
+
+    def _told(self, chunk: bytes) -> bytes:
+        """Take what the sidecar itself says out of its events."""
+        chunk, said = cut(chunk)
+        if said.startswith(TOKENS):
+            self._outlet.used = counts(said[len(TOKENS) :])
+            self._counted = True
+        elif said.startswith(BROKEN):
+            self._broken = said[len(BROKEN) :].strip().decode("ascii", "replace") or "unknown"
+        return chunk
 
 
 def _passed(headers: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,8 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.guard.hops import require_token
-from weft_router.signals.access import open_access_log
+from weft_router.rounds.moving import NOTHING_LEFT, Left
+from weft_router.signals.access import open_access_log, rounded
 from weft_router.signals.instruments import Value
 from weft_router.signals.siblings import Siblings
 from weft_router.wire.exchange import Exchange
@@ -24,20 +25,26 @@ from weft_router.wire.request import Request
 
 log = logging.getLogger(__name__)
 
-PRESTOP_GRACE_S = 2.0
+PRESTOP_GRACE_S = 10.0
 """How long a stopping engine waits for the drain to begin: both hooks of a pod start together."""
 AFTERGLOW_S = 1.0
-"""A prefill's KV is fetched after its reply: the engine stays this long after the last one."""
+"""A client's next request may cross the end of its kept connection: a front stays this long after its last reply."""
+LOOK_S = 0.1
+"""How often a worker that drains looks whether anything is left."""
+TELL_S = 5.0
+"""How often it says what."""
 GATED_BYTES = 64 * 2**10
 """Up to here a body is read before its request may be refused, so that the connection can be kept."""
 PLAIN = "text/plain; charset=utf-8"
 PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
-_OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/engine/livez", "/engine/metrics", "/engine/prestop"})
+_OPEN = frozenset(
+    {"/healthz", "/readyz", "/metrics", "/incarnation", "/engine/livez", "/engine/metrics", "/engine/prestop"}
+)
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
-"""Handlers by path, then by method."""
+"""Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
 
 
 class Duty(Protocol):
@@ -63,6 +70,13 @@ class Duty(Protocol):
 
     def drain(self) -> None:
         """Tell the others that this process takes nothing new."""
+
+    async def left(self) -> Left:
+        """Return what keeps a draining process besides its live requests."""
+
+    @property
+    def moved(self) -> Mapping[str, int]:
+        """Return how many sessions were handed over to others, by how their history goes on."""
 
     def cut(self) -> None:
         """End what is still under way: the drain time is over."""
@@ -91,7 +105,11 @@ class Server:
         self._idle.set()
         self._drains = asyncio.Event()
         self._drain_end = 0.0
+        self._drain_told = False
+        self._left = NOTHING_LEFT
         self._last_end = float("-inf")
+        self.configuration_age: Callable[[], float] = lambda: 0.0
+        """Tells how old the configuration in force is; seconds."""
         self._siblings: Siblings | None = None
         if settings.family is not None:
             self._siblings = Siblings(settings.family, settings.place, metrics, refresh=self._refresh)
@@ -101,10 +119,12 @@ class Server:
             "/metrics": {"GET": self._metrics_page},
             "/drain": {"POST": self._drain},
             "/engine/prestop": {"GET": self._prestop},
+            "/incarnation": {"GET": self._incarnation},
         }
         self._routes: Routes = {**own, **duty.routes()}
         # Between the router's own hops a body may have grown by what the router adds to it.
         front = settings.role in ("coordinator", "standalone")
+        self._afterglow_s = AFTERGLOW_S if front else 0.0
         limits = settings.config.limits
         timeouts = settings.config.timeouts
         wire = WireLimits(
@@ -156,20 +176,49 @@ class Server:
         if not self.draining:
             self._drains.set()
             self._drain_end = monotonic() + self._settings.drain_s
-            log.info("drain_started", extra={"inflight": self._inflight})
+            log.info("drain_started", extra={"inflight": self._inflight, "seconds": self._settings.drain_s})
             self.listener.connections.close_after_replies(idle=False)
             self._duty.drain()
 
     async def drained(self) -> None:
-        """Wait until the requests in flight are done, at most until the drain time is over."""
+        """Wait until nothing is left here, at most until the drain time is over; then end what is still live.
+
+        What is left are live requests, sessions that wait for their next round, and KV that somebody is to read. A
+        live stream that is ended goes on elsewhere.
+        """
+        tell_at = 0.0
         while (now := monotonic()) < self._drain_end:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._drain_end - now):
-                    await self._idle.wait()
-            quiet = min(self._last_end + AFTERGLOW_S, self._drain_end)
-            if self._idle.is_set() and monotonic() >= quiet:
-                return
-            await asyncio.sleep(max(0.0, quiet - monotonic()))
+            idle = self._idle.is_set()  # before the look: a round that ends meanwhile leaves a session
+            self._left = await self._duty.left()
+            if now >= tell_at and not self._drain_told:
+                tell_at = now + TELL_S
+                log.info("drain_waits", extra=self._drain_facts())
+            if idle:
+                if self._left == NOTHING_LEFT and now >= self._last_end + self._afterglow_s:
+                    break
+                await asyncio.sleep(min(LOOK_S, max(0.0, self._drain_end - now)))
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(TELL_S, self._drain_end - now)):
+                        await self._idle.wait()
+        self._left = await self._duty.left()
+        if forced := self._inflight:
+            await self.last_words()
+        if not self._drain_told:
+            self._drain_told = True
+            took = monotonic() - (self._drain_end - self._settings.drain_s)
+            log.info("drain_ended", extra={"seconds": round(took, 2), "forced": forced, **self._drain_facts()})
+
+    def _drain_facts(self) -> dict[str, object]:
+        """Return what is left, and what became of sessions that were here."""
+        moved = self._duty.moved
+        return {
+            "rounds_left": self._inflight,
+            "sessions_left": self._left.sessions,
+            "kv_unread": self._left.kv,
+            "moved_by_handle": moved.get("handle", 0),
+            "moved_by_prefill": moved.get("prefill", 0),
+        }
 
     async def last_words(self) -> None:
         """End what is still under way, and give the ends a moment to reach their clients."""
@@ -191,7 +240,7 @@ class Server:
         return None
 
     def _handler(self, path: str, method: str) -> Handler:
-        methods = self._routes.get(path)
+        methods = self._routes.get(path) or self._routes.get(_above(path))
         if methods is None:
             if path.startswith("/v1/responses/"):
                 raise not_kept(path.removeprefix("/v1/responses/"))
@@ -270,12 +319,14 @@ class Server:
 
     def _done(self, exchange: Exchange) -> None:
         status = exchange.status or 499
-        known = exchange.path if exchange.path in self._routes else ""
+        known = exchange.path
+        if known not in self._routes:
+            known = above if (above := _above(known)) in self._routes else ""
         self._counts(status).value += 1
         facts = exchange.facts
         facts["path"] = known
         facts["status"] = status
-        facts["seconds"] = round(monotonic() - exchange.started, 4)
+        facts["seconds"] = rounded(monotonic() - exchange.started)
         self._access.write(facts)
 
     def _counts(self, status: int) -> Value:
@@ -286,6 +337,10 @@ class Server:
 
     async def _healthz(self, exchange: Exchange) -> None:
         exchange.reply(200, b"ok\n", content_type=PLAIN)
+
+    async def _incarnation(self, exchange: Exchange) -> None:
+        """Tell one life of this process from the next."""
+        exchange.reply(200, self._settings.incarnation.encode() + b"\n", content_type=PLAIN)
 
     async def _readyz(self, exchange: Exchange) -> None:
         why = "draining" if self.draining else self._duty.ready()
@@ -306,6 +361,14 @@ class Server:
     def _refresh(self) -> None:
         self._duty.observe()
         self._gauge.set(self._inflight)
+        self._metrics.draining.set(self.draining)
+        if self.draining:
+            self._metrics.drain_left.labels("rounds").set(self._inflight)
+            self._metrics.drain_left.labels("sessions").set(self._left.sessions)
+        self._metrics.configuration_age.set(self.configuration_age())
+        cut = self.listener.connections.cut + self.health.connections.cut
+        for reason, count in cut.items():
+            self._metrics.connections_cut.labels(reason).value = count
 
     async def _drain(self, exchange: Exchange) -> None:
         self.begin_drain()
@@ -321,3 +384,8 @@ class Server:
             return
         await self.drained()
         exchange.reply(200, b"drained\n", content_type=PLAIN)
+
+
+def _above(path: str) -> str:
+    """Return a path without its last name."""
+    return path[: path.rfind("/") + 1]

@@ -19,7 +19,9 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
     await server.start()
     await duty.start()
     background = Background()
-    background.start(LiveConfig(settings.config_file, settings.live_file, settings.config).run(duty.reload))
+    live = LiveConfig(settings.config_file, settings.live_file, settings.config)
+    server.configuration_age = live.age
+    background.start(live.run(duty.reload))
     listener = server.listener
     try:
         await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls)

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
+from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import ConfigError, RouterConfig, Settings
 from weft_router.config.workers import WorkerEntry
@@ -18,15 +19,17 @@ from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
 from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
+from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.job import Job
+from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing
-from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker
+from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.registry import Health, Registry
-from weft_router.state.store import Store, WorkerRecord
+from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.pool import Pool
 
@@ -50,6 +53,8 @@ class Standalone:
         self._meter = meter_of(config, metrics)
         self._ring = context.ring
         self._symmetric = config.routing.symmetric
+        # Where every worker prefills, each sees the others only; else all decode workers look at the same ones.
+        self._dispatched = None if self._symmetric else Dispatched(settings.profile, pools=settings.pools)
         self._salts = Salts(settings.token)
         self._adapter: Adapter = adapter_of(config)
         for entry in settings.workers:
@@ -102,6 +107,15 @@ class Standalone:
     def drain(self) -> None:
         """Nothing to announce: the workers are this process's own."""
 
+    async def left(self) -> Left:
+        """Return nothing: what clients have here are live requests."""
+        return NOTHING_LEFT
+
+    @property
+    def moved(self) -> Mapping[str, int]:
+        """Return nothing: sessions live on decode workers."""
+        return {}
+
     def cut(self) -> None:
         """End what is still under way."""
         self._front.cut()
@@ -114,6 +128,7 @@ class Standalone:
             decoding.observe()
         self._metrics.predictions_trusted.set(all(decoding.trusted for decoding in self._decodings.values()))
         self._metrics.queue_length.set(sum(len(worker.queue) for worker in self._workers.values()))
+        count_plugins(self._metrics, self._workers.values())
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
         """Serve a round by a decode worker of this process."""
@@ -127,6 +142,10 @@ class Standalone:
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of an engine's answer to a small question; raise LegFailedError without one."""
         return await self._workers[record.worker].engine.ask(path, payload)
+
+    async def forget(self, record: WorkerRecord, session: str) -> None:
+        """Have a worker of this process forget a session."""
+        self._decodings[record.worker].forget(session)
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
@@ -180,6 +199,7 @@ class Standalone:
         self._decodings[settings.worker] = Decoding(
             worker, adapter=self._adapter, port=self, registry=self._registry, metrics=self._metrics,
             meter=self._meter, salts=self._salts, request_log=self._request_log, ring=self._ring,
+            dispatched=self._dispatched,
         )  # fmt: skip
 
     async def _probe(self, url: str) -> Health:

@@ -5,6 +5,7 @@ from time import monotonic
 
 import orjson
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import not_ready
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.inference import MOST_CHARS_PER_TOKEN, check_model
@@ -12,7 +13,6 @@ from weft_router.config import ModelConfig
 from weft_router.errors import ApiError, InvalidRequestError, LegFailedError
 from weft_router.guard.admission import Admitted
 from weft_router.state.registry import Registry
-from weft_router.state.store import WorkerRecord
 from weft_router.wire.exchange import Exchange
 
 PATH = "/tokenize"

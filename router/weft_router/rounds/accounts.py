@@ -1,5 +1,6 @@
 """Remember what each round means for its session, and count it."""
 
+import logging
 import math
 from array import array
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from time import monotonic
 import orjson
 
 from weft_core.slo import Slo
+from weft_router.api.body import Json
+from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
 from weft_router.api.tokens import CharsPerToken
 from weft_router.api.transcript import Transcript, with_reply
@@ -15,11 +18,15 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.engines.handles import KvHandle, accept
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Sessions
+from weft_router.signals.access import rounded
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.rounds import RoundMeter, TokenClock
 from weft_router.signals.window import Window
 
+log = logging.getLogger(__name__)
+
 _FINISHED = ("stop", "length", "tool_calls", "function_call")
+_TEXTS = ("text", "input_text", "output_text")
 
 
 def meter_of(config: RouterConfig, metrics: Metrics) -> RoundMeter:
@@ -30,6 +37,12 @@ def meter_of(config: RouterConfig, metrics: Metrics) -> RoundMeter:
 def slos_of(config: RouterConfig) -> dict[str, Slo]:
     """Return the SLO of every class."""
     return {name: Slo(ttft_s=c.slo.ttft, itl_s=c.slo.itl) for name, c in config.session_classes().items()}
+
+
+def used(rnd: Round, reply: Reply, tokens: int) -> tuple[int, int]:
+    """Return the tokens of a round's prompt and answer: the engine's counts, else what was estimated and seen."""
+    task = rnd.outlook.task
+    return reply.prompt_tokens or task.history + task.increment, reply.completion_tokens or tokens
 
 
 class Accounts:
@@ -49,8 +62,11 @@ class Accounts:
         self.answer_tokens = math.nan
         """A moving mean over the answers so far."""
         self.observed: Callable[[Round, float], None] | None = None
-        self.learned: Callable[[Round, float], None] | None = None
         """Told of each round's TTFT."""
+        self.learned: Callable[[Round, float], None] | None = None
+        """Told of the mean gap of each round that has one."""
+        self.unusable: Callable[[KvHandle], None] | None = None
+        """Told of a handle to KV of another answer than the client has."""
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
 
@@ -65,7 +81,7 @@ class Accounts:
             return None
         rnd.first_at = now
         seconds = now - rnd.started
-        rnd.facts["ttft"] = round(seconds, 4)
+        rnd.facts["ttft"] = rounded(seconds)
         if self.observed is not None:
             self.observed(rnd, seconds)
         series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
@@ -76,21 +92,22 @@ class Accounts:
     ) -> None:
         """Remember what the session now is, and count what the round took."""
         outlook, inference = rnd.outlook, rnd.inference
-        task = outlook.task
-        prompt_tokens = reply.prompt_tokens or task.history + task.increment
-        completion = reply.completion_tokens or tokens
-        if inference.exact_tokens is None:
+        prompt_tokens, completion = used(rnd, reply, tokens)
+        if _tells_ratio(inference):
             self.ratio.learn(inference.chars, reply.prompt_tokens)
-        transcript, chars = rnd.transcript, inference.chars
-        if inference.n == 1:
+        transcript, chars, held = rnd.transcript, inference.chars, prompt_tokens
+        if reply.diverged:
+            log.warning("first_token_diverged", extra={"request_id": rnd.id})
+        elif inference.n == 1:
             transcript, chars = _seen(rnd, reply)
+            held += max(0, completion - 1)  # the last token was never fed back, so it has no KV
         known = outlook.prefilled
         if prefilled is not None:
             known = {**known, prefilled.worker: prompt_tokens}
         self._sessions.finish(
             rnd.session,
             transcript=transcript,
-            tokens=prompt_tokens + max(0, completion - 1),  # the last token was never fed back, so it has no KV
+            tokens=held,
             chars=chars,
             handle=self._handle(rnd, reply),
             prefilled=known,
@@ -116,6 +133,11 @@ class Accounts:
             lease_s=self._engine.lease_seconds,
             ttl_s=self._engine.handle_ttl_seconds,
         )
+        if handle is not None and reply.diverged:
+            self._handles.labels("history_changed").inc()
+            if self.unusable is not None:
+                self.unusable(handle)
+            return None
         self._handles.labels("stored" if handle is not None else "malformed").inc()
         return handle
 
@@ -124,7 +146,7 @@ class Accounts:
         clock: TokenClock | None,
     ) -> None:  # fmt: skip
         outlook, facts = rnd.outlook, rnd.facts
-        history = min(outlook.task.history, prompt_tokens)
+        history = min(outlook.task.history or outlook.forgone, prompt_tokens)
         self._meter.of(rnd.phase, rnd.route, rnd.class_).finished(
             index=outlook.index + 1, history=history, increment=prompt_tokens - history, decode=completion,
             gap_s=outlook.gap_s, clock=clock,
@@ -153,6 +175,23 @@ class Accounts:
             facts["history_read"] = was_read
             facts["history_cached"] = kept - was_read
             facts["history_recomputed"] = history - kept
+
+
+def _tells_ratio(inference: Inference) -> bool:
+    """Tell whether a request's characters and the engine's count of its tokens are of the same text.
+
+    Of one that names an earlier response only what is new was sent; media are tokens without characters.
+    """
+    if inference.exact_tokens is not None or inference.chained:
+        return False
+    if inference.kind == "responses":
+        return all(map(_is_text, inference.items))
+    return not inference.media
+
+
+def _is_text(item: Json) -> bool:
+    parts = item.get("content") or item.get("output")
+    return not isinstance(parts, list) or all(isinstance(part, dict) and part.get("type") in _TEXTS for part in parts)
 
 
 def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:

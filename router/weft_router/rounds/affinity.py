@@ -1,31 +1,38 @@
-"""Place new sessions, by what the workers' prefix caches may hold where the service's binding looks at that."""
+"""Place new sessions, by what the workers' prefix caches may hold where the binding of their class looks at that."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.inference import Inference
 from weft_router.api.transcript import Transcript, heads, of_request
+from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.rounds.placement import Placement
 from weft_router.rounds.prefixes import Prefixes, chain_of, lengths
-from weft_router.state.store import WorkerRecord
+
+
+def bindings_of(config: RouterConfig) -> dict[str, str]:
+    """Return the binding of every class."""
+    return {name: one.routing.binding for name, one in config.session_classes().items()}
 
 
 class Affinity:
     """The binding decisions of one coordinator, with its memory of who was sent what."""
 
-    def __init__(self, binding: str, *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
-        self._placement = Placement(binding, clock=clock)
+    def __init__(self, bindings: Mapping[str, str], *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
+        """Place by the rule that ``bindings`` names for each class, the plain one among them."""
+        self._placement = Placement(bindings, clock=clock)
         self._prefixes = Prefixes(ttl_s=ttl_s, clock=clock)
         self._incarnations: dict[str, str] = {}
 
     @property
     def reads_prompts(self) -> bool:
-        """Tell whether the binding looks at prefix caches; else prompts need not be noted."""
+        """Tell whether any binding looks at prefix caches; else prompts need not be noted."""
         return self._placement.reads_hits
 
-    def use(self, binding: str) -> None:
-        """Go on by another binding."""
-        self._placement.use(binding)
+    def use(self, bindings: Mapping[str, str]) -> None:
+        """Go on by other bindings."""
+        self._placement.use(bindings)
 
     def choose(
         self,
@@ -36,15 +43,16 @@ class Affinity:
         tenant: str,
         ratio: float,
         need: int,
+        class_: str = PLAIN_CLASS,
         avoid: Collection[str] = (),
     ) -> str | None:
         """Return the worker of a new session that needs ``need`` tokens; ``ratio`` is characters per token."""
-        if not self._placement.reads_hits:
-            return self._placement.choose(records, need=need, avoid=avoid)
+        if not self._placement.reads_hits_of(class_):
+            return self._placement.choose(records, need=need, class_=class_, avoid=avoid)
         chain, tokens = _chain(inference, transcript, ratio)
         capacity = {record.worker: record.capacity for record in records}
         hits = self._prefixes.hits(chain, tokens, scope=tenant, capacity=capacity)
-        return self._placement.choose(records, need=need, avoid=avoid, prefix_hit=hits)
+        return self._placement.choose(records, need=need, class_=class_, avoid=avoid, prefix_hit=hits)
 
     def note(
         self, worker: str, inference: Inference, transcript: Transcript | None, *, tenant: str, ratio: float

@@ -8,23 +8,21 @@ from time import monotonic
 from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
-from weft_router.engines.watch import STALLED, Engine
-from weft_router.errors import SHUTTING_DOWN, EngineAnsweredError, LegFailedError, UnavailableError
-from weft_router.rounds.accounts import Accounts
+from weft_router.engines.watch import Engine
+from weft_router.errors import EngineAnsweredError, LegFailedError, UnavailableError
+from weft_router.rounds.accounts import Accounts, used
+from weft_router.rounds.batch import Batch
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.passing import Passing, shown
 from weft_router.rounds.prefill_queue import PrefillQueue, Slot
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.signals.pace import Pace
+from weft_router.rounds.worker import NOT_THE_ENGINE
 from weft_router.wire.leg import Leg, Whole
 
 log = logging.getLogger(__name__)
 
 Warm = Callable[[Slot], Awaitable[None]]
 """Does a part of a prefill before the request that ends it."""
-
-NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, "worker lost", "reply-too-large", "closed", STALLED})
-_FINISHED = ("stop", "length", "tool_calls", "function_call")
 
 
 class Answering:
@@ -38,16 +36,20 @@ class Answering:
         engine: Engine,
         queue: PrefillQueue,
         accounts: Accounts,
+        leaves: Callable[[], bool],
     ) -> None:
+        """Answer by an engine; ``leaves`` tells whether its worker drains, so that the engine may end at any time."""
+        self._leaves = leaves
         self._worker = settings.worker
         self._config = settings.config
         self._adapter = adapter
         self._engine = engine
         self._queue = queue
         self._accounts = accounts
-        self.decoding: dict[int, Pace] = {}
-        """The paces of the rounds that are decoding now."""
-        engine.gaps = lambda: sum(pace.gaps for pace in self.decoding.values())
+        self.decoding = Batch()
+        self._met: set[str] = set()
+        """Prefill workers whose KV was read here once: their engines know this one."""
+        engine.gaps = lambda: sum(pace.gaps for pace in self.decoding.paces.values())
 
     async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None) -> None:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
@@ -73,7 +75,7 @@ class Answering:
             call = self._adapter.decode(rnd.ask, handed)
         else:
             rnd.route, rnd.prefill_worker = "local", ""
-            rnd.ask.export = rnd.export and not (inference.stream and self._accounts.streams_export is False)
+            rnd.ask.export = rnd.export and not (inference.stream and not self._streams_export())
             call = self._adapter.local(rnd.ask)
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._slot(rnd, warm) if prefilled is None else None
@@ -86,7 +88,8 @@ class Answering:
             outlet.fed_by(leg)
             rnd.show = passing.show_early
             passing.on_first = partial(self._engine.over, leg, got_on=True)
-            self._engine.sent(leg, slot.until_first() if slot is not None else 0.0)
+            meets = prefilled is not None and prefilled.worker not in self._met
+            self._engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
         else:
             leg = Leg(first_s=timeouts.total)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
@@ -95,7 +98,7 @@ class Answering:
             if handed is not None and handed.first is not None and inference.stream:
                 passing.show(self._adapter.first_event(rnd.ask, handed.first))
             await self._engine.pool.run(
-                leg, self._engine.origin, call.path, call.body, passing, headers=call.headers,
+                leg, self._engine.origin, call.path, call.body, passing, headers=self._engine.proven(call.headers),
                 resend=prefilled is None,
             )  # fmt: skip
             refusal = passing.refusal()
@@ -107,6 +110,8 @@ class Answering:
                 self._accounts.streams_export = True
             passing.finish()
             self._engine.served()
+            if prefilled is not None:
+                self._met.add(prefilled.worker)
         except LegFailedError as error:
             self._blame(error.reason, fresh=prefilled is None, begun=outlet.begun)
             if outlet.begun:
@@ -122,6 +127,11 @@ class Answering:
             rnd.show = None
             self._engine.over(leg, got_on=False)
             passing.close()
+
+    def _streams_export(self) -> bool:
+        """Tell whether a stream's handle will be seen: as its streams have shown, and before that as its page says."""
+        seen = self._accounts.streams_export
+        return seen if seen is not None else self._engine.plugin is not False
 
     async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
         """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
@@ -145,6 +155,7 @@ class Answering:
         data = handed.finished or b""
         rnd.route, rnd.prefill_worker = "remote", prefilled.worker if prefilled is not None else ""
         clock = self._accounts.first_token(rnd, monotonic(), 1)
+        outlet.used = used(rnd, handed.reply, 1)
         self._accounts.finish(rnd, prefilled, handed.reply, tokens=1, clock=clock)
         if rnd.inference.stream:
             outlet.begin(shown(rnd, self._worker))
@@ -166,7 +177,7 @@ class Answering:
         return Passing(
             outlet, rnd, prefilled, slot, Whole(leg, self._config.limits.max_reply_bytes), tap,
             accounts=self._accounts, decoding=self.decoding, worker=self._worker,
-            public_id=self._adapter.public_id(rnd.ask),
+            public_id=self._adapter.public_id(rnd.ask), leaves=self._leaves,
         )  # fmt: skip
 
     @property

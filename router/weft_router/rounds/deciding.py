@@ -1,11 +1,13 @@
 """Decide where each prefill of one decode worker runs: what is known of it, of this worker and of the others."""
 
+import math
 from collections.abc import Sequence
 from time import monotonic
 
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
+from weft_router.engines.load import EngineLoad
 from weft_router.rounds.accounts import Accounts
 from weft_router.rounds.answering import Answering
 from weft_router.rounds.policies import Policies
@@ -19,7 +21,7 @@ from weft_router.signals.window import Window
 from weft_router.state.registry import Registry
 
 NOBODY = Circumstances()
-FEW = 32
+FEW = 8
 GAPS_S = 0.05
 """Beside more than FEW streams their gaps are looked at this often: one token moves the mean of none by much."""
 
@@ -35,7 +37,7 @@ class Deciding:
         config = settings.config
         self._worker = worker
         self._settings = settings
-        self._adapter = adapter
+        self._locally = adapter.can.local
         self._remote = remote
         self._registry = registry
         self._accounts = accounts
@@ -48,10 +50,13 @@ class Deciding:
         self._gaps_until = 0.0
         self._gap_sums: Sequence[float] = ()
         self._gap_counts: Sequence[float] = ()
+        self._load: EngineLoad | None = None
+        self._kv_used = self._kv_capacity = self._context = 0
         self._rounds = Window(config.routing.stats_window_seconds)
         self._policies = Policies(
-            config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced
-        )
+            config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
+            lanes=remote.dispatched.lanes,
+        )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
 
     @property
@@ -68,7 +73,7 @@ class Deciding:
         settings = self._settings
         self._policies = Policies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
-            before=self._policies,
+            before=self._policies, lanes=self._remote.dispatched.lanes,
         )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
         self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
@@ -84,11 +89,12 @@ class Deciding:
         self._rounds.add(now, 1.0)
         outlook = rnd.outlook
         task = outlook.task
-        policy = self.policy_of(rnd.class_)
+        policy = self._policies.of(rnd.class_)
         if policy.never_remote:
-            return policy.route(task, decode=self.view(now), prefill=(), known=NOBODY)
+            return policy.route(task, decode=self.view(now), prefill=(), known=NOBODY, now=now)
         here = ""
-        if not self._adapter.can.local:
+        readable = True
+        if not self._locally:
             task = PrefillTask(0, task.history + task.increment)
         elif not rnd.inference.transferable:
             here = "not-transferable"
@@ -96,26 +102,30 @@ class Deciding:
             if task.history >= task.increment:
                 here = "history-unreadable"
             else:
-                task = PrefillTask(0, task.history + task.increment)
+                readable = False
         known = Circumstances(
-            waited_s=now - rnd.started,
-            later=outlook.later,
-            answer=self._answer_tokens(rnd),
-            rate=self._rounds.rate(now) * max(1, len(self._registry.ready("decode"))),
-            cached=outlook.prefilled,
-            priority=rnd.standing.priority,
-            sliceable=self._sliced and rnd.inference.kind != "responses" and not rnd.inference.media,
+            now - rnd.started,
+            outlook.later,
+            self._answer_tokens(rnd.inference.max_tokens),
+            self._rate(now) if policy.reads_rate else math.nan,
+            rnd.standing.priority,
+            outlook.prefilled,
+            policy.slices and rnd.inference.kind != "responses" and not rnd.inference.media,
+            readable,
         )
-        views = () if here else self._remote.views(task)
-        decision = policy.route(task, decode=self.view(now), prefill=views, known=known)
+        if outlook.away:
+            decision = Decision(remote=self._remote.other(set()), reason="moved")
+        else:
+            decision = policy.route(
+                task, decode=self.view(now), prefill=() if here else self._remote.views(task), known=known, now=now
+            )
         if here:
             decision = decision._replace(reason=here)
-        elif decision.remote is None and not self._adapter.can.local:
+        elif decision.remote is None and not self._locally:
             decision = self._elsewhere(decision)
         rnd.record = self._ring.add(
-            now, session=rnd.session, class_=rnd.class_, policy=policy.name, worker=self._worker.name, task=task,
-            decision=decision, trace=rnd.trace,
-        )  # fmt: skip
+            now, rnd.session, rnd.class_, policy.name, self._settings.worker, task, decision, rnd.trace
+        )
         ended = monotonic()
         self._seconds.observe(ended - now)
         if rnd.spans is not None:
@@ -131,41 +141,45 @@ class Deciding:
         """Learn how good a decision's prediction was: its round's first token came."""
         if rnd.record is not None:
             rnd.record.ttft = ttft_s
-        if rnd.decision is not None and not rnd.retried:
-            self.policy_of(rnd.class_).observe(rnd.decision, ttft_s)
+        decision = rnd.decision
+        if decision is not None and not rnd.retried:
+            self._policies.of(rnd.class_).observe(decision, ttft_s)
 
     def learned(self, rnd: Round, itl_s: float) -> None:
         """Learn what a decision's round took in all: ``itl_s`` is the mean gap of its answer."""
-        if rnd.decision is not None and not rnd.retried and rnd.first_at is not None:
-            self.policy_of(rnd.class_).learn(rnd.decision, ttft_s=rnd.first_at - rnd.started, itl_s=itl_s)
+        decision, first = rnd.decision, rnd.first_at
+        if decision is not None and not rnd.retried and first is not None:
+            policy = self._policies.of(rnd.class_)
+            if policy.learning is not None:
+                policy.learn(decision, ttft_s=first - rnd.started, itl_s=itl_s)
 
     def view(self, now: float) -> DecodeWorkerView:
-        """Return this worker; the KV in use stands for the tokens of the sequences that decode."""
-        worker = self._worker
-        queue = worker.queue
-        paces = self._answering.decoding.values()
-        used = worker.kv_used
-        if len(paces) <= FEW or now >= self._gaps_until:
+        """Return this worker; the sequences that decode are taken to be halfway through their answers."""
+        worker, settings = self._worker, self._settings
+        queue, decoding = worker.queue, self._answering.decoding
+        load = worker.engine.load
+        if load is not self._load:  # the engine is asked once a second
+            self._load = load
+            self._kv_used, self._kv_capacity = worker.kv_used, worker.kv_capacity
+        batch, queued = len(decoding), len(queue)
+        if batch <= FEW or now >= self._gaps_until:
             self._gaps_until = now + GAPS_S
-            self._gap_sums = [pace.over for pace in paces] if self._counts_gaps else [pace.seconds for pace in paces]
-            self._gap_counts = [pace.gaps for pace in paces]
+            live = decoding.paces.values()
+            answer = self._accounts.answer_tokens
+            self._context = decoding.tokens + (round(batch * answer / 2) if answer == answer else 0)
+            self._gap_sums = [pace.over for pace in live] if self._counts_gaps else [pace.seconds for pace in live]
+            self._gap_counts = [pace.gaps for pace in live]
         return DecodeWorkerView(
-            worker=self._settings.worker,
-            degree=self._settings.degree,
-            queue_s=queue.seconds,
-            queued=len(queue),
-            windowed_itl=self._itl.mean(now),
-            kv_used=used,
-            kv_capacity=worker.kv_capacity,
-            batch=len(paces),
-            context=used,
-            gap_sums=self._gap_sums,
-            gap_counts=self._gap_counts,
-            queue_tokens=queue.tokens,
-            queue_work=queue.work,
-        )
+            settings.worker, settings.degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
+            self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,
+            queue.work,
+        )  # fmt: skip
 
-    def _answer_tokens(self, rnd: Round) -> float:
+    def _rate(self, now: float) -> float:
+        """Return the rounds per second of the whole service: as many as here at every decode worker."""
+        return self._rounds.rate(now) * max(1, len(self._registry.ready("decode")))
+
+    def _answer_tokens(self, most: int | None) -> float:
         """Return how long the answer may be: the mean answer so far, at most what the client allows."""
-        mean, most = self._accounts.answer_tokens, rnd.inference.max_tokens
+        mean = self._accounts.answer_tokens
         return mean if most is None or mean <= most else float(most)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic
 
-from weft_core.policies.snapshot import Decision
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import Decision, PrefillTask
 from weft_router.api.answers import not_ready
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
@@ -19,19 +20,22 @@ from weft_router.errors import (
     ApiError,
     EngineAnsweredError,
     LegFailedError,
+    StreamBrokenError,
     UnavailableError,
 )
 from weft_router.guard.salt import Salts
 from weft_router.rounds.accounts import Accounts, slos_of
 from weft_router.rounds.answering import Answering
 from weft_router.rounds.deciding import Deciding
+from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.hedging import race
 from weft_router.rounds.job import Job
+from weft_router.rounds.moving import Leaving, Takes, load
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.sessions import Session, Sessions
+from weft_router.rounds.sessions import Outlook, Session, Sessions
 from weft_router.rounds.slicing import Slicing
 from weft_router.rounds.standing import Standing
 from weft_router.rounds.together import Together, peer_of, port_of
@@ -43,7 +47,6 @@ from weft_router.signals.request_log import RequestLog
 from weft_router.signals.rounds import RoundMeter
 from weft_router.signals.window import Window
 from weft_router.state.registry import Registry
-from weft_router.state.store import WorkerRecord
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +61,9 @@ class Decoding:
     def __init__(
         self, worker: Worker, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
         meter: RoundMeter, salts: Salts, request_log: RequestLog, ring: Decisions,
+        dispatched: Dispatched | None = None, takes: Takes | None = None,
     ) -> None:  # fmt: skip
+        """Serve rounds by one worker; ``takes`` is the way to workers that drain, None where none can."""
         settings = worker.settings
         config = settings.config
         self._worker = worker
@@ -70,25 +75,34 @@ class Decoding:
         self._resumes = kinds(adapter)
         self._adapter = adapter
         self._together = Together()
-        self._meter = meter
         self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds, on_end=self._ended)
         self._paces = Paces()
-        itl = Window(config.routing.stats_window_seconds)
-        self._itl = itl
-        self.remote = RemotePrefill(settings, adapter=adapter, port=port, registry=registry, metrics=metrics)
+        self._itl = Window(config.routing.stats_window_seconds)
+        self.remote = RemotePrefill(
+            settings, adapter=adapter, port=port, registry=registry, metrics=metrics, dispatched=dispatched
+        )
         self._releasing = Releasing(worker, adapter=adapter, port=port, peers=self.remote.peers, metrics=metrics)
         self.remote.releasing = self._releasing
+        self._takes = takes
+        self.leaving = Leaving(
+            settings, sessions=self.sessions, peers=self.remote.peers,
+            elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
+            give_back=self._releasing.unused,
+        )  # fmt: skip
+        self._telling: set[asyncio.Task[None]] = set()
         self._request_log = request_log
         self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
         self.answering = Answering(
-            settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts
-        )
+            settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts,
+            leaves=lambda: worker.draining,
+        )  # fmt: skip
         self._deciding = Deciding(
             worker, adapter=adapter, remote=self.remote, registry=registry, accounts=self.accounts,
-            answering=self.answering, itl=itl, ring=ring, seconds=metrics.decision_seconds.labels(),
+            answering=self.answering, itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
         self.accounts.observed = self._deciding.observed
         self.accounts.learned = self._deciding.learned
+        self.accounts.unusable = self._releasing.unused
         self._slicing = Slicing(
             config, adapter=adapter, engine=worker.engine, view=self._deciding.view,
             tokens=metrics.slice_tokens.labels(),
@@ -104,6 +118,7 @@ class Decoding:
         self._classes = config.session_classes()
         self._meter.use(slos_of(config))
         self.remote.on_failure = config.routing.on_prefill_failure
+        self.remote.use(config.routing.canary)
 
     async def serve(self, job: Job, outlet: Outlet) -> None:
         """Serve one round.
@@ -117,6 +132,12 @@ class Decoding:
             raise UnavailableError("this decode worker is draining", retryable=True)
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
+        with worker.live():
+            await self._serve(job, outlet)
+
+    async def _serve(self, job: Job, outlet: Outlet) -> None:
+        if job.left and job.resumed is None:
+            await self._take_over(job)
         rnd = self._open(job)
         prefilled: Prefilled | None = None
         if job.resumed is not None:
@@ -134,10 +155,14 @@ class Decoding:
             if decision.remote is None and not self._adapter.can.local:
                 raise not_ready("prefill worker")
             if decision.remote is not None:
-                prefilled = await self._prefill(rnd, decision.remote)
+                try:
+                    prefilled = await self._prefill(rnd, decision.remote)
+                finally:
+                    if rnd.outlook.away:
+                        self._tell_read(job)
                 if prefilled is None:
                     rnd.reason = "prefill-failed"
-                    rnd.retried = True
+                rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
             elif rnd.outlook.handle is not None:
                 self._superseded(rnd.outlook.handle)
             await self._answer(outlet, rnd, prefilled, chunked=decision.chunked)
@@ -149,6 +174,25 @@ class Decoding:
             self._request_log.write(rnd, worker=self._worker.name)
             job.facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
             self._metrics.decisions.labels(self._deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
+
+    async def _take_over(self, job: Job) -> None:
+        """Ask the worker that the session leaves for what it knew: how the history is read, and who caches it."""
+        record = self._registry.reachable(job.left)
+        if record is None or self._takes is None:
+            return
+        found = await self._takes.take(record, job.session)
+        session = load(found, monotonic()) if found is not None else None
+        if session is not None:
+            self.sessions.take_over(job.session, session)
+            self._metrics.sessions_moved.labels("prefill" if session.handle is None else "handle").inc()
+
+    def _tell_read(self, job: Job) -> None:
+        """Tell the worker that the session left that its KV is not waited for any more."""
+        record = self._registry.reachable(job.left)
+        if record is not None and self._takes is not None:
+            task = asyncio.get_running_loop().create_task(self._takes.read(record, job.session))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
 
     def _refuse_late(self, rnd: Round, decision: Decision) -> None:
         """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
@@ -162,14 +206,25 @@ class Decoding:
                 status=429, kind="rate_limit_error", code="predicted_ttft", retry_after_s=max(1, round(retry_s)),
             )  # fmt: skip
 
+    def forget(self, session: str) -> None:
+        """Forget a session that its client has ended, and give its KV back."""
+        ended = self.sessions.close(session)
+        if ended is not None and ended.handle is not None:
+            self._metrics.kv_handles.labels("closed").inc()
+            self._releasing.unused(ended.handle)
+
     async def stop(self) -> None:
         """Give up what runs beside the rounds."""
+        for task in self._telling:
+            task.cancel()
+        await asyncio.gather(*self._telling, return_exceptions=True)
         await self._releasing.stop()
 
     def observe(self) -> None:
         """Bring what is counted up to date."""
         self.sessions.expire()
-        self.remote.dispatched.forget([record.worker for record in self._registry.known("prefill")])
+        known = self._registry.known("prefill") + self._registry.known("decode")  # these prefill, too, where symmetric
+        self.remote.dispatched.forget([record.worker for record in known])
 
     @property
     def trusted(self) -> bool:
@@ -185,6 +240,7 @@ class Decoding:
             windowed_itl=self._itl.mean(monotonic()),
             batch=self.answering.batch,
             sessions=len(self.sessions),
+            kv_tokens=self.sessions.tokens,
             chars_per_token=self.accounts.ratio.ratio,
         )
 
@@ -192,6 +248,10 @@ class Decoding:
         inference = job.inference
         transcript = job.transcript or of_request(inference)
         outlook = self.sessions.begin(job.session, inference, transcript, self.accounts.ratio)
+        if outlook.gap_s is not None:
+            self.leaving.paused(outlook.gap_s)
+        if outlook.away and (job.local_only or not inference.transferable or not self.remote.peers()):
+            outlook = _anew(outlook)
         if outlook.lost is not None:
             self._metrics.kv_handles.labels(outlook.lost).inc()
             if outlook.spare is not None:
@@ -232,7 +292,9 @@ class Decoding:
         if decision is not None and rnd.outlook.handle is None:
             second = self._deciding.policy_of(rnd.class_).hedge(decision)
             if second is not None and second != "local":
-                return await race(partial(self.remote.once, rnd), worker, second, metrics=self._metrics)
+                return await race(
+                    partial(self.remote.once, rnd), worker, second, metrics=self._metrics, unread=self._orphaned
+                )
         return await self.remote.run(rnd, worker)
 
     async def _both(self, outlet: Outlet, rnd: Round, worker: str) -> None:
@@ -259,6 +321,7 @@ class Decoding:
                 if outlet.begun or error.reason != PREFILL_LOST:
                     raise
                 self._metrics.prefill_failures.labels(error.detail or error.reason).inc()
+                rnd.retried = True
                 worker = self.remote.other({record.worker}) or ""
             else:
                 return
@@ -271,6 +334,8 @@ class Decoding:
 
     def _orphaned(self, prefilled: Prefilled) -> None:
         """Count a prefill whose KV the engine here is not known to have taken, and give it back."""
+        if prefilled.handed.finished is not None:  # its one token was the whole answer
+            return
         self._metrics.kv_handles.labels("orphaned").inc()
         self._releasing.unread(prefilled.handed.params)
 
@@ -279,16 +344,16 @@ class Decoding:
         if prefilled is not None:
             try:
                 await self.answering.run(outlet, rnd, prefilled)
-            except LegFailedError as error:
-                self._orphaned(prefilled)
+            except (LegFailedError, StreamBrokenError, EngineAnsweredError, asyncio.CancelledError) as error:
+                if not rnd.taken:
+                    self._orphaned(prefilled)
+                if not isinstance(error, LegFailedError):
+                    raise
                 log.warning("decode_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
                 if error.reason in _NOT_LOCALLY:
                     raise
                 rnd.reason = "kv-load-failed"
-            except (EngineAnsweredError, asyncio.CancelledError):
-                if rnd.first_at is None:
-                    self._orphaned(prefilled)
-                raise
+                rnd.retried = True
             else:
                 return
         warm = partial(self._slicing.warm, rnd, policy=self._deciding.policy_of(rnd.class_)) if chunked else None
@@ -297,6 +362,15 @@ class Decoding:
         except LegFailedError as error:
             log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
             raise
+
+
+def _anew(outlook: Outlook) -> Outlook:
+    """Return what a round means whose history lies elsewhere and cannot be read: all of it is computed here."""
+    task = PrefillTask(0, outlook.task.history + outlook.task.increment)
+    return replace(
+        outlook, task=task, handle=None, spare=outlook.handle, lost="superseded", away=False,
+        forgone=outlook.task.history,
+    )  # fmt: skip
 
 
 def _lost(error: LegFailedError) -> ApiError:

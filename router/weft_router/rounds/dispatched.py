@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from weft_core.cost import CostProfile
-from weft_core.policies.live import prefill_seconds
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.earliest import Lanes
+from weft_core.policies.fleet import prefill_pieces
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
-from weft_router.state.store import WorkerRecord
+from weft_core.timing import prefill_seconds
 
 OVER_S = 3.0
 """A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
@@ -25,10 +27,11 @@ Entry = tuple[PrefillTask, float]
 class _Worker:
     """What is known of one worker."""
 
-    __slots__ = ("ended", "mine", "over", "published", "record", "used_at", "view")
+    __slots__ = ("ended", "mine", "over", "pieces", "published", "record", "used_at", "view")
 
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
+        self.pieces: tuple[float, ...] | None = None
         self.published: dict[str, Entry] = {}
         self.mine: dict[str, Entry] = {}
         self.over: dict[str, float] = {}
@@ -38,7 +41,7 @@ class _Worker:
 
 
 class Dispatched:
-    """Prefills this process has sent to others and not heard back of."""
+    """Prefills this process has sent to others and not heard back of; decode workers of one process share them."""
 
     def __init__(
         self,
@@ -56,6 +59,8 @@ class Dispatched:
         self._places: dict[str, int] = {}
         self._views: tuple[PrefillWorkerView, ...] = ()
         self._changed: set[str] = set()
+        self.lanes = Lanes()
+        """The views' queues, kind by kind, for all who decide by them."""
 
     def add(self, worker: str, task_id: str, task: PrefillTask) -> None:
         """Note a prefill on its way to a worker."""
@@ -118,10 +123,8 @@ class Dispatched:
         return known
 
     def _seconds(self, known: _Worker, task: PrefillTask) -> float:
-        record = known.record
-        if record is None:
-            return math.nan  # predicted when the worker is first seen
-        return prefill_seconds(task, degree=record.degree, profile=self._pools.get(record.pool, self._profile))
+        """Return T_pre there; NaN before the worker is first seen, which is when it is predicted."""
+        return math.nan if known.pieces is None else prefill_seconds(known.pieces, task.history, task.increment)
 
     def _read(self, known: _Worker, record: WorkerRecord) -> None:
         """Take in a heartbeat; what was predicted for tasks that it still names is kept."""
@@ -129,6 +132,7 @@ class Dispatched:
         kept = known.published
         if before is None or (before.degree, before.pool) != (record.degree, record.pool):
             kept = {}
+            known.pieces = prefill_pieces(self._pools.get(record.pool, self._profile), record.degree)
             known.mine = {name: (task, self._seconds(known, task)) for name, (task, _) in known.mine.items()}
         published: dict[str, Entry] = {}
         for entry in record.queue:
@@ -148,34 +152,35 @@ class Dispatched:
                 at, task_id = ended.popleft()
                 if over.get(task_id) == at:  # it did not run and end again since
                     del over[task_id]
-        queue = [entry for task_id, entry in known.published.items() if task_id not in over]
-        queue += [entry for task_id, entry in known.mine.items() if task_id not in known.published]
-        tokens = work = 0.0
-        decodes = record.role == "decode"
-        if decodes:
-            tokens = float(sum(task.increment for task, _ in queue))
-            work = sum((task.increment * (task.history + task.increment / 2) for task, _ in queue), 0.0)
+        published, mine = known.published, known.mine
+        if published:
+            queue = [entry for task_id, entry in published.items() if task_id not in over]
+            queue += [entry for task_id, entry in mine.items() if task_id not in published]
+        else:
+            queue = list(mine.values())
+        queue_s = 0.0
+        for _, seconds in queue:
+            queue_s += seconds
+        kv_use = record.kv_used / record.capacity if record.capacity > 0 else math.nan
+        if record.role != "decode":
+            return PrefillWorkerView(
+                record.worker, record.degree, queue_s, len(queue), record.windowed_ttft, kv_use, known.used_at,
+                record.pool,
+            )  # fmt: skip
         return PrefillWorkerView(
-            worker=record.worker,
-            degree=record.degree,
-            queue_s=sum((seconds for _, seconds in queue), 0.0),
-            queued=len(queue),
-            windowed_ttft=record.windowed_ttft,
-            kv_use=record.kv_used / record.capacity if record.capacity > 0 else math.nan,
-            used_at=known.used_at,
-            pool=record.pool,
-            decodes=decodes,
-            batch=record.batch if decodes else 0,
-            context=record.kv_used if decodes else 0,
-            queue_tokens=tokens,
-            queue_work=work,
-        )
+            record.worker, record.degree, queue_s, len(queue), record.windowed_ttft, kv_use, known.used_at, record.pool,
+            decodes=True, batch=record.batch, context=record.kv_used,
+            queue_tokens=float(sum(task.increment for task, _ in queue)),
+            queue_work=sum((task.increment * (task.history + task.increment / 2) for task, _ in queue), 0.0),
+        )  # fmt: skip
 
 
 def candidates(records: Sequence[WorkerRecord], *, tokens: int) -> list[WorkerRecord]:
     """Return the workers that could hold a prefill of ``tokens``: a symmetric layout's beside its own sessions."""
-    return [
-        record
-        for record in records
-        if record.capacity <= 0 or tokens + (record.kv_used if record.role == "decode" else 0) <= record.capacity
-    ]
+    return [record for record in records if tokens <= _room(record)]
+
+
+def _room(record: WorkerRecord) -> float:
+    if record.capacity <= 0:
+        return math.inf
+    return record.capacity - record.kv_used if record.role == "decode" else record.capacity

@@ -1,4 +1,4 @@
-"""Race a prefill of the top class on two workers; the prompt of the one that is behind is cancelled at its engine."""
+"""Race a prefill of the top class on two workers; the one that is behind is cancelled at its engine, or given back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,21 +9,29 @@ from weft_router.signals.metrics import Metrics
 Start = Callable[[str], Awaitable[Prefilled | None]]
 
 
-async def race(start: Start, first: str, second: str, *, metrics: Metrics) -> Prefilled | None:
-    """Return what came first from either worker, None when neither gave anything; the other one is given up."""
+async def race(
+    start: Start, first: str, second: str, *, metrics: Metrics, unread: Callable[[Prefilled], None]
+) -> Prefilled | None:
+    """Return what came first from either worker, None when neither gave anything; the other one is given up.
+
+    ``unread`` is told of a prefill that was done already and that nobody will read.
+    """
+    won: Prefilled | None = None
     legs = {worker: asyncio.ensure_future(start(worker)) for worker in (first, second)}
     pending = set(legs.values())
     try:
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for leg in done:
-                found = leg.result()
-                if found is not None:
+            for leg in [leg for leg in legs.values() if leg in done]:
+                won = leg.result()
+                if won is not None:
                     metrics.hedges.labels("first" if leg is legs[first] else "second").inc()
-                    return found
+                    return won
         metrics.hedges.labels("neither").inc()
         return None
     finally:
         for leg in legs.values():
             leg.cancel()
-        await asyncio.gather(*legs.values(), return_exceptions=True)
+        for made in await asyncio.gather(*legs.values(), return_exceptions=True):
+            if isinstance(made, Prefilled) and made is not won:
+                unread(made)

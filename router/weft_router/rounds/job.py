@@ -32,5 +32,7 @@ class Job:
     """Whether a coordinator wants the token ids of the stream, to go on with it elsewhere should this worker die."""
     resumed: Reply | None = None
     """What the client has of a stream that broke elsewhere and goes on here."""
+    left: str = ""
+    """The worker that had the session until now, where it may still be asked for it."""
     transcript: Transcript | None = None
     """The request's transcript where the front had to make it already."""

@@ -13,7 +13,7 @@ class Outlet:
     ``on_first`` is told when an answer begins, so that whoever waits for its first byte is counted no longer.
     """
 
-    __slots__ = ("_on_first", "begun", "exchange", "shown")
+    __slots__ = ("_on_first", "begun", "exchange", "shown", "used")
 
     def __init__(
         self, exchange: Exchange, shown: Mapping[str, str], on_first: Callable[[], None] | None = None
@@ -23,6 +23,8 @@ class Outlet:
         self._on_first = on_first
         self.begun = False
         """Whether the client got anything of a stream yet."""
+        self.used = (0, 0)
+        """Tokens of prompt and answer, known from the answer's end on; of what broke off, as far as it came."""
 
     def whole(
         self, status: int, body: bytes, headers: Mapping[str, str], *, content_type: str = "application/json"

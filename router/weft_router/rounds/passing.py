@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
+from weft_router.api.events import without_error
 from weft_router.api.reply import read_whole
 from weft_router.engines.adapter import Tap
 from weft_router.errors import LegFailedError, StreamBrokenError
-from weft_router.rounds.accounts import Accounts
+from weft_router.rounds.accounts import Accounts, used
+from weft_router.rounds.batch import Batch
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.signals.pace import Pace
 from weft_router.signals.rounds import TokenClock
 from weft_router.wire.leg import Whole
 
@@ -20,16 +21,19 @@ class Passing:
     """One answer on its way; takes what the engine sends from the connection's own callback."""
 
     __slots__ = (
-        "_accounts", "_began", "_body", "_clock", "_decoding", "_outlet", "_prefilled", "_public_id", "_recorded",
-        "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "on_first", "status",
+        "_accounts", "_began", "_body", "_clock", "_decoding", "_leaves", "_outlet", "_prefilled", "_public_id",
+        "_recorded", "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "on_first", "status",
     )  # fmt: skip
 
     def __init__(
         self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, body: Whole,
-        tap: Tap | None, *, accounts: Accounts, decoding: dict[int, Pace], worker: str,
-        public_id: str | None,
+        tap: Tap | None, *, accounts: Accounts, decoding: Batch, worker: str,
+        public_id: str | None, leaves: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Pass a stream on through ``tap``; without one the answer is expected in one piece, in ``body``."""
+        """Pass a stream on through ``tap``; without one the answer is expected in one piece, in ``body``.
+
+        While the worker ``leaves``, an error event says that its engine ends, and nothing about the request.
+        """
         self._outlet = outlet
         self._rnd = rnd
         self._prefilled = prefilled
@@ -40,6 +44,7 @@ class Passing:
         self._decoding = decoding
         self._worker = worker
         self._public_id = public_id
+        self._leaves = leaves
         self._timer: asyncio.TimerHandle | None = None
         self._clock: TokenClock | None = None
         self._recorded = False
@@ -57,8 +62,11 @@ class Passing:
         self.status = status
         self.headers = headers
         self._accounts.answered(self._rnd, self._began)
-        if status == 200 and self._tap is not None and headers.get("content-type", "").startswith("text/event-stream"):
-            self._body = None
+        if status == 200:
+            if self._tap is None:  # it is whole at once; a stream's head may come before the engine has read anything
+                self._rnd.taken = True
+            elif headers.get("content-type", "").startswith("text/event-stream"):
+                self._body = None
 
     def data(self, chunk: bytes) -> None:
         """Take a piece of the answer."""
@@ -77,10 +85,15 @@ class Passing:
             elif not before:
                 self._clock = self._accounts.first_token(self._rnd, monotonic(), fresh)
             if not before:  # the first token may have been shown already; the engine has begun only now
+                self._rnd.taken = True
                 self._decode()
                 if self.on_first is not None:
                     self.on_first()
         outlet = self._outlet
+        if tap.error and outlet.begun and self._leaves():
+            tap.reply.error = False
+            outlet.write(without_error(data))
+            raise LegFailedError("engine-ended", "an error event of an engine whose worker leaves")
         if data and not outlet.begun:
             if tap.error:
                 raise LegFailedError("engine-error", "an error event before the first token")
@@ -89,6 +102,7 @@ class Passing:
             outlet.write(data)
             return
         self._recorded = True
+        outlet.used = used(self._rnd, tap.reply, tap.tokens)
         if tap.complete and outlet.begun:
             outlet.end(data)
         else:
@@ -136,14 +150,18 @@ class Passing:
         return self._body.body if self.status != 200 and self._body is not None else None
 
     def close(self) -> None:
-        """Give back what the answer held."""
+        """Give back what the answer held; count what came of one that broke off, beside what came before it."""
+        tap = self._tap
+        if tap is not None and tap.tokens and not self._recorded:
+            prompt, before = self._outlet.used
+            self._outlet.used = prompt or used(self._rnd, tap.reply, 0)[0], before + tap.tokens
         if self._timer is not None:
             self._timer.cancel()
         if self._slot is not None:
             self._slot.release()
         if self._clock is not None:
             self._clock.settle()
-        self._decoding.pop(id(self), None)
+        self._decoding.leave(id(self))
 
     def _finish_whole(self, raw: bytes) -> None:
         inference = self._rnd.inference
@@ -151,13 +169,15 @@ class Passing:
             reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids, public_id=self._public_id)
         except ValueError as error:
             raise LegFailedError("engine-error", "the reply is not JSON") from error
+        self._outlet.used = used(self._rnd, reply, 0)
         self._accounts.finish(self._rnd, self._prefilled, reply, tokens=0, clock=None)
         self._outlet.whole(200, data, self._shown())
 
     def _decode(self) -> None:
         if self._slot is not None:
             self._slot.release()
-        self._decoding[id(self)] = self._rnd.pace
+        task = self._rnd.outlook.task
+        self._decoding.enter(id(self), self._rnd.pace, task.history + task.increment)
 
     def _shown(self) -> dict[str, str]:
         return shown(self._rnd, self._worker)

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TypeVar
 
 from weft_core.cost import CostProfile
+from weft_core.heartbeat import QueueEntry
 from weft_core.policies.catalogue import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
 from weft_core.policies.codes import AMPD_WINDOW, EDF, MOORE_HODGSON
 from weft_core.policies.decide_order import ORDER_MAX
@@ -21,7 +22,6 @@ from weft_core.policies.priority import next_by_priority
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import UnavailableError
 from weft_router.rounds.turns import Turn, Turns
-from weft_router.state.store import QueueEntry
 
 T = TypeVar("T")
 
@@ -33,15 +33,13 @@ TICK_S = 0.001
 class QueueRule:
     """Who runs next: a queue order of the catalogue; ``window`` counts for ``ampd-window``, ``cap`` for ageing.
 
-    ``shares`` are tenants' weights (others have 1), None for no fairness between tenants; ``class_limits`` bound how
-    many tasks of a priority may wait.
+    ``shares`` are tenants' weights (others have 1), None for no fairness between tenants.
     """
 
     order: str
     window: int = DEFAULT_WINDOW
     cap: int = DEFAULT_CAP
     shares: Mapping[str, float] | None = None
-    class_limits: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,13 @@ class Slot:
     def until_first(self) -> float:
         """Return the predicted seconds until the prefill is done, those of the task before it included."""
         return self._queue.until_first(self._turn) if self._queue is not None else 0.0
+
+    async def turn(self) -> None:
+        """Wait until the engine is done with the task before it."""
+        if self._turn.began is None:
+            begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._turn.on_begin = lambda: None if begun.done() else begun.set_result(None)
+            await begun
 
     def advance(self, tokens: int) -> None:
         """Count a slice of this prefill as computed."""
@@ -168,9 +173,10 @@ class PrefillQueue:
         session missed a TTFT before, so that it is not worth another one's.
 
         Raises:
-            UnavailableError: the queue, or the part of it for this class, is full.
+            UnavailableError: the queue is full.
         """
-        self._check_room(priority)
+        if len(self._waiting) >= self._limit:
+            raise UnavailableError(f"the prefill queue holds {self._limit} tasks already; try again", retryable=True)
         now = self._clock()
         entry = QueueEntry(task.history, task.increment, task_id)
         seconds = self.predict(task)
@@ -196,6 +202,14 @@ class PrefillQueue:
             raise
         return Slot(self, turn, self._clock())
 
+    def hand_back(self) -> None:
+        """Send everybody away who still waits: this worker takes leave, and another one serves them sooner."""
+        while self._waiting:
+            _, waiting = self._take(0)
+            self._leave(waiting.entry, 0)
+            if not waiting.granted.done():
+                waiting.granted.set_exception(UnavailableError("this prefill worker is draining", retryable=True))
+
     def give_back(self, turn: Turn) -> None:
         """Free the place of a task that ran."""
         self._turns.end(turn, now=self._clock())
@@ -218,15 +232,6 @@ class PrefillQueue:
     def predict(self, task: PrefillTask) -> float:
         """Return the seconds this worker's engine takes for a prefill, by the profile."""
         return self._profile.t_pre(history=task.history, increment=task.increment, degree=self._degree)
-
-    def _check_room(self, priority: int) -> None:
-        if len(self._waiting) >= self._limit:
-            raise UnavailableError(f"the prefill queue holds {self._limit} tasks already; try again", retryable=True)
-        limits = self._rule.class_limits
-        if limits is not None and priority in limits and self._priority.count(priority) >= limits[priority]:
-            raise UnavailableError(
-                f"the prefill queue holds {limits[priority]} tasks of this class already; try again", retryable=True
-            )
 
     def _leave(self, entry: QueueEntry, done: int) -> None:
         self.tokens -= entry.increment - done

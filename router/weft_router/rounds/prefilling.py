@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
 
+from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.engines.watch import STALLED
-from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError, UnavailableError
+from weft_router.engines.chosen import adapter_of
+from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, UnavailableError
 from weft_router.rounds.standing import ANYBODY, Standing
-from weft_router.rounds.worker import Worker
+from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.window import Window
-from weft_router.state.store import WorkerRecord
 from weft_router.wire.leg import Leg, Whole
 
 log = logging.getLogger(__name__)
-
-_NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, STALLED, "closed", "reply-too-large"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,16 @@ class Prefilling:
         self._metrics = metrics
         self._limits = worker.settings.config.limits
         self._timeouts = worker.settings.config.timeouts
+        self._meets = adapter_of(worker.settings.config).can.order == "together"
+        """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
         self._ttft = Window(worker.settings.config.routing.stats_window_seconds)
+        self._ended = float("-inf")
         worker.describe(self._windowed)
+
+    @property
+    def unread_until(self) -> float:
+        """Return until when, on the monotonic clock, KV that was prefilled here may wait for its reader."""
+        return self._ended + self._worker.settings.config.engine.lease_seconds
 
     async def run(
         self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str,
@@ -56,6 +62,14 @@ class Prefilling:
             raise UnavailableError("this prefill worker is draining", retryable=True)
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
+        with worker.live():
+            return await self._run(path, payload, headers, task=task, request_id=request_id, standing=standing)
+
+    async def _run(
+        self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str,
+        standing: Standing,
+    ) -> Prefill:  # fmt: skip
+        worker = self._worker
         arrived = monotonic()
         if not task.increment:  # nothing to compute: KV is given back, which makes room rather than takes it
             answer = await self._call(path, payload, headers, request_id, fresh=False, expected_s=0.0)
@@ -73,7 +87,7 @@ class Prefilling:
         finally:
             began = slot.began
             slot.release()
-            ended = monotonic()
+            ended = self._ended = monotonic()
             trace = standing.spans.id if standing.spans is not None else request_id.removeprefix("weft-")
             self._metrics.queue_seconds.labels(standing.class_).mark(began - arrived, trace, ended)
         if standing.spans is not None:
@@ -96,21 +110,23 @@ class Prefilling:
     ) -> Whole:
         engine = self._worker.engine
         leg = Leg(first_s=self._timeouts.first_byte)
-        engine.sent(leg, expected_s)
+        engine.sent(leg, expected_s, meets=not fresh)  # of which decode engine the history is, nobody says here
         try:
             answer = await engine.pool.call(
-                leg, engine.origin, path, payload, headers=headers,
-                limit=self._limits.max_reply_bytes, resend=fresh,
+                leg, engine.origin, path, payload, headers=engine.proven(headers),
+                limit=self._limits.max_reply_bytes, resend=fresh and not self._meets,
             )  # fmt: skip
         except LegFailedError as error:
             late = error.reason == "timeout"
             if error.reason == "connect":
                 engine.lost()
-            elif fresh and error.reason not in _NOT_THE_ENGINE:
+            elif fresh and error.reason not in NOT_THE_ENGINE:
                 engine.failed()
             log.warning("prefill_engine_failed", extra={"request_id": request_id, "reason": error.reason})
             if error.reason == "connect":
                 raise UnavailableError("the prefill engine cannot be reached", retryable=True) from error
+            if error.reason == SHUTTING_DOWN:
+                raise UnavailableError("this prefill worker is shutting down", retryable=True) from error
             if late:
                 raise ApiError("the prefill engine did not answer in time", status=504, kind="server_error") from error
             raise ApiError(

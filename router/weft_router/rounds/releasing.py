@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
 
+from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.body import Json
 from weft_router.engines.adapter import Adapter, Call
@@ -19,7 +20,6 @@ from weft_router.rounds.remote import PrefillPort
 from weft_router.rounds.standing import ANYBODY
 from weft_router.rounds.worker import Worker
 from weft_router.signals.metrics import Metrics
-from weft_router.state.store import WorkerRecord
 from weft_router.wire.leg import Leg
 
 log = logging.getLogger(__name__)
@@ -91,8 +91,9 @@ class Releasing:
     async def _here(self, call: Call) -> int:
         engine = self._worker.engine
         answer = await engine.pool.call(
-            Leg(first_s=RELEASE_S), engine.origin, call.path, call.body, limit=_REPLY_BYTES, headers=call.headers
-        )
+            Leg(first_s=RELEASE_S), engine.origin, call.path, call.body, limit=_REPLY_BYTES,
+            headers=engine.proven(call.headers),
+        )  # fmt: skip
         return answer.status
 
     async def _there(self, peer: WorkerRecord, call: Call) -> int:

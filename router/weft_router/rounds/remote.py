@@ -9,18 +9,19 @@ from typing import Protocol, cast
 
 import orjson
 
+from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_router.api.body import Json
-from weft_router.config import Settings
+from weft_router.config import CanaryConfig, Settings
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.handles import KvHandle, Outcome, prefix_digest
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, EngineAnsweredError, LegFailedError
+from weft_router.rounds.canary import Canary
 from weft_router.rounds.dispatched import Dispatched, candidates
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.standing import Standing
 from weft_router.signals.metrics import Metrics
 from weft_router.state.registry import Registry
-from weft_router.state.store import WorkerRecord
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +69,17 @@ class RemotePrefill:
     """Calls from one decode sidecar to the prefill sidecars."""
 
     def __init__(
-        self, settings: Settings, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics
-    ) -> None:
+        self, settings: Settings, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
+        dispatched: Dispatched | None = None,
+    ) -> None:  # fmt: skip
         self._revision = settings.revision
         self._name = settings.worker
         self._prefill: list[WorkerRecord] = _NOBODY
         self._decode: list[WorkerRecord] = _NOBODY
         self._peers: list[WorkerRecord] = []
         self._symmetric = settings.config.routing.symmetric
+        self._canary = Canary(settings.config.routing.canary)
+        self._place = settings.degree, settings.pool, settings.revision
         self.on_failure = settings.config.routing.on_prefill_failure
         self.releasing: Releases | None = None
         self._profile_of = settings.profile_of
@@ -83,18 +87,24 @@ class RemotePrefill:
         self._port = port
         self._registry = registry
         self._metrics = metrics
-        self.dispatched = Dispatched(settings.profile, pools=settings.pools)
+        self.dispatched = dispatched or Dispatched(settings.profile, pools=settings.pools)
+
+    def use(self, canary: CanaryConfig | None) -> None:
+        """Go on by another canary from the next round on."""
+        self._canary = Canary(canary)
+        self._prefill = self._decode = _NOBODY
 
     def peers(self) -> list[WorkerRecord]:
         """Return the ready workers that may prefill for this one: those of its revision, whose KV its engine can read.
 
-        In a symmetric service these are the other decode workers, too.
+        In a symmetric service these are the other decode workers, too. Beside a canary they are those of its own side.
         """
         prefill = self._registry.ready("prefill")
         decode = self._registry.ready("decode") if self._symmetric else _NOBODY
         if prefill is not self._prefill or decode is not self._decode:  # as long as nothing changed, the same lists
             self._prefill, self._decode = prefill, decode
             found = prefill + [record for record in decode if record.worker != self._name]
+            found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
             self._peers = [r for r in found if r.revision == self._revision and self._known(r)]
         return self._peers
 
@@ -112,6 +122,8 @@ class RemotePrefill:
     async def run(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts; None when the round shall prefill locally.
 
+        Whatever goes otherwise than decided marks the round as ``retried``.
+
         A handle that is refused or lost is not tried again. Prefilling without it elsewhere pays only while the
         history is shorter than the increment: otherwise the decode worker, which still caches it, is the better place.
         A prefill that is lost is done as the service says: here, by another prefill worker and then here, or not.
@@ -128,6 +140,7 @@ class RemotePrefill:
         for _ in range(MAX_CALLS):
             record = self._registry.get(target) if target is not None else None
             if record is None or record.revision != self._revision:
+                rnd.retried = True
                 target = self.other(tried | ({target} if target is not None else set()))
                 if target is None:
                     break
@@ -139,6 +152,7 @@ class RemotePrefill:
                     self._drop(handle, "called-off")
                 raise
             except LegFailedError as error:
+                rnd.retried = True
                 self._metrics.prefill_failures.labels(error.reason).inc()
                 log.warning(
                     "prefill_failed",

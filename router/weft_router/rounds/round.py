@@ -41,6 +41,8 @@ class Round:
     reason: str = ""
     prefill_worker: str = ""
     first_at: float | None = None
+    taken: bool = False
+    """Whether the decode engine's own first token came: KV that was prefilled for it elsewhere is read then."""
     show: Callable[[bytes], None] | None = None
     """Shows the client the prefill's token, where both legs are under way together and nothing was sent yet."""
     facts: dict[str, object] = field(default_factory=dict)

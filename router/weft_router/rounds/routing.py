@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Literal
 
 from weft_core.cost import CostProfile
+from weft_core.policies.earliest import Lanes
 from weft_core.policies.features import TASK_ROUND
 from weft_core.policies.live import Routing
 from weft_core.policies.ppd import cell
@@ -17,9 +18,6 @@ from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerVie
 from weft_core.policies.trust import Trust
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.rounds.dispatched import Dispatched, candidates
-
-__all__ = ["ClassRules", "Dispatched", "Policy", "candidates"]
 
 log = logging.getLogger(__name__)
 
@@ -59,32 +57,43 @@ class Policy:
         rules: ClassRules = PLAIN,
         trust: Trust | None = None,
         before: "Policy | None" = None,
+        lanes: Lanes | None = None,
         explore: float = EXPLORE,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Build the rule; ``slicing`` None: this engine's prefills run whole. ``trust`` takes over what was learned.
 
         ``before`` is the policy that this one follows: a table that ``ppd`` learned goes on where it began the same.
+        ``lanes`` are shared by policies that are asked about the same views.
         ``explore`` is the share of later rounds that ``ppd`` sends where its table would not, to learn of both sides.
         """
-        self._name = name = routing.policy
+        self.name = name = routing.policy
+        """The configured policy's name."""
+        self.never_remote = name == "colocated"
+        """Whether there are no prefill workers by design."""
+        self.reads_rate = name == "ppd"
+        """Whether the rule looks at the rounds per second of the whole service."""
         self._rule = Routing(
             name, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools,
-            slicing=slicing,
+            slicing=slicing, lanes=lanes,
         )  # fmt: skip
         self._fallback = Routing("remote-jsq", mode="ia", overrides={}, profile=profile, slo=slo, pools=pools)
         self._slo = slo
         self._rules = rules
+        self._keeps_home = rules.local_only != "off"
         self._risk = routing.hedge.risk
         self._races = routing.hedge.mode == "auto" and rules.priority >= routing.hedge.top
         self.trust = trust or Trust(ttft_slo=slo.ttft_s)
         self._believed = True
         self._clock = clock
         self._rng = random.Random(f"{routing.seed}:{salt}")  # noqa: S311 - spreads load, guards nothing
-        self._learning = PpdLearning(self._rule.params) if name == "ppd" else None
+        self.slices = self._rule.slices
+        """Whether local prefills may run in slices."""
+        self.learning = PpdLearning(self._rule.params) if name == "ppd" else None
+        """What ``ppd`` has learned; None for other policies."""
         known = before.learning if before is not None else None
-        if self._learning is not None and known is not None and known.table == self._learning.table:
-            self._learning = known
+        if self.learning is not None and known is not None and known.table == self.learning.table:
+            self.learning = known
             self._rule.use(known.params)
         self._explore = explore
         self._predicts = name in ("weft", "ampd", "remote-jsq")
@@ -92,21 +101,6 @@ class Policy:
         self._shuffles = name == "ampd"
         self._picks = name == "always-remote"
         self._warned = False
-
-    @property
-    def name(self) -> str:
-        """Return the configured policy's name."""
-        return self._name
-
-    @property
-    def learning(self) -> PpdLearning | None:
-        """Return what ``ppd`` has learned; None for other policies."""
-        return self._learning
-
-    @property
-    def never_remote(self) -> bool:
-        """Tell whether there are no prefill workers by design."""
-        return self._name == "colocated"
 
     @property
     def trusted(self) -> bool:
@@ -120,22 +114,26 @@ class Policy:
         decode: DecodeWorkerView,
         prefill: Sequence[PrefillWorkerView],
         known: Circumstances,
+        now: float | None = None,
     ) -> Decision:
-        """Decide where a prefill runs; by the shortest queue when predictions are missing or were wrong lately."""
+        """Decide where a prefill runs; by the shortest queue when predictions are missing or were wrong lately.
+
+        ``now`` is the clock's time, where the caller has just asked it.
+        """
         if not prefill:
             decision = self._rule.decide(task, decode=decode, prefill=(), known=known)
             return decision if self.never_remote else decision._replace(reason="no-prefill-worker")
-        rules = self._rules
-        if rules.local_only != "off" and (rules.local_only == "always" or self._under_pressure(prefill)):
+        if self._keeps_home and (self._rules.local_only == "always" or self._under_pressure(prefill)):
             return self._rule.decide(task, decode=decode, prefill=(), known=known)._replace(reason="degraded")
-        now = self._clock()
+        if now is None:
+            now = self._clock()
         if self._predicts and not self.trust.trusted(now):
             self._doubt(now)
             decision = self._fallback.decide(task, decode=decode, prefill=prefill, now=now, known=known)
             return decision._replace(reason="predictions-wrong")
         if not self._believed:
             self._believed = True
-            log.info("predictions_right_again", extra={"policy": self._name})
+            log.info("predictions_right_again", extra={"policy": self.name})
         decision = self._rule.decide(
             task,
             decode=decode,
@@ -145,11 +143,11 @@ class Policy:
             now=now,
             known=known,
         )
-        if self._learning is not None and decision.reason == "table" and self._rng.random() < self._explore:
+        if self.learning is not None and decision.reason == "table" and self._rng.random() < self._explore:
             return self._other_way(decision, task, decode=decode, prefill=prefill, now=now, known=known)
         if decision.reason == "profile-incomplete" and not self._warned:
             self._warned = True
-            log.warning("profile_incomplete", extra={"policy": self._name})
+            log.warning("profile_incomplete", extra={"policy": self.name})
         return decision
 
     def next_slice(self, *, at: int, remaining: int, decode: DecodeWorkerView) -> int | None:
@@ -168,7 +166,7 @@ class Policy:
 
         Only ``ppd`` learns from it: its table follows what is observed.
         """
-        learning, evidence = self._learning, decision.evidence
+        learning, evidence = self.learning, decision.evidence
         if learning is None or evidence is None:
             return
         task = evidence.figures()
@@ -217,7 +215,7 @@ class Policy:
             log.warning(
                 "predictions_wrong",
                 extra={
-                    "policy": self._name,
+                    "policy": self.name,
                     "local_error": round(self.trust.error("local", now), 2),
                     "remote_error": round(self.trust.error("remote", now), 2),
                 },

@@ -1,7 +1,7 @@
 """Remember, on the decode worker that holds a session's KV, what its engine saw and how it may be read by others."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -28,6 +28,8 @@ class Session:
     prefilled: Mapping[str, int]
     """Prompt tokens of this session that each prefill worker has computed or read: its own cache may hold them."""
     class_: str = ""
+    away: bool = False
+    """Whether its KV is on another worker, which it left: only its handle leads there."""
 
 
 OnEnd = Callable[[str, Session], None]
@@ -50,7 +52,11 @@ class Outlook:
     gap_s: float | None = None
     prefilled: Mapping[str, int] = field(default_factory=dict)
     index: int = 0
-    """How many rounds of the session this worker has served."""
+    """How many rounds of the session were served."""
+    away: bool = False
+    """Whether the history is on a worker that the session has left: it is read by the handle, or computed anew."""
+    forgone: int = 0
+    """Tokens of history that were on a worker that the session has left, and are computed anew."""
 
 
 class Sessions:
@@ -66,6 +72,8 @@ class Sessions:
         """Told of a handle that no round can use any more: a later one of the same session took its place."""
         self._clock = clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self.tokens = 0
+        """Tokens of all sessions that have KV here."""
 
     def __len__(self) -> int:
         """Return how many sessions are remembered."""
@@ -82,7 +90,16 @@ class Sessions:
             return Outlook(PrefillTask(0, whole), later=follows, continues=False, index=index)
         handle, session.handle = session.handle, None
         gap_s = now - session.ended_at
-        if not extends(inference, transcript, session.transcript):
+        follows_on = extends(inference, transcript, session.transcript)
+        if session.away and (handle is None or not handle.live(now) or not follows_on):
+            gone: Outcome | None = None
+            if handle is not None:
+                gone = "history_changed" if handle.live(now) else "expired"
+            return Outlook(
+                PrefillTask(0, whole), later=True, continues=False, lost=gone, spare=handle, gap_s=gap_s,
+                prefilled=session.prefilled, index=session.rounds, forgone=max(0, min(session.tokens, whole - 1)),
+            )  # fmt: skip
+        if not follows_on:
             history = min(whole - 1, int(session.tokens * shared_share(transcript, session.transcript)))
             task = PrefillTask(max(0, history), max(1, whole - history))
             lost: Outcome | None = "history_changed" if handle is not None else None
@@ -102,8 +119,9 @@ class Sessions:
                 task, later=True, continues=True, lost="expired", gap_s=gap_s, prefilled=known, index=session.rounds
             )
         return Outlook(
-            task, later=True, continues=True, handle=handle, gap_s=gap_s, prefilled=known, index=session.rounds
-        )
+            task, later=True, continues=not session.away, handle=handle, gap_s=gap_s, prefilled=known,
+            index=session.rounds, away=session.away,
+        )  # fmt: skip
 
     def finish(
         self,
@@ -120,6 +138,7 @@ class Sessions:
         old = self._sessions.get(key)
         if old is not None and old.handle is not None and self.on_spare is not None:
             self.on_spare(old.handle)
+        self.tokens += tokens - (0 if old is None else _held(old))
         self._sessions[key] = Session(
             transcript=transcript,
             tokens=tokens,
@@ -139,6 +158,25 @@ class Sessions:
         if session is not None and session.handle is None:
             session.handle = handle
 
+    def idle(self) -> Iterable[Session]:
+        """Return every session as its last round left it."""
+        return self._sessions.values()
+
+    def hand_over(self, key: str) -> Session | None:
+        """Forget a session that goes on elsewhere; return what was known of it."""
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self.tokens -= _held(session)
+        return session
+
+    def take_over(self, key: str, session: Session) -> None:
+        """Remember a session that was on another worker until now."""
+        old = self.hand_over(key)
+        if old is not None and old.handle is not None and self.on_spare is not None:
+            self.on_spare(old.handle)
+        self._sessions[key] = session
+        self.expire()
+
     def expire(self) -> None:
         """Forget sessions idle beyond their time to live, and the oldest ones above the bound."""
         now = self._clock()
@@ -148,8 +186,14 @@ class Sessions:
                 return
             self.close(key)
 
-    def close(self, key: str) -> None:
-        """Forget a session, whether or not it was known."""
-        session = self._sessions.pop(key, None)
+    def close(self, key: str) -> Session | None:
+        """Forget a session; return what was known of it."""
+        session = self.hand_over(key)
         if session is not None and self.on_end is not None:
             self.on_end(key, session)
+        return session
+
+
+def _held(session: Session) -> int:
+    """Return the tokens of a session that have KV here."""
+    return 0 if session.away else session.tokens

@@ -1,7 +1,8 @@
 """Run a local prefill in slices on a stock engine, each sized by the policy for the batch of that moment.
 
 Every slice is an id prompt for one token that nobody reads; the engine's prefix cache joins them, and the real request
-comes last. Between two slices a more urgent prefill may go first, and a client that leaves ends the rest at once.
+comes last. One prefill at a time: two slices in one step would lengthen it by both. A client that leaves ends the rest
+at once.
 """
 
 import logging
@@ -45,9 +46,10 @@ class Slicing:
             LegFailedError: the engine is gone.
         """
         task = rnd.outlook.task
-        if policy.next_slice(at=task.history, remaining=task.increment, decode=self._view(monotonic())) is None:
-            return  # all of it fits, by the estimate: the engine need not be asked for the exact tokens
-        ids = await self._ids(rnd.ask)
+        # The engine need not be asked for the exact tokens where all of it fits, by the estimate.
+        fits = policy.next_slice(at=task.history, remaining=task.increment, decode=self._view(monotonic())) is None
+        ids = None if fits else await self._ids(rnd.ask)
+        await slot.turn()
         if ids is None:
             return
         at, end = min(task.history, len(ids)), len(ids)

@@ -6,10 +6,10 @@ waits for its turn there. Not earlier than needed: who is next is decided then, 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from weft_router.state.store import QueueEntry
+from weft_core.heartbeat import QueueEntry
 
 LEAD_S = 0.05
 LEAD_SHARE = 0.25
@@ -20,13 +20,14 @@ LEAD_SHARE = 0.25
 class Turn:
     """A task in the engine, predicted to take ``seconds``; ``began`` is None while it waits there for its turn.
 
-    ``done`` of its tokens were computed in slices so far.
+    ``done`` of its tokens were computed in slices so far. ``on_begin`` hears when a turn that was waited for begins.
     """
 
     entry: QueueEntry
     seconds: float
     began: float | None = None
     done: int = 0
+    on_begin: Callable[[], None] | None = None
 
     @property
     def due(self) -> float:
@@ -85,3 +86,5 @@ class Turns:
         following = next((other for other in self._turns if other.began is None), None)
         if turn.began is not None and following is not None:
             following.began = now
+            if following.on_begin is not None:
+                following.on_begin()

@@ -1,24 +1,31 @@
 """One worker as the other processes see it: its engine's watch, its prefill queue, its heartbeat."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
 
 import orjson
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.background import Background
 from weft_router.config import RouterConfig, Settings
-from weft_router.engines.watch import Engine
+from weft_router.engines.chosen import adapter_of
+from weft_router.engines.watch import STALLED, Engine
+from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.rounds.policies import queue_rule
 from weft_router.rounds.prefill_queue import PrefillQueue
 from weft_router.rounds.together import port_of
 from weft_router.signals.metrics import Metrics
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.registry import Registry
-from weft_router.state.store import Store, WorkerRecord
+from weft_router.state.store import Store
 from weft_router.wire.pool import Pool
 
 ENGINE_KEEPALIVE_S = 3.0
 """vLLM's server drops idle connections after 5 s; ours end first."""
 SIDECAR_KEEPALIVE_S = 30.0
+NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, STALLED, "closed", "reply-too-large"})
+"""How a leg may end that is not counted against its engine: this process ended it, or it is counted already."""
 
 Describe = Callable[[WorkerRecord], WorkerRecord]
 
@@ -34,16 +41,20 @@ class Worker:
         self._background = Background()
         self._describe: list[Describe] = []
         self.draining = False
+        self._live = 0
+        self._quiet_since = monotonic()
         self.beside: Mapping[str, Worker] = {}
         """The other workers of this process."""
         self.heartbeat = Heartbeat(store, self.record)
         routing = settings.config.routing
         role = settings.role
+        adapter = adapter_of(settings.config)
         self.engine = Engine(
             engines, settings.engine_url, on_change=self.heartbeat.hurry, may_rest=self._replaceable,
             keeps_resting=self._keeps_resting, probe=("/v1/completions", _probe(settings)),
             on_rest=lambda reason: metrics.ejections.labels(role, reason).inc(),
-            on_back=metrics.readmissions.labels(role).inc,
+            on_back=metrics.readmissions.labels(role).inc, gauges=adapter.gauges, plugin_page=adapter.plugin_page,
+            proof=settings.engine_proof,
         )  # fmt: skip
         self.queue = PrefillQueue(
             profile=settings.profile,
@@ -77,6 +88,27 @@ class Worker:
         """Return the tokens of KV in use, by the engine's own gauge."""
         return round(self.engine.load.kv_usage * self.kv_capacity)
 
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Count a round, or a prefill for another worker, as long as it is served here."""
+        self._live += 1
+        try:
+            yield
+        finally:
+            self._live -= 1
+            self._quiet_since = monotonic()
+
+    async def keeps_kv(self, until: float) -> bool:
+        """Tell whether the engine keeps KV that was promised to readers ``until`` then, on the monotonic clock.
+
+        Its own gauge says so while nothing runs: a cached prefix that nobody was promised counts as free. An engine
+        without that gauge is believed to keep everything until then, one that is gone keeps nothing.
+        """
+        if monotonic() >= until or not await self.engine.weigh():
+            return False
+        load = self.engine.load
+        return load.kv_usage > 0 or not load.tells_usage
+
     def record(self, seq: int) -> WorkerRecord:
         """Return this worker's heartbeat."""
         s = self.settings
@@ -95,6 +127,9 @@ class Worker:
             draining=self.draining,
             queue=self.queue.entries(),
             kv_used=self.kv_used,
+            live_rounds=self._live,
+            kv_tokens=self.kv_used,
+            idle_seconds=0.0 if self._live else monotonic() - self._quiet_since,
             engine_port=port_of(s.engine_url),
         )
         for more in self._describe:
@@ -146,6 +181,13 @@ class Worker:
     def _pool(self) -> list[WorkerRecord]:
         role, pool = self.settings.role, self.settings.pool
         return [r for r in self._registry.known(role) if r.pool == pool and not r.draining]
+
+
+def count_plugins(metrics: Metrics, workers: Iterable[Worker]) -> None:
+    """Count the engines that have the plug-in, those that have not, and those nobody knows of yet."""
+    found = [worker.engine.plugin for worker in workers if worker.engine.has_plugin_page]
+    for state, known in (("active", True), ("absent", False), ("unknown", None)):
+        metrics.engine_plugins.labels(state).set(sum(one is known for one in found))
 
 
 def _probe(settings: Settings) -> bytes:

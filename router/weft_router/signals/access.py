@@ -30,7 +30,8 @@ class AccessLog:
         self._sink = sink
         self._keep = keep
         self._tail = b'+00:00","level":"info","event":"request","role":' + orjson.dumps(role) + b","
-        self._second = -1
+        self._second = 0
+        self._until = 0
         self._head = b""
 
     def write(self, facts: dict[str, object]) -> None:
@@ -44,16 +45,16 @@ class AccessLog:
         if self._keep < 1.0 and _well(facts) and random() >= self._keep:  # noqa: S311 - spreads load, guards nothing
             return
         now = time()
-        second = int(now)
-        if second != self._second:
-            self._second = second
+        if not self._second <= now < self._until:
+            self._second = second = int(now)
+            self._until = second + 1
             stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
             self._head = b'{"time":"' + stamp.encode()
         try:
             body = orjson.dumps(facts, default=str, option=orjson.OPT_APPEND_NEWLINE)
         except TypeError:
             body = json_line(facts) + b"\n"
-        sink.write(self._head + _MILLISECONDS[int((now - second) * 1000)] + self._tail + body[1:])
+        sink.write(self._head + _MILLISECONDS[int((now - self._second) * 1000)] + self._tail + body[1:])
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the loop write lines in batches, every 50 ms."""
@@ -66,6 +67,11 @@ class AccessLog:
             self._sink.drain()  # other log lines go on
         elif self._sink is not None:
             self._sink.close()
+
+
+def rounded(seconds: float) -> float:
+    """Return seconds with four decimals; ``round`` takes three times as long."""
+    return int(seconds * 1e4 + 0.5) / 1e4
 
 
 def _well(facts: dict[str, object]) -> bool:

@@ -87,7 +87,7 @@ class Decisions:
         """Decisions since the start."""
 
     def add(
-        self, now: float, *, session: str, class_: str, policy: str, worker: str, task: PrefillTask, decision: Decision,
+        self, now: float, session: str, class_: str, policy: str, worker: str, task: PrefillTask, decision: Decision,
         trace: str = "",
     ) -> Record:  # fmt: skip
         """Remember a decision made at ``now`` (monotonic clock) for a session bound to ``worker``."""

@@ -7,7 +7,7 @@ round. A router process has one event loop and records from it alone, so nothing
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Literal, TypeVar, cast
 
 MAX_CHILDREN = 1000
@@ -68,7 +68,8 @@ class Family(Generic[Child]):
 
     kind: Kind
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], make: Callable[[], Child]) -> None:
+        self._make: Callable[[], Child] = make
         self.name = name
         self.documentation = documentation
         self.label_names = tuple(labels)
@@ -92,9 +93,6 @@ class Family(Generic[Child]):
         """Return every child once, with its label values."""
         return iter(self._known.items())
 
-    def _make(self) -> Child:
-        raise NotImplementedError
-
     def _adopt(self, given: tuple[object, ...]) -> Child:
         names = self.label_names
         if len(given) > len(names):
@@ -112,18 +110,21 @@ class Counter(Family[Value]):
 
     kind: Kind = "counter"
 
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = ()) -> None:
+        super().__init__(name, documentation, labels, Value)
+
     def inc(self, amount: float = 1.0) -> None:
         """Add to the child of the default labels."""
         self.labels().value += amount
-
-    def _make(self) -> Value:
-        return Value()
 
 
 class Gauge(Family[Value]):
     """Something that goes up and down."""
 
     kind: Kind = "gauge"
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = ()) -> None:
+        super().__init__(name, documentation, labels, Value)
 
     def set(self, value: float) -> None:
         """Set the child of the default labels."""
@@ -132,9 +133,6 @@ class Gauge(Family[Value]):
     def inc(self, amount: float = 1.0) -> None:
         """Add to the child of the default labels."""
         self.labels().value += amount
-
-    def _make(self) -> Value:
-        return Value()
 
 
 class Histogram(Family[Buckets]):
@@ -145,8 +143,8 @@ class Histogram(Family[Buckets]):
     def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> None:
         if list(buckets) != sorted(set(buckets)):
             raise ValueError(f"{name}: buckets must rise")
-        self.bounds = tuple(buckets)
-        super().__init__(name, documentation, labels)
+        self.bounds = bounds = tuple(buckets)
+        super().__init__(name, documentation, labels, lambda: Buckets(bounds))
 
     def observe(self, value: float, count: int = 1) -> None:
         """Record in the child of the default labels."""
@@ -155,9 +153,6 @@ class Histogram(Family[Buckets]):
     def mark(self, value: float, trace: str, now: float) -> None:
         """Record in the child of the default labels, with the trace that the value belongs to."""
         self.labels().mark(value, trace, now)
-
-    def _make(self) -> Buckets:
-        return Buckets(self.bounds)
 
 
 Metric = Counter | Gauge | Histogram

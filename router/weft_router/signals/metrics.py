@@ -85,6 +85,11 @@ class Metrics:
             ["direction"],
         )
         self.kv_handles = Counter("weft_router_kv_handles", "What became of KV handles", ["outcome"])
+        self.engine_plugins = Gauge(
+            "weft_router_engine_plugins",
+            "Engines of this process by whether they have the plug-in that puts KV handles into streams",
+            ["state"],
+        )
         self.handle_releases = Counter(
             "weft_router_handle_releases",
             "Prefilled KV that was given back to its engine, or could not be, after a leg between failed",
@@ -96,6 +101,17 @@ class Metrics:
             ["kind"],
         )
         self.sessions = Gauge("weft_router_sessions", "Sessions this process remembers")
+        self.sessions_moved = Counter(
+            "weft_router_sessions_moved",
+            "Sessions taken over from a draining worker, by how their history goes on: read by handle, or prefill",
+            ["by"],
+        )
+        self.draining = Gauge("weft_router_draining", "1 while this process drains")
+        self.drain_left = Gauge(
+            "weft_router_drain_left",
+            "What a draining process still has: live rounds, and sessions whose KV waits for their next round",
+            ["what"],
+        )
         self.rounds = Counter("weft_router_rounds", "Rounds finished, by phase", ["phase", "class"])
         self.round_index = Histogram(
             "weft_router_round_index",
@@ -140,6 +156,7 @@ class Metrics:
         self.rejected = Counter(
             "weft_router_rejected", "Requests refused before any work was done for them", ["reason", "class"]
         )
+        self.held = Gauge("weft_router_held", "Requests that wait until a decode worker is ready")
         self.rate_limited = Counter(
             "weft_router_rate_limited", "Requests above a rate limit of their key, by limit", ["limit"]
         )
@@ -148,9 +165,16 @@ class Metrics:
         )
         self.ejections = Counter("weft_router_ejections", "Workers taken out of use for failing", ["role", "reason"])
         self.readmissions = Counter("weft_router_readmissions", "Workers taken back after a good probe", ["role"])
+        self.connections_cut = Counter(
+            "weft_router_connections_cut", "Client connections that this process closed", ["reason"]
+        )
         self.cancelled = Counter("weft_router_cancelled", "Requests whose client went away")
         self.dropped_fields = Counter(
             "weft_router_dropped_fields", "Router-owned fields found in client bodies and taken out"
+        )
+        self.configuration_age = Gauge(
+            "weft_router_configuration_age_seconds",
+            "Age of the configuration in force: it grows while nobody writes another one or what is written is refused",
         )
         self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers")
         self.workers = Gauge("weft_router_workers", "Workers this process knows, by role and state", ["role", "state"])
@@ -221,18 +245,24 @@ one piece shows neither its first token nor its gaps.
 * `weft_router_slo_rounds_total` by `objective`: `ttft`, `itl`, or `round` (both met). A burn rate needs the share
   `outcome="bad"` of all; `weft_router_slo_sessions_total` counts by session, which is how plans state attainment.
 * `weft_router_kv_handles_total` by `outcome`: `stored` (a round left a handle), `used` (a remote prefill read the
-  history by it), `superseded` (the next round ran locally, where the cache has it), `expired`, `history_changed` (the
-  next prompt did not continue what the engine saw), `ids_differ` (its token ids did not; the prefill was repeated),
-  `refused` and `lost` (the prefill worker would not read, or broke), `malformed`, `orphaned` (prefilled KV that no
-  decode engine is known to have taken: it refused or failed, or the client left; it waits for its lease).
+  history by it), `superseded` (the next round ran locally, where the cache has it), `closed` (the client ended the
+  session), `expired`, `history_changed` (the next prompt did not continue what the engine saw), `ids_differ` (its
+  token ids did not; the prefill was repeated), `refused` and `lost` (the prefill worker would not read, or broke),
+  `malformed`, `orphaned` (prefilled KV that no decode engine is known to have taken: it refused or failed, or the
+  client left; it waits for its lease).
 * `weft_router_history_tokens_total` by `kind`: `read` (came from the decode worker), `cached` (was where it was
   needed), `recomputed`. KV bytes and `read` come from token counts: an engine reports its own cache and what it read
   as one figure, and what the session left in its cache earlier is taken off.
 * `weft_router_rejected_total` by `reason`: `requests`, `tokens`, `concurrency` (of one key; also in
   `weft_router_rate_limited_total`), `class-concurrency`, `class-queue`, `share` (of a tenant), `full`,
-  `early-rejection` and `predicted-ttft` (the first token would come too late), `no-worker`.
+  `predicted-ttft` (the first token would come too late; counted by the decode worker), `no-worker`.
+* `weft_router_connections_cut_total` by `reason`: `too many` (`limits.maxConnections`), `slow headers`, `slow body`,
+  `slow reader`, `slow close`, `idle` (between two requests, which is no fault).
 * `weft_router_ejections_total` by `reason`: `failed` (a connection to it broke), `unreachable`, `not-ready` (by a
   probe); `weft_router_rebinds_total` by `reason`: the session's worker was `gone`, `draining` or `failed`.
+* While a worker drains: `weft_router_draining` is 1 and `weft_router_drain_left` by `what` counts `rounds` and
+  `sessions`. `weft_router_sessions_moved_total` is counted by the worker that takes a session over, as the other one
+  is gone soon; `weft_router_resumes_total` of coordinators counts the streams that the deadline moved.
 * `weft_router_handle_releases_total` by `outcome`: `released`, `failed`, `dropped` (too many at once), `nobody` (there
   was no worker to read it).
 * What replanning reads: `rounds` (rate by phase: `first` is the arrival of sessions), `round_index` (how many sessions

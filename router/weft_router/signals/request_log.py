@@ -6,14 +6,16 @@ The format is described in docs/reference/request-log.md; the planner fits workl
 import asyncio
 import contextlib
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 import orjson
 
 from weft_router.config import RequestLogConfig
 from weft_router.rounds.round import Round
+from weft_router.signals.access import rounded
 from weft_router.signals.sink import Sink
 from weft_router.signals.targets import Descriptor, RotatedFile
 
@@ -62,16 +64,13 @@ class RequestLog:
 
 def entry(rnd: Round, *, worker: str, now: float) -> dict[str, object]:
     """Return the fields of a round's line."""
-    facts = rnd.facts
+    facts, started, first_at = rnd.facts, rnd.started, rnd.first_at
     decode = _whole(facts.get("completion_tokens"))
     prompt = _whole(facts.get("prompt_tokens"))
     history = min(_whole(facts.get("history")), max(0, prompt - 1))
-    first = None if rnd.first_at is None else rnd.first_at - rnd.started
-    itl = (now - rnd.first_at) / (decode - 1) if rnd.first_at is not None and decode > 1 else None
-    begun = datetime.now(UTC) - timedelta(seconds=now - rnd.started)
     return {
         "event": "round",
-        "time": begun.isoformat(timespec="milliseconds"),
+        "time": _stamp(time() - (now - started)),
         "session": rnd.session,
         "round": rnd.outlook.index,
         "worker": worker,
@@ -81,13 +80,23 @@ def entry(rnd: Round, *, worker: str, now: float) -> dict[str, object]:
         "increment_tokens": prompt - history,
         "cached_tokens": facts.get("cached_tokens"),
         "decode_tokens": decode,
-        "ttft_seconds": None if first is None else round(first, 4),
-        "itl_seconds": None if itl is None else round(itl, 5),
-        "seconds": round(now - rnd.started, 4),
+        "ttft_seconds": None if first_at is None else rounded(first_at - started),
+        "itl_seconds": round((now - first_at) / (decode - 1), 5) if first_at is not None and decode > 1 else None,
+        "seconds": rounded(now - started),
         "route": rnd.route,
         "reason": rnd.reason,
         "prefill_worker": rnd.prefill_worker or None,
     }
+
+
+@lru_cache(maxsize=8)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+
+
+def _stamp(at: float) -> str:
+    second = int(at)
+    return f"{_second(second)}{int((at - second) * 1000):03d}+00:00"
 
 
 def _whole(value: object) -> int:

@@ -32,8 +32,8 @@ class TokenClock:
     )  # fmt: skip
 
     def __init__(
-        self, now: float, tokens: int, buckets: Buckets, slo_s: float, *,
-        pace: Pace | None, window: Samples | None, trace: str, met: bool,
+        self, now: float, tokens: int, buckets: Buckets, slo_s: float, pace: Pace | None, window: Samples | None,
+        trace: str, met: bool,
     ) -> None:  # fmt: skip
         self._buckets = buckets
         self._bounds = buckets.bounds
@@ -70,12 +70,13 @@ class TokenClock:
 
     def settle(self) -> None:
         """Tell session, worker and histogram what they have not been told yet."""
-        seconds = self.last - self._told
+        last = self.last
+        self._due = last + SETTLE_S
         tokens = self.tokens - self._known
-        self._told = self.last
-        self._known = self.tokens
-        self._due = self.last + SETTLE_S
         if tokens:
+            seconds = last - self._told
+            self._told = last
+            self._known = self.tokens
             self._buckets.total += seconds
             if self._pace is not None:
                 self._pace.seconds += seconds
@@ -83,7 +84,7 @@ class TokenClock:
                 self._pace.over += self._missed
                 self._missed = 0
             if self._window is not None:
-                self._window.add(self.last, seconds, tokens)
+                self._window.add(last, seconds, tokens)
 
     def mean(self, tokens: int = 0) -> float | None:
         """Return the mean gap in seconds, over ``tokens`` tokens when the engine counted them; None without gaps."""
@@ -129,8 +130,9 @@ class Series:
         self._slo_ttft[met].value += 1
         if pace is not None:
             pace.streams += 1
-            pace.late += not met
-        return TokenClock(now, tokens, self._itl, self._itl_slo, pace=pace, window=window, trace=trace, met=met)
+            if not met:
+                pace.late += 1
+        return TokenClock(now, tokens, self._itl, self._itl_slo, pace, window, trace, met)
 
     def finished(
         self, *, index: int, history: int, increment: int, decode: int,
@@ -156,11 +158,12 @@ class Series:
         if clock is not None:
             clock.settle()
             mean = clock.mean(decode)
-            met = True
+            met = clock.met
             if mean is not None:
-                met = mean <= self._itl_slo
-                self._slo_itl[met].value += 1
-            self._slo_round[met and clock.met].value += 1
+                within = mean <= self._itl_slo
+                self._slo_itl[within].value += 1
+                met = met and within
+            self._slo_round[met].value += 1
 
 
 class RoundMeter:

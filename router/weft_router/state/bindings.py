@@ -58,9 +58,12 @@ class Bindings:
         return worker
 
     async def resolve(
-        self, session: str, *, usable: Callable[[str], bool], choose: Callable[[], str | None]
-    ) -> str | None:
+        self, session: str, *, usable: Callable[[str], bool], choose: Callable[[], str | None],
+        leaves: Callable[[str], None] | None = None,
+    ) -> str | None:  # fmt: skip
         """Return the worker to use: the bound one while it is usable, else a newly chosen one; None when none is.
+
+        ``leaves`` is told of the worker that the session was bound to until now, by this process or by the store.
 
         Two coordinators that meet a session at once agree on the store's first answer. Without the
         store the choice is this process's own and is published when the store is back.
@@ -72,12 +75,16 @@ class Bindings:
         chosen = choose()
         if chosen is None:
             return None
+        if worker is not None and leaves is not None:
+            leaves(worker)
         if not self._store_up():
             self._remember(session, chosen, published=False)
             return chosen
         try:
             owner = await self._store.bind(session, chosen, replaces=worker or "", ttl_s=self._ttl_s)
             if owner != chosen and not usable(owner):
+                if leaves is not None:
+                    leaves(owner)
                 owner = await self._store.bind(session, chosen, replaces=owner, ttl_s=self._ttl_s)
         except StoreDownError:
             self._remember(session, chosen, published=False)
@@ -86,6 +93,19 @@ class Bindings:
             owner = chosen
         self._remember(session, owner, published=True)
         return owner
+
+    def forget(self, session: str) -> str | None:
+        """Forget a session here; return the worker it was bound to, None where it is not known."""
+        binding = self._known.pop(session, None)
+        return None if binding is None else binding.worker
+
+    async def unbind(self, session: str) -> str | None:
+        """Have the store forget a session; return the worker it was bound to there.
+
+        Raises:
+            StoreDownError: the store did not answer.
+        """
+        return await self._store.unbind(session)
 
     async def republish(self) -> None:
         """Give the store back what it lost."""
@@ -130,6 +150,8 @@ class Bindings:
             task.add_done_callback(self._tasks.discard)
 
     async def _publish(self, session: str, binding: _Binding) -> None:
+        if self._known.get(session) is not binding:
+            return  # it was ended meanwhile
         try:
             owner = await self._store.bind(session, binding.worker, replaces=binding.worker, ttl_s=self._ttl_s)
         except StoreDownError:

@@ -5,8 +5,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from weft_core.heartbeat import HEARTBEAT_S, WorkerRecord
 from weft_router.background import guarded
-from weft_router.state.store import HEARTBEAT_S, Store, StoreDownError, WorkerRecord
+from weft_router.state.store import Store, StoreDownError
 
 log = logging.getLogger(__name__)
 

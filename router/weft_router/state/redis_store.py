@@ -3,14 +3,26 @@
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import cast
 
+import orjson
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from weft_router.state.store import HEARTBEAT_EXPIRY_S, Snapshot, StoreDownError, WorkerRecord, read_record
+from weft_core.heartbeat import (
+    DEMAND_EXPIRY_S,
+    HEARTBEAT_EXPIRY_S,
+    WorkerRecord,
+    demand_key,
+    key_prefix,
+    read_fields,
+    worker_key,
+    workers_key,
+)
+from weft_router.state.store import Snapshot, StoreDownError
 
 TIMEOUT_S = 0.5
 """A local Redis answers within a millisecond; beyond half a second the snapshot is the better answer."""
@@ -27,7 +39,10 @@ class RedisStore:
     """The Store on Redis; one lost answer is one StoreDownError, never a wait."""
 
     def __init__(self, url: str, *, namespace: str, service: str) -> None:
-        self._prefix = f"weft:{{{namespace}/{service}}}:"
+        self._prefix = key_prefix(namespace, service)
+        self._workers = workers_key(namespace, service)
+        self._worker = partial(worker_key, namespace, service)
+        self._demand = demand_key(namespace, service)
         self._redis = redis.Redis.from_url(
             url,
             socket_timeout=TIMEOUT_S,
@@ -40,15 +55,15 @@ class RedisStore:
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker and list its name."""
         async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
-            pipe.set(self._worker(record.worker), record.to_json(), ex=HEARTBEAT_EXPIRY_S)
-            pipe.sadd(self._prefix + "workers", record.worker)
+            pipe.set(self._worker(record.worker), orjson.dumps(record.fields()), ex=HEARTBEAT_EXPIRY_S)
+            pipe.sadd(self._workers, record.worker)
             await pipe.execute()
 
     async def withdraw(self, worker: str) -> None:
         """Remove a worker and its name."""
         async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
             pipe.delete(self._worker(worker))
-            pipe.srem(self._prefix + "workers", worker)
+            pipe.srem(self._workers, worker)
             await pipe.execute()
 
     async def snapshot(self) -> Snapshot:
@@ -58,14 +73,19 @@ class RedisStore:
             async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(self._prefix + "epoch", fresh, nx=True)
                 pipe.get(self._prefix + "epoch")
-                pipe.smembers(self._prefix + "workers")
+                pipe.smembers(self._workers)
                 _, epoch, names = cast(tuple[object, bytes | None, set[bytes]], tuple(await pipe.execute()))
             keys = [self._worker(name.decode()) for name in sorted(names)]
             values = cast(list[bytes | None], await self._redis.mget(keys)) if keys else []
-        records = (read_record(value) for value in values if value is not None)
+        records = (_read(value) for value in values if value is not None)
         # An epoch gone between the two commands was evicted or flushed: as good as a new one.
         found = epoch.decode() if epoch is not None else fresh
         return Snapshot(tuple(record for record in records if record is not None), epoch=found)
+
+    async def demand(self) -> None:
+        """Say that requests wait for a worker."""
+        async with self._errors():
+            await self._redis.set(self._demand, b"1", ex=DEMAND_EXPIRY_S)
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind in one step, so that two coordinators agree on one owner."""
@@ -80,6 +100,12 @@ class RedisStore:
                 for session, worker in bindings[start : start + 500]:
                     pipe.set(self._prefix + "bind:" + session, worker, nx=True, ex=ttl_s)
                 await pipe.execute()
+
+    async def unbind(self, session: str) -> str | None:
+        """Forget a binding."""
+        async with self._errors():
+            owner = await self._redis.getdel(self._prefix + "bind:" + session)
+        return None if owner is None else cast(bytes, owner).decode()
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""
@@ -98,12 +124,16 @@ class RedisStore:
         """Close the connections."""
         await self._redis.aclose()
 
-    def _worker(self, name: str) -> str:
-        return self._prefix + "worker:" + name
-
     @asynccontextmanager
     async def _errors(self) -> AsyncIterator[None]:
         try:
             yield
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreDownError(str(error) or type(error).__name__) from error
+
+
+def _read(raw: bytes) -> WorkerRecord | None:
+    try:
+        return read_fields(orjson.loads(raw))
+    except orjson.JSONDecodeError:
+        return None

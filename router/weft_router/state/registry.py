@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Literal
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.background import Background, guarded
 from weft_router.config import Role
-from weft_router.state.store import Store, StoreDownError, WorkerRecord
+from weft_router.state.store import Store, StoreDownError
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ class _Tracked:
     record: WorkerRecord
     beat_at: float
     listed: bool = True
-    excluded: bool = False
+    excluded: str = ""
+    """Why it is out of use: failed, not-ready or unreachable; empty while it is not."""
     misses: int = 0
     probed_at: float = 0.0
     probing: bool = False
@@ -110,6 +112,11 @@ class Registry:
         """Return a worker that may be given work now, None otherwise."""
         tracked = self._workers.get(worker)
         return tracked.record if tracked is not None and _eligible(tracked) else None
+
+    def reachable(self, worker: str) -> WorkerRecord | None:
+        """Return a worker that answers as far as is known, though it may be given no work, None otherwise."""
+        tracked = self._workers.get(worker)
+        return tracked.record if tracked is not None and tracked.excluded in ("", "not-ready") else None
 
     def report_failure(self, worker: str) -> None:
         """Give a worker nothing more until a probe reaches it: a connection to it just failed."""
@@ -194,8 +201,8 @@ class Registry:
 
     def _exclude(self, tracked: _Tracked, why: str) -> None:
         """Take a worker out of use, or back when there is no reason not to."""
-        turned = tracked.excluded != bool(why)
-        tracked.excluded = bool(why)
+        turned = bool(tracked.excluded) != bool(why)
+        tracked.excluded = why
         if turned and self.on_turn is not None:
             self.on_turn(tracked.record, why)
 

@@ -4,130 +4,19 @@ Every reader works from memory; a Store is asked in the background, and on a req
 first sight of a session. One process by itself uses the memory form.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol, cast
+from typing import Protocol
 
-import orjson
+from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
 
-from weft_router.config import Role
-
-HEARTBEAT_S = 1.0
-HEARTBEAT_EXPIRY_S = 5
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
 
 
 class StoreDownError(Exception):
     """Report that the shared store did not answer in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
-    """A prefill waiting or running on a worker; the id tells a reader which of them it sent itself."""
-
-    history: int
-    increment: int
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """One worker's heartbeat; lengths and KV are tokens, windowed figures seconds (None: no sample)."""
-
-    worker: str
-    role: Role
-    url: str
-    degree: int
-    capacity: int
-    pool: str = ""
-    revision: str = ""
-    node: str = ""
-    incarnation: str = ""
-    seq: int = 0
-    ready: bool = False
-    draining: bool = False
-    queue: tuple[QueueEntry, ...] = ()
-    windowed_ttft: float | None = None
-    windowed_itl: float | None = None
-    kv_used: int = 0
-    batch: int = 0
-    sessions: int = 0
-    chars_per_token: float = 4.0
-    engine_port: int = 0
-    """Where the worker's engine itself listens, on the host of ``url``."""
-
-    def to_json(self) -> bytes:
-        """Return the record as it is stored."""
-        return orjson.dumps(
-            {
-                "worker": self.worker,
-                "role": self.role,
-                "url": self.url,
-                "degree": self.degree,
-                "capacity": self.capacity,
-                "pool": self.pool,
-                "revision": self.revision,
-                "node": self.node,
-                "incarnation": self.incarnation,
-                "seq": self.seq,
-                "ready": self.ready,
-                "draining": self.draining,
-                "queue": [[entry.history, entry.increment, entry.id] for entry in self.queue],
-                "windowedTtft": self.windowed_ttft,
-                "windowedItl": self.windowed_itl,
-                "kvUsed": self.kv_used,
-                "batch": self.batch,
-                "sessions": self.sessions,
-                "charsPerToken": self.chars_per_token,
-                "enginePort": self.engine_port,
-            }
-        )
-
-
-def read_record(raw: bytes) -> WorkerRecord | None:
-    """Return a stored heartbeat; None when another version wrote something this one cannot read."""
-    try:
-        body = cast(Mapping[str, object], orjson.loads(raw))
-        role = body["role"]
-        if role not in ("prefill", "decode"):
-            return None
-        queue = cast(Sequence[tuple[int, int, str]], body["queue"])
-        return WorkerRecord(
-            worker=str(body["worker"]),
-            role=role,
-            url=str(body["url"]),
-            degree=_int(body["degree"]),
-            capacity=_int(body["capacity"]),
-            pool=str(body.get("pool", "")),
-            revision=str(body.get("revision", "")),
-            node=str(body.get("node", "")),
-            incarnation=str(body.get("incarnation", "")),
-            seq=_int(body["seq"]),
-            ready=body["ready"] is True,
-            draining=body["draining"] is True,
-            queue=tuple(QueueEntry(int(h), int(i), str(k)) for h, i, k in queue),
-            windowed_ttft=_seconds(body.get("windowedTtft")),
-            windowed_itl=_seconds(body.get("windowedItl")),
-            kv_used=_int(body.get("kvUsed", 0)),
-            batch=_int(body.get("batch", 0)),
-            sessions=_int(body.get("sessions", 0)),
-            chars_per_token=_seconds(body.get("charsPerToken")) or 4.0,
-            engine_port=_int(body.get("enginePort", 0)),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _int(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
-
-
-def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +39,17 @@ class Store(Protocol):
     async def snapshot(self) -> Snapshot:
         """Return all live heartbeats."""
 
+    async def demand(self) -> None:
+        """Say for DEMAND_EXPIRY_S that requests wait for a worker; the operator reads it."""
+
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind a session unless it is bound to another worker than ``replaces``; return who owns it now."""
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish bindings that the store has lost; those it has stay as they are."""
+
+    async def unbind(self, session: str) -> str | None:
+        """Forget the binding of a session; return who owned it."""
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""
@@ -187,6 +82,9 @@ class MemoryStore:
         now = monotonic()
         return Snapshot(tuple(record for until, record in self._workers.values() if until > now), epoch="memory")
 
+    async def demand(self) -> None:
+        """Say nothing: no operator looks after a process by itself."""
+
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind or tell who owns the session."""
         until, owner = self._bindings.get(session, (0.0, ""))
@@ -199,6 +97,11 @@ class MemoryStore:
         """Publish bindings that are missing."""
         for session, worker in bindings:
             await self.bind(session, worker, replaces="", ttl_s=ttl_s)
+
+    async def unbind(self, session: str) -> str | None:
+        """Forget the binding of a session."""
+        until, owner = self._bindings.pop(session, (0.0, ""))
+        return owner if until > monotonic() else None
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""

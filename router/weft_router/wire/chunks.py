@@ -20,12 +20,16 @@ _SIZE = re.compile(
 class ChunkDecoder:
     """One body's chunks; ``body`` grows as they come."""
 
-    __slots__ = ("_count", "_left", "_limit", "_line", "_trailers", "body", "done")
+    __slots__ = ("_count", "_known", "_left", "_limit", "_line", "_size", "_trailers", "body", "done")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._count = 0
         self._line = bytearray()
+        self._known = b""
+        """The size line of the chunk before, with its end: most chunks of a body have the same size."""
+        self._size = 0
+        """The size that it gives."""
         self._left = -1
         """Bytes of the chunk's data that are to come; -1 in its size line, 0 before the line break after it."""
         self._trailers = -1
@@ -42,6 +46,15 @@ class ChunkDecoder:
         at = 0
         size = len(data)
         while at < size and not self.done:
+            between = self._left < 0 and self._trailers < 0 and not self._line
+            if between and self._known and data.startswith(self._known, at):
+                start = at + len(self._known)
+                end = start + self._size
+                if data.startswith(b"\r\n", end) and len(self.body) + self._size <= self._limit:
+                    self._counted()
+                    self.body += data[start:end]
+                    at = end + 2
+                    continue
             if self._left > 0:
                 part = data[at : at + self._left]
                 self.body += part
@@ -87,13 +100,17 @@ class ChunkDecoder:
             size = int(match[1], 16)
             if len(self.body) + size > self._limit:
                 raise FramingError(TooLargeError(self._limit))
-            self._count += 1
-            if self._count > FREE_CHUNKS + len(self.body) // LEAST_CHUNK:
-                raise bad("the body comes in too many small chunks; send larger ones")
+            self._counted()
             if size:
-                self._left = size
+                self._left = self._size = size
+                self._known = line + b"\r\n"
             else:
                 self._trailers = 0
+
+    def _counted(self) -> None:
+        self._count += 1
+        if self._count > FREE_CHUNKS + len(self.body) // LEAST_CHUNK:
+            raise bad("the body comes in too many small chunks; send larger ones")
 
     def _trailer(self, line: bytes) -> None:
         if not line:

@@ -6,19 +6,22 @@ bounds is dropped, and the connection ends with the answer under way.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from time import monotonic
 from typing import Protocol, cast
 
 from weft_router.errors import ApiError
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import FramingError, Gate, Request
+from weft_router.wire.light_task import LightTask
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.request import RequestReader
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Exchange], Awaitable[None]]
+Handler = Callable[[Exchange], Coroutine[object, object, None] | None]
+"""Serves a request: as a coroutine, or by callbacks (then it returns None and the exchange is ended later)."""
 
 _FULL_BODY = (
     b'{"error":{"message":"too many connections; try again","type":"service_unavailable","param":null,'
@@ -60,15 +63,15 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: list[Request] = []
         self._exchange: Exchange | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: LightTask | None = None
         self._deaf = False
         """Whether what comes is dropped."""
         self._lingers = False
         """Whether the client may still be sending what was refused."""
         self._reading = True
         """Whether a request is awaited or coming, rather than the next one of a client that is between two."""
-        self._since = monotonic()
-        """When that began; while a body comes, when it was last seen to come fast enough."""
+        self._since = 0.0
+        """When that began, to a sweep: 0 before one saw it; while a body comes, when it last came fast enough."""
         self._seen = 0
         """The body's bytes then."""
         self._stalled_at = 0.0
@@ -97,6 +100,8 @@ class Connection(asyncio.Protocol):
             self._exchange.gone = True
             if self._task is not None:
                 self._task.cancel()
+            elif self._exchange.on_gone is not None:
+                self._exchange.on_gone()
 
     def eof_received(self) -> None:
         """Take a client that ends its side for gone; what was answered already is still sent."""
@@ -106,9 +111,6 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        if not self._reading and self._exchange is None:
-            self._reading = True
-            self._since = monotonic()
         reader = self._reader
         try:
             requests = reader.feed(data)
@@ -120,10 +122,13 @@ class Connection(asyncio.Protocol):
             self._reading = False
             waiting = self._waiting
             waiting.extend(requests)
+            if reader.failure is not None or (len(waiting) > 1 and self._flooded()):
+                self._deaf = self.closing = True
             if self._exchange is None:
                 self._serve()
-            if reader.failure is not None or (waiting and self._flooded()):
-                self._deaf = self.closing = True
+        elif not self._reading and self._exchange is None:
+            self._reading = True
+            self._since = 0.0
         if reader.wants_continue:
             self._continue()
 
@@ -158,11 +163,11 @@ class Connection(asyncio.Protocol):
 
     def finished(self, *, keep: bool) -> None:
         """Serve the next request, or close once all is sent."""
-        self._exchange = None
+        self._exchange = self._task = None  # a client that stays keeps nothing of what it sent
         if not keep or self.closing:
             self.close()
             return
-        self._since = monotonic()
+        self._since = 0.0
         reader = self._reader
         if self._waiting:
             self._loop.call_soon(self._serve)
@@ -201,6 +206,8 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> str | None:
         """Close what holds a place without getting on; return why."""
         limits = self._limits
+        if not self._since:
+            self._since = now
         if self._closed_at:
             if now - self._closed_at <= (limits.linger_s if self._lingers else limits.stall_s):
                 return None
@@ -243,8 +250,9 @@ class Connection(asyncio.Protocol):
 
     def _flooded(self) -> bool:
         """Tell whether more requests wait than one client may have waiting."""
+        waiting = self._waiting[self._exchange is None :]  # the first one is about to be served
         limits = self._limits
-        return len(self._waiting) > limits.max_pipelined or sum(len(r.body) for r in self._waiting) > limits.max_body
+        return len(waiting) > limits.max_pipelined or sum(len(r.body) for r in waiting) > limits.max_body
 
     def _continue(self) -> None:
         """Tell a client that waits for it to send its body."""
@@ -269,12 +277,18 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None or not self._waiting or self._transport is None:
             return
         exchange = self._exchange = Exchange(self, self._waiting.pop(0))
-        self._task = self._loop.create_task(self._run(exchange))
-
-    async def _run(self, exchange: Exchange) -> None:
+        self._task = None
         try:
-            await self._owner.handler(exchange)
-        except Exception:  # whatever a handler leaves open ends this connection and no other
-            log.exception("handler_failed")
-        finally:
-            exchange.abort()  # unless it has ended
+            work = self._owner.handler(exchange)
+        except Exception as error:  # noqa: BLE001 - logged
+            self._over(exchange, error)
+            return
+        if work is not None:
+            task = self._task = LightTask(work, partial(self._over, exchange), self._loop)
+            task.start()
+
+    def _over(self, exchange: Exchange, error: BaseException | None) -> None:
+        """Hear that a handler is through; whatever it leaves open ends this connection and no other."""
+        if isinstance(error, Exception):
+            log.error("handler_failed", exc_info=error)
+        exchange.abort()  # unless it has ended

@@ -1,6 +1,6 @@
 """One request and its answer: what a handler reads, and how it replies, at once or as a stream."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from time import monotonic
 from typing import Protocol
@@ -11,7 +11,8 @@ _JOINED = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
 _REMEMBERED = 256
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
-_starts: dict[tuple[int, str], bytes] = {}
+_starts: dict[str, dict[int, str]] = {}
+"""The first lines of answers, by content type and status."""
 
 
 class Source(Protocol):
@@ -53,7 +54,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone",
-        "headers", "method", "path", "query", "stalled", "started", "status",
+        "headers", "method", "on_gone", "path", "query", "stalled", "started", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Outgoing, request: Request) -> None:
@@ -76,6 +77,8 @@ class Exchange:
         self.ended = False
         self.gone = False
         """Whether the client went away."""
+        self.on_gone: Callable[[], None] | None = None
+        """Told that the client went away, when a handler serves by callbacks; a coroutine is cancelled."""
         self.stalled = False
         """Whether it was cut off because it did not read."""
 
@@ -108,7 +111,8 @@ class Exchange:
         Raises:
             RuntimeError: an answer was begun before.
         """
-        head = self._head(status, content_type, headers, b"Content-Length: %d\r\n" % len(body))
+        framing = f"Content-Length: {len(body)}\r\n" if status != 204 else ""  # RFC 9110: a 204 has no length
+        head = self._head(status, content_type, headers, framing)
         if self.ended:
             return
         if self.method == "HEAD":
@@ -128,7 +132,7 @@ class Exchange:
         framed = self._framed = self._framed and self.method != "HEAD"
         if not framed:
             self._keep = False
-        head = self._head(status, content_type, headers, b"Transfer-Encoding: chunked\r\n" if framed else b"")
+        head = self._head(status, content_type, headers, "Transfer-Encoding: chunked\r\n" if framed else "")
         if not self.ended:
             self._held = head
             self._connection.flush_soon()
@@ -177,32 +181,35 @@ class Exchange:
         self._source = None
         self._connection.finished(keep=self._keep)
 
-    def _head(self, status: int, content_type: str, headers: Mapping[str, str] | None, framing: bytes) -> bytes:
+    def _head(self, status: int, content_type: str, headers: Mapping[str, str] | None, framing: str) -> bytes:
         if self.status:
             raise RuntimeError(f"{self.path}: answered twice, with {self.status} and {status}")
-        start = _starts.get((status, content_type)) or _start(status, content_type)
+        known = _starts.get(content_type)
+        text = known.get(status) if known is not None else None
+        if text is None:
+            text = _start(status, content_type)
         if headers:
-            lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-            if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
-                raise ValueError("a header's value holds a line break")
-            start += lines.encode("latin-1", "replace")
+            for name, value in headers.items():
+                line = f"{name}: {value}"
+                if "\n" in line or "\r" in line:
+                    raise ValueError("a header's value holds a line break")
+                text += line + "\r\n"
         self.status = status
         keep = self._keep = self._keep and not self._connection.closing
-        if keep and self._framed:
-            return b"%b%b\r\n" % (start, framing)
-        return b"%b%b%b" % (start, framing, _KEEP if keep else _CLOSE)
+        end = "\r\n" if keep and self._framed else _KEEP if keep else _CLOSE
+        return f"{text}{framing}{end}".encode("latin-1", "replace")
 
 
-def _start(status: int, content_type: str) -> bytes:
-    line = _LINES[status]
-    start = (f"{line}Content-Type: {content_type}\r\n" if content_type else line).encode("latin-1", "replace")
-    if start.count(b"\n") != start.count(b"\r\n") or start.count(b"\r") != (3 if content_type else 2):
+def _start(status: int, content_type: str) -> str:
+    if "\n" in content_type or "\r" in content_type:
         raise ValueError("a content type holds a line break")
+    line = _LINES[status]
+    start = f"{line}Content-Type: {content_type}\r\n" if content_type else line
     if len(_starts) >= _REMEMBERED:
         _starts.clear()
-    _starts[status, content_type] = start
+    _starts.setdefault(content_type, {})[status] = start
     return start
 
 
-_KEEP = b"Connection: keep-alive\r\n\r\n"
-_CLOSE = b"Connection: close\r\n\r\n"
+_KEEP = "Connection: keep-alive\r\n\r\n"
+_CLOSE = "Connection: close\r\n\r\n"

@@ -75,21 +75,19 @@ Gate = Callable[[Request], ApiError | None]
 """Looks at a request's head before its body is read; an error refuses it there."""
 
 
-def read_head(head: bytes, limits: WireLimits) -> tuple[Request, int]:
-    """Return the request of a head, given without the empty line that ends it, and its body's length or CHUNKED.
+def read_head(lines: list[str], length: int, limits: WireLimits) -> tuple[Request, int]:
+    """Return the request of a head of so many bytes, given as its lines, and its body's length or CHUNKED.
 
     Raises:
         FramingError: it is not acceptable.
     """
-    lines = head.decode("latin-1").split("\r\n")
-    if len(head) > limits.max_line:
-        _bound(lines, len(head), limits)
+    if length > limits.max_line:
+        _bound(lines, length, limits)
     if len(lines) > limits.max_headers + 1:
         raise bad(f"the request has more than {limits.max_headers} headers; send fewer", 431)
     method, path, query, http10 = _firsts.get(lines[0]) or _first(lines[0])
     headers: dict[str, str] = {}
-    del lines[0]
-    for line in lines:
+    for line in lines[1:]:
         name, value = _fields.get(line) or field(line)
         if name in headers:
             if name in SINGLETONS:
@@ -100,15 +98,15 @@ def read_head(head: bytes, limits: WireLimits) -> tuple[Request, int]:
         raise bad("host: a request needs this header")
     connection = headers.get("connection")
     keep = not http10 if connection is None else connection == "keep-alive" or _keeps(connection, http10=http10)
-    length = headers.get("content-length")
+    told = headers.get("content-length")
     if "transfer-encoding" in headers:
-        if headers["transfer-encoding"].lower() != "chunked" or length is not None or http10:
+        if headers["transfer-encoding"].lower() != "chunked" or told is not None or http10:
             raise bad("transfer-encoding: only 'chunked', and not together with content-length")
         size = CHUNKED
-    elif length is None:
+    elif told is None:
         size = 0
     else:
-        size = _length(length, limits.max_body)
+        size = length_of(told, limits.max_body)
     if "expect" in headers and headers["expect"].lower() != "100-continue":
         raise bad("expect: only '100-continue' is known here", 417)
     return Request(method, path, query, headers, b"", http10, keep), size
@@ -135,6 +133,16 @@ def field(line: str) -> tuple[str, str]:
                 _fields.clear()
             _fields[line] = (name, value)
     return name, value
+
+
+def own_name(line: str) -> tuple[str, int]:
+    """Return the name of a header whose line may say another thing in each request, and where its value begins.
+
+    The name is empty for any other line.
+    """
+    raw, colon, _ = line.partition(": ")
+    name = _names.get(raw)
+    return ("", 0) if name is None or name in _KNOWN or not colon else (name, len(raw) + 2)
 
 
 def _name(raw: str) -> str:
@@ -181,7 +189,12 @@ def _keeps(connection: str, *, http10: bool) -> bool:
     return not http10 or "keep-alive" in options
 
 
-def _length(text: str, most: int) -> int:
+def length_of(text: str, most: int) -> int:
+    """Return the length that a content-length header tells.
+
+    Raises:
+        FramingError: it is no number, or more than ``most``.
+    """
     if not (text.isascii() and text.isdigit()):
         raise bad("content-length: must be a plain number")
     size = int(text) if len(text) <= _LONGEST_NUMBER else most + 1

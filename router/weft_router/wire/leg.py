@@ -1,10 +1,14 @@
-"""One request to an engine or another router process: sent, answered piece by piece, ended by one future."""
+"""One request to an engine or another router process: sent, answered piece by piece, ended once."""
 
 import asyncio
+import logging
 from time import monotonic
 from typing import Protocol
 
 from weft_router.errors import LegFailedError
+from weft_router.wire.light_task import Signal
+
+log = logging.getLogger(__name__)
 
 
 class Carrier(Protocol):
@@ -20,54 +24,70 @@ class Carrier(Protocol):
         """Close at once."""
 
 
-class Leg:
+class Sender(Protocol):
+    """Who sends a leg's request."""
+
+    def lost(self, leg: "Leg") -> bool:
+        """Hear that a leg failed; tell whether it is sent once more."""
+
+    def ended(self, leg: "Leg") -> None:
+        """Hear that a leg is over."""
+
+
+class Leg(Signal):
     """A call under way.
 
     ``until`` is the deadline, moved by whoever serves the leg; ``end`` caps it. What takes the answer is called from
-    the connection's own callback, so nothing waits between a token's arrival and its departure.
+    the connection's own callback, so nothing waits between a token's arrival and its departure; ``on_done`` is, too,
+    once the answer is whole, and in a turn of the loop of its own when the leg failed, with the LegFailedError.
     """
 
-    __slots__ = ("_connecting", "_connection", "_paused", "answered", "done", "end", "idle_s", "lost", "until")
+    __slots__ = (
+        "_connecting", "_connection", "again", "answered", "began", "end", "fresh", "idle_s", "lost", "paused",
+        "sender", "until",
+    )  # fmt: skip
 
     def __init__(self, *, first_s: float, idle_s: float = 0.0, total_s: float = 0.0) -> None:
         """Allow ``first_s`` until the answer's first byte, ``idle_s`` after each (0: no more than before)."""
-        now = monotonic()
-        until = now + first_s
-        self.end = end = now + total_s if total_s else until
+        self.error = None
+        self.over = False
+        self.on_done = None
+        self.began = began = monotonic()
+        until = began + first_s
+        self.end = end = began + total_s if total_s else until
         self.until = until if until < end else end
         self.idle_s = idle_s
         self.lost = ""
         self.answered = False
         """Whether a byte of the answer came."""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.fresh = False
+        """Whether one came since the deadline was last looked at."""
+        self.paused = False
+        """Whether it waits for the client."""
+        self.sender: Sender | None = None
+        """Who sent it; set by the sender."""
+        self.again: object = None
+        """What its sender keeps to send it once more."""
         self._connection: Carrier | None = None
-        self._connecting: asyncio.Timeout | None = None
-        self._paused = False
+        self._connecting: asyncio.Task[None] | None = None
 
-    def connecting(self, scope: asyncio.Timeout | None) -> None:
-        """Name what ends the wait for a connection when the leg fails meanwhile; None when there is no such wait."""
-        self._connecting = scope
+    def connecting(self, task: "asyncio.Task[None] | None") -> None:
+        """Name what to cancel when the leg fails while it waits for a connection; None when it does not wait."""
+        self._connecting = task
 
     def attach(self, connection: Carrier) -> None:
         """Run over a connection from now on."""
         self._connection = connection
-        if self._paused:
+        if self.paused:
             connection.pause()
-
-    def again(self) -> None:
-        """Forget a failure: the leg is sent once more."""
-        self.lost = ""
-        self.done = asyncio.get_running_loop().create_future()
-
-    def extend(self, now: float) -> None:
-        """Move the deadline: a piece of the answer came."""
-        if self.idle_s:
-            until = now + self.idle_s
-            self.until = until if until < self.end else self.end
 
     def late(self, now: float) -> bool:
         """Tell whether its time is over; while it waits for the client only the end of all counts."""
-        return (self.until < now and not self._paused) or self.end < now
+        if self.fresh:
+            self.fresh = False
+            if self.idle_s:
+                self.until = min(now + self.idle_s, self.end)
+        return (self.until < now and not self.paused) or self.end < now
 
     def fail(self, reason: str, detail: str = "") -> None:
         """End the leg: close its connection, which aborts the work at its other end."""
@@ -76,35 +96,57 @@ class Leg:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()
-        if self._connecting is not None:
-            self._connecting.reschedule(0.0)
-        if not self.done.done():
-            self.done.set_exception(LegFailedError(self.lost, detail))
-            self.done.exception()  # a leg that is lost while it connects has nobody to hear of it
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+        if self.over or (self.sender is not None and self.sender.lost(self)):
+            return
+        self.over = True
+        self.error = LegFailedError(self.lost, detail)
+        if self.sender is not None:
+            self.sender.ended(self)
+            self.tell_soon()
+
+    def tell_soon(self) -> None:
+        """Tell the end in a turn of the loop of its own: it may come from within a call of whoever is told."""
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    def cancel(self) -> None:
+        """End the leg, of which nobody needs to hear any more."""
+        self.on_done = None
+        self.fail("cancelled")
 
     def finish(self) -> None:
         """End the leg well: its answer is whole."""
         self._connection = None
-        if not self.done.done():
-            self.done.set_result(None)
+        if self.over:
+            return
+        self.over = True
+        if self.sender is not None:
+            self.sender.ended(self)
+        self._tell()
 
     def pause(self) -> None:
         """Read nothing more for now: the client does not keep up."""
-        self._paused = True
+        self.paused = True
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
         """Read again."""
-        self._paused = False
-        self.extend(monotonic())
+        self.paused = False
+        self.fresh = True
         if self._connection is not None:
             self._connection.resume()
 
-    @property
-    def paused(self) -> bool:
-        """Tell whether it waits for the client."""
-        return self._paused
+    def _tell(self) -> None:
+        on_done, self.on_done = self.on_done, None
+        if on_done is None:
+            return
+        try:
+            on_done(self.error)
+        except Exception:  # what the caller leaves open is the caller's; the connection goes on
+            log.exception("leg_end_failed")
 
 
 class Whole:

@@ -9,8 +9,8 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from time import monotonic
+from typing import cast
 
-from weft_router.errors import LegFailedError
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.response import Taker
 from weft_router.wire.upstream import Origin, Upstream
@@ -55,48 +55,30 @@ class Pool:
             found = self._origins[url] = Origin(url)
         return found
 
+    def send(
+        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
+        headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
+    ) -> None:  # fmt: skip
+        """Send a request and hand its answer to ``taker`` until it is whole: ``leg.on_done`` tells, never before this
+        returns. ``leg.cancel()`` ends it unheard and aborts it at the other end.
+
+        With ``resend`` it is sent once more when a kept connection turns out closed. Not for requests with a KV
+        handle, which is good for one sending.
+        """
+        self._send(leg, origin, path, payload, taker, headers, resend, method)
+
     async def run(
         self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
         headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
     ) -> None:  # fmt: skip
-        """Send a request and hand its answer to ``taker`` until it is whole; a cancel aborts it at the other end.
-
-        With ``resend`` it is sent once more when a kept connection turns out closed. Not for requests with a KV
-        handle, which is good for one sending.
+        """Do as ``send`` does and wait for the end; a cancel aborts the request at the other end.
 
         Raises:
             LegFailedError: no whole answer came; ``leg.answered`` tells whether a byte of it did.
         """
-        head = _head(origin, method, path, payload, headers)
-        if self._sweeper is None and not self._closed:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-        self._legs[leg] = origin
-        started = monotonic() if resend else 0.0
-        try:
-            while True:
-                if self._closed:
-                    raise LegFailedError("closed")
-                connection = self._take(origin)
-                kept = connection is not None
-                if connection is None:
-                    connection = await self._connect(origin, leg)
-                connection.send(leg, taker, head, payload)
-                if not (kept and resend):
-                    head = payload = b""  # a long stream need not keep its prompt
-                try:
-                    await leg.done
-                except LegFailedError:
-                    stale = kept and resend and leg.lost == "disconnected" and not leg.answered
-                    if not stale or monotonic() - started > RESEND_WITHIN_S:
-                        raise
-                    leg.again()
-                else:
-                    return
-        except asyncio.CancelledError:
-            leg.fail("cancelled")
-            raise
-        finally:
-            del self._legs[leg]
+        self._send(leg, origin, path, payload, taker, headers, resend, method)
+        del payload  # a long stream need not keep its prompt
+        await leg
 
     async def call(
         self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int,
@@ -108,8 +90,23 @@ class Pool:
             LegFailedError: no whole answer came.
         """
         whole = Whole(leg, limit)
-        await self.run(leg, origin, path, payload, whole, headers=headers, resend=resend, method=method)
+        self._send(leg, origin, path, payload, whole, headers, resend, method)
+        await leg
         return whole
+
+    def lost(self, leg: Leg) -> bool:
+        """Hear that a leg failed; tell whether it is sent once more, in a turn of the loop of its own."""
+        if leg.lost != "disconnected" or leg.answered or leg.again is None:
+            return False
+        if monotonic() - leg.began > RESEND_WITHIN_S:
+            return False
+        asyncio.get_running_loop().call_soon(self._resend, leg)
+        return True
+
+    def ended(self, leg: Leg) -> None:
+        """Forget a leg that is over."""
+        del self._legs[leg]
+        leg.again = None
 
     def cut(self, reason: str, url: str | None = None) -> None:
         """End all legs now, or those to one URL."""
@@ -142,12 +139,36 @@ class Pool:
         connection.kept = True
         idle.append(connection)
 
-    def lost(self, connection: Upstream) -> None:
+    def closed(self, connection: Upstream) -> None:
         """Forget a kept connection that its server closed."""
         connection.kept = False
         idle = self._idle.get(connection.origin)
         if idle is not None and connection in idle:
             idle.remove(connection)
+
+    def _send(
+        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, headers: Mapping[str, str] | None,
+        resend: bool, method: str,
+    ) -> None:  # fmt: skip
+        head, payload = origin.request(method, path, payload, headers)
+        self._legs[leg] = origin
+        leg.sender = self
+        if leg.over:  # it failed before it was sent
+            self.ended(leg)
+            leg.tell_soon()
+            return
+        if self._closed:
+            leg.fail("closed")
+            return
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        connection = self._take(origin)
+        if connection is None:
+            self._open(leg, origin, taker, head, payload)
+            return
+        if resend:
+            leg.again = taker, head, payload
+        connection.send(leg, taker, head, payload)
 
     def _take(self, origin: Origin) -> Upstream | None:
         idle = self._idle.get(origin)
@@ -157,28 +178,45 @@ class Pool:
         while idle:
             connection = idle.pop()
             connection.kept = False
-            if connection.usable and connection.idle_since > oldest:
+            if connection.idle_since > oldest and connection.usable:
                 return connection
             connection.drop()
         return None
 
-    async def _connect(self, origin: Origin, leg: Leg) -> Upstream:
-        loop = asyncio.get_running_loop()
+    def _open(self, leg: Leg, origin: Origin, taker: Taker, head: bytes, payload: bytes) -> None:
+        """Send a request over a new connection."""
+        leg.connecting(asyncio.get_running_loop().create_task(self._connect(leg, origin, taker, head, payload)))
+
+    def _resend(self, leg: Leg) -> None:
+        """Send a request again whose connection turned out closed."""
+        if leg.over:
+            return
+        leg.lost = ""
+        taker, head, payload = cast(tuple[Taker, bytes, bytes], leg.again)
+        origin = self._legs[leg]
+        connection = self._take(origin)
+        if connection is None:
+            leg.again = None  # a connection of its own is closed for a reason
+            self._open(leg, origin, taker, head, payload)
+        else:
+            connection.send(leg, taker, head, payload)
+
+    async def _connect(self, leg: Leg, origin: Origin, taker: Taker, head: bytes, payload: bytes) -> None:
         context = self._context() if origin.tls else None
         try:
-            async with asyncio.timeout(min(self._connect_s, max(0.0, leg.until - monotonic()))) as scope:
-                leg.connecting(scope)
-                _, connection = await loop.create_connection(
+            async with asyncio.timeout(min(self._connect_s, max(0.0, leg.until - monotonic()))):
+                _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: Upstream(self, origin), origin.host, origin.port, ssl=context
                 )
-        except (OSError, TimeoutError) as error:
-            raise LegFailedError(leg.lost or "connect", str(error)) from error
-        finally:
+        except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this leg alone
             leg.connecting(None)
-        if leg.lost:
+            leg.fail("connect", str(error))
+            return
+        leg.connecting(None)
+        if leg.over:
             connection.drop()
-            raise LegFailedError(leg.lost)
-        return connection
+        else:
+            connection.send(leg, taker, head, payload)
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -201,15 +239,3 @@ class Pool:
         self._sweeper = None
         if self._legs or self._idle:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-
-
-def _head(origin: Origin, method: str, path: str, payload: bytes, headers: Mapping[str, str] | None) -> bytes:
-    head = origin.head(method, path)
-    if headers:
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
-            raise ValueError("a header's value holds a line break")
-        head += lines.encode("latin-1", "replace")
-    if method == "GET":
-        return head + b"\r\n"
-    return b"%bContent-Length: %d\r\n\r\n" % (head, len(payload))

@@ -1,26 +1,36 @@
 """Read HTTP/1.1 requests from bytes as they come: heads, bodies, and one request after the other."""
 
 from weft_router.wire.chunks import ChunkDecoder
-from weft_router.wire.head import CHUNKED, FramingError, Gate, Request, bad, read_head
+from weft_router.wire.head import CHUNKED, FramingError, Gate, Request, bad
+from weft_router.wire.heads import HeadReader
 from weft_router.wire.limits import WireLimits
 
 __all__ = ["FramingError", "Gate", "Request", "RequestReader"]
 
 
+_PIECE = 4096
+"""Pieces of a body from this size on are not copied before the last one came."""
+
+
 class RequestReader:
     """Requests of one connection, as their bytes come."""
 
-    __slots__ = ("_body", "_chunks", "_gate", "_head", "_left", "_limits", "_request", "ended", "failure",
-                 "wants_continue")  # fmt: skip
+    __slots__ = (
+        "_body", "_chunks", "_gate", "_head", "_heads", "_left", "_limits", "_received", "_request", "ended", "failure",
+        "wants_continue",
+    )  # fmt: skip
 
     def __init__(self, limits: WireLimits, *, gate: Gate | None = None) -> None:
         self._limits = limits
         self._gate = gate
+        self._heads = HeadReader()
         self._head: bytearray | None = None
         """The head so far, when it did not come in one piece."""
         self._request: Request | None = None
-        self._body: bytearray | None = None
+        self._body: list[bytes | bytearray] | None = None
+        """The body so far, as it came, if it came with a length."""
         self._left = 0
+        self._received = 0
         self._chunks: ChunkDecoder | None = None
         self.failure: FramingError | None = None
         """Why what came after the requests returned so far cannot be read."""
@@ -44,7 +54,7 @@ class RequestReader:
         """Return the bytes of the body so far."""
         if self._chunks is not None:
             return len(self._chunks.body)
-        return len(self._body) if self._body is not None else 0
+        return self._received if self._body is not None else 0
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes; return the requests they complete.
@@ -56,8 +66,11 @@ class RequestReader:
             raise self.failure
         done: list[Request] = []
         try:
-            while data and not self.ended:
-                data = self._body_bytes(data, done) if self._request is not None else self._head_bytes(data, done)
+            if self._head is not None:
+                data = self._joined(self._head, data)
+            at, end = 0, len(data)
+            while at < end and not self.ended:
+                at = self._body_bytes(data, at, done) if self._request is not None else self._head_bytes(data, at, done)
         except FramingError as error:
             self.failure = error
             self._head = self._body = self._chunks = self._request = None
@@ -65,44 +78,45 @@ class RequestReader:
                 raise
         return done
 
-    def _head_bytes(self, data: bytes, done: list[Request]) -> bytes:
-        """Take bytes of a head; return what is left of them."""
-        if self._head is None:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                self._partial(data, 0)
-                return b""
-        else:
-            known = len(self._head)
-            self._head += data
-            end = self._head.find(b"\r\n\r\n", max(0, known - 3))
-            if end < 0:
-                self._partial(self._head, known)
-                return b""
-            data = bytes(self._head)
-            self._head = None
+    def _joined(self, head: bytearray, data: bytes) -> bytes:
+        """Return the bytes of a head that is whole now, and what follows it; nothing while it is not."""
+        known = len(head)
+        head += data
+        if head.find(b"\r\n\r\n", max(0, known - 3)) < 0:
+            self._partial(head, known)
+            return b""
+        self._head = None
+        return bytes(head)
+
+    def _head_bytes(self, data: bytes, at: int, done: list[Request]) -> int:
+        """Take bytes of a head; return where those begin that are left."""
+        end = data.find(b"\r\n\r\n", at)
+        if end < 0:
+            self._partial(data[at:], 0)
+            return len(data)
         # One empty line before a request is let pass: some clients send one after a body (RFC 9112, section 2.2).
-        start = 2 if data.startswith(b"\r\n") else 0
-        if end < start:
-            raise bad("the request begins with empty lines")
-        request, length = read_head(data[start:end], self._limits)
+        if data.startswith(b"\r\n", at):
+            at += 2
+            if end < at:
+                raise bad("the request begins with empty lines")
+        request, length = self._heads.read(data[at:end], self._limits)
         if self._gate is not None and (refused := self._gate(request)) is not None:
             raise FramingError(refused)
         end += 4
         if len(data) - end >= length >= 0:  # the usual case: the whole request came at once
-            end += length
-            request.body = data[end - length : end]
+            request.body = data[end : end + length]
             done.append(request)
             self.ended = not request.keep_alive
-            return data[end:] if end < len(data) else b""
+            return end + length
         if length == CHUNKED:
             self._chunks = ChunkDecoder(self._limits.max_body)
         else:
-            self._body = bytearray()
+            self._body = []
             self._left = length
+            self._received = 0
         self._request = request
         self.wants_continue = "expect" in request.headers and not request.http10
-        return data[end:]
+        return end
 
     def _partial(self, head: bytes | bytearray, known: int) -> None:
         """Keep a head that is not whole, unless nothing can become of it; ``known`` bytes of it were looked at."""
@@ -120,30 +134,35 @@ class RequestReader:
         if self._head is None:
             self._head = bytearray(head)
 
-    def _body_bytes(self, data: bytes, done: list[Request]) -> bytes:
-        """Take bytes of a body; return what is left of them."""
+    def _body_bytes(self, data: bytes, at: int, done: list[Request]) -> int:
+        """Take bytes of a body; return where those begin that are left."""
         request = self._request
         if request is None:
-            return data
+            return at
         if self._chunks is not None:
-            rest = self._chunks.feed(data)
+            rest = self._chunks.feed(data[at:])
             if not self._chunks.done:
-                return b""
+                return len(data)
             request.body = bytes(self._chunks.body)
             self._chunks = None
+            at = len(data) - len(rest)
         elif self._body is not None:
-            part = data if len(data) <= self._left else data[: self._left]
-            self._body += part
+            part = data[at : at + self._left]
+            at += len(part)
+            if len(part) >= _PIECE:
+                self._body.append(part)
+            elif self._body and isinstance(last := self._body[-1], bytearray):
+                last += part  # or a client that sends byte by byte would take fifty times its body's room
+            else:
+                self._body.append(bytearray(part))
             self._left -= len(part)
+            self._received += len(part)
             if self._left:
-                return b""
-            rest = data[len(part) :]
-            request.body = bytes(self._body)
+                return at
+            request.body = b"".join(self._body)
             self._body = None
-        else:
-            return data
         self._request = None
         self.wants_continue = False
         self.ended = not request.keep_alive
         done.append(request)
-        return rest
+        return at

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import httptools
 
+from weft_router.wire.plain import read_plain
+
 MAX_HEAD = 64 * 2**10
 _REMEMBERED = 256
 _LONGEST_REMEMBERED = 128
@@ -28,8 +30,8 @@ class Taker(Protocol):
 class ResponseReader:
     """Responses of one connection; each goes to the taker given before its bytes come."""
 
-    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_keep", "_more", "_parser", "_parts", "complete",
-                 "on_body", "taker")  # fmt: skip
+    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_untouched",
+                 "complete", "keeps", "on_body", "taker")  # fmt: skip
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -38,8 +40,11 @@ class ResponseReader:
         self.taker: Taker | None = None
         self.complete = False
         """Whether the response under way has come whole."""
-        self._keep = False
+        self.keeps = False
+        """Whether another request may follow: both ends keep the connection, and nothing followed unasked."""
         self._more = False
+        self._untouched = True
+        """Whether nothing came of the response yet."""
         self._in_head = True
         self._interim = False
         self._headers: dict[str, str] = {}
@@ -49,10 +54,7 @@ class ResponseReader:
         """Begin a response."""
         self.taker = taker
         self.complete = False
-        self._in_head = True
-        self._headers = {}
-        self._head_size = 0
-        self._parts.clear()
+        self._untouched = self._in_head = True
 
     def feed(self, data: bytes) -> None:
         """Take bytes; what they hold of the body goes to the taker in one piece.
@@ -60,31 +62,21 @@ class ResponseReader:
         Raises:
             BadResponseError: they are no response, or belong to none that was asked for.
         """
-        if self.complete or self.taker is None:
+        taker = self.taker
+        if self.complete or taker is None:
             raise BadResponseError("bytes after the end of the response")
-        if self._in_head:
-            self._head_size += len(data)
-        failure: Exception | None = None
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            failure = error
-        parts = self._parts
-        if parts:
-            body = parts[0] if len(parts) == 1 else b"".join(parts)
-            parts.clear()
-            self.taker.data(body)
-        if failure is not None and not self._followed():
-            if isinstance(failure, httptools.HttpParserCallbackError) and failure.__context__ is not None:
-                raise failure.__context__ from None
-            raise BadResponseError(str(failure)) from failure
-        if self._in_head and self._head_size > MAX_HEAD:
-            raise BadResponseError("the head is too long")
-
-    @property
-    def keep_alive(self) -> bool:
-        """Tell whether another request may follow: both ends keep the connection, and nothing followed unasked."""
-        return self._keep and not self._more
+        if self._untouched:
+            self._untouched = False
+            plain = read_plain(data)
+            if plain is not None:
+                taker.head(plain[0], plain[1])
+                self.complete = self.keeps = True
+                if plain[2]:
+                    taker.data(plain[2])
+                return
+            self._headers = {}
+            self._head_size = 0
+        self._parse(data, taker)
 
     def close(self) -> None:
         """Let go of the parser, whose callbacks would otherwise keep it alive until a collection."""
@@ -96,6 +88,28 @@ class ResponseReader:
         """Tell whether the peer's close ends the response properly: it had neither a length nor chunks."""
         unframed = "content-length" not in self._headers and "transfer-encoding" not in self._headers
         return not self._in_head and unframed
+
+    def _parse(self, data: bytes, taker: Taker) -> None:
+        if self._in_head:
+            self._head_size += len(data)
+        failure: Exception | None = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            failure = error
+        parts = self._parts
+        if parts:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            taker.data(body)
+        if failure is not None and not self._followed():
+            if isinstance(failure, httptools.HttpParserCallbackError) and failure.__context__ is not None:
+                raise failure.__context__ from None
+            raise BadResponseError(str(failure)) from failure
+        if self._in_head and self._head_size > MAX_HEAD:
+            raise BadResponseError("the head is too long")
+        if self._more:
+            self.keeps = False
 
     def _followed(self) -> bool:
         """Tell whether the answer was whole before an error: what followed it then only ends the connection."""
@@ -131,7 +145,7 @@ class ResponseReader:
     def on_message_complete(self) -> None:
         if not self._interim:
             self.complete = True
-            self._keep = self._parser.should_keep_alive()
+            self.keeps = self._parser.should_keep_alive()
 
 
 def _known(name: bytes) -> str:

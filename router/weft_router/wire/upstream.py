@@ -1,11 +1,10 @@
 """One connection to an engine or another router process: a request at a time, its answer handed on as it comes."""
 
 import asyncio
-from time import monotonic
+from collections.abc import Mapping
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-from weft_router.errors import LegFailedError
 from weft_router.wire.leg import Leg
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
 
@@ -17,7 +16,7 @@ _REMEMBERED = 64
 class Origin:
     """An address requests go to; made once for each worker, not for each request."""
 
-    __slots__ = ("_heads", "host", "port", "prefix", "tls", "url")
+    __slots__ = ("_starts", "host", "port", "prefix", "tls", "url")
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -28,22 +27,41 @@ class Origin:
         self.tls = parts.scheme == "https"
         self.port = parts.port or (443 if self.tls else 80)
         self.prefix = parts.path.rstrip("/")
-        self._heads: dict[str, bytes] = {}
+        self._starts: dict[str, str] = {}
 
-    def head(self, method: str, path: str) -> bytes:
-        """Return the first lines of a request."""
-        found = self._heads.get(path) if method == "POST" else None
-        if found is None:
-            host = f"[{self.host}]" if ":" in self.host else self.host
-            lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}:{self.port}\r\n"
-            if method == "POST":
-                lines += "Content-Type: application/json\r\n"
-            if lines.count("\n") != lines.count("\r\n") or lines.split("\r\n", 1)[0].count(" ") != 2:
-                raise ValueError(f"{path!r}: must be a path without spaces or line breaks")
-            found = lines.encode("ascii")
-            if method == "POST" and len(self._heads) < _REMEMBERED:
-                self._heads[path] = found
-        return found
+    def request(
+        self, method: str, path: str, payload: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Return the bytes of a request, with the body in the first part where that costs less than a second one.
+
+        Raises:
+            ValueError: the path or a header would carry more than it should.
+        """
+        text = self._starts.get(path) if method == "POST" else None
+        if text is None:
+            text = self._start(method, path)
+        if headers:
+            for name, value in headers.items():
+                line = f"{name}: {value}"
+                if "\n" in line or "\r" in line:
+                    raise ValueError("a header's value holds a line break")
+                text += line + "\r\n"
+        if method == "GET":
+            return (text + "\r\n").encode("latin-1", "replace"), b""
+        size = len(payload)
+        head = f"{text}Content-Length: {size}\r\n\r\n".encode("latin-1", "replace")
+        return (head + payload, b"") if size <= _JOINED else (head, payload)
+
+    def _start(self, method: str, path: str) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}:{self.port}\r\n"
+        if method == "POST":
+            lines += "Content-Type: application/json\r\n"
+        if not lines.isascii() or lines.count("\n") != lines.count("\r\n") or lines.split("\r\n", 1)[0].count(" ") != 2:
+            raise ValueError(f"{path!r}: must be a path without spaces or line breaks")
+        if method == "POST" and len(self._starts) < _REMEMBERED:
+            self._starts[path] = lines
+        return lines
 
 
 class Keeper(Protocol):
@@ -52,7 +70,7 @@ class Keeper(Protocol):
     def give_back(self, connection: "Upstream") -> None:
         """Keep a connection for the next request."""
 
-    def lost(self, connection: "Upstream") -> None:
+    def closed(self, connection: "Upstream") -> None:
         """Forget a kept connection that its server closed."""
 
 
@@ -83,7 +101,7 @@ class Upstream(asyncio.Protocol):
             else:
                 leg.fail("cut-short" if leg.answered else "disconnected", str(exc or ""))
         if self.kept:
-            self._keeper.lost(self)
+            self._keeper.closed(self)
         self._reader.close()
 
     def data_received(self, data: bytes) -> None:
@@ -91,9 +109,7 @@ class Upstream(asyncio.Protocol):
         if leg is None:
             self.drop()  # nobody asked
             return
-        leg.answered = True
-        if leg.idle_s:
-            leg.extend(monotonic())
+        leg.answered = leg.fresh = True
         reader = self._reader
         try:
             reader.feed(data)
@@ -107,17 +123,18 @@ class Upstream(asyncio.Protocol):
             self._answered(leg)
 
     def send(self, leg: Leg, taker: Taker, head: bytes, payload: bytes) -> None:
-        """Begin a request."""
+        """Begin a request, given as Origin.request returns it."""
         transport = self._transport
         if transport is None:
-            raise LegFailedError("disconnected")
+            leg.fail("disconnected")
+            return
         self._leg = leg
         self._reader.expect(taker)
         leg.attach(self)
-        if len(payload) <= _JOINED:
-            transport.write(head + payload)
-        else:
+        if payload:
             transport.writelines((head, payload))
+        else:
+            transport.write(head)
 
     def pause(self) -> None:
         """Stop reading."""
@@ -144,8 +161,10 @@ class Upstream(asyncio.Protocol):
     def _answered(self, leg: Leg) -> None:
         """End the leg whose answer is whole; keep the connection if nothing of the request or after it is left over."""
         self._leg = None
+        reader = self._reader
+        reader.taker = None  # which holds the answer
         transport = self._transport
-        if self._reader.keep_alive and transport is not None and not transport.get_write_buffer_size():
+        if reader.keeps and transport is not None and not transport.get_write_buffer_size():
             if leg.paused:
                 transport.resume_reading()
             self._keeper.give_back(self)

@@ -1,0 +1,73 @@
+"""Bind sessions to decode workers: where they were, else where affinity and a plan on trial say."""
+
+from weft_router.api.tokens import START_CHARS_PER_TOKEN
+from weft_router.config import RouterConfig
+from weft_router.rounds.affinity import Affinity, bindings_of
+from weft_router.rounds.canary import Canary
+from weft_router.rounds.job import Job
+from weft_router.state.bindings import Bindings
+from weft_router.state.registry import Registry
+
+EXPECTED_OUTPUT = 256
+"""KV set aside for the answer when the client gives no limit."""
+
+
+class Placing:
+    """Chooses the decode workers of sessions."""
+
+    def __init__(self, config: RouterConfig, *, registry: Registry, bindings: Bindings) -> None:
+        self._registry = registry
+        self._bindings = bindings
+        self._affinity = Affinity(bindings_of(config), ttl_s=config.routing.session_ttl_seconds)
+        self._canary = Canary(config.routing.canary)
+
+    def use(self, config: RouterConfig) -> None:
+        """Go on by another configuration."""
+        self._affinity.use(bindings_of(config))
+        self._canary = Canary(config.routing.canary)
+
+    def tidy(self) -> None:
+        """Forget what was noted of workers that are gone."""
+        self._affinity.tidy(self._registry.known("decode"))
+
+    async def place(self, job: Job, tried: set[str]) -> str | None:
+        """Return the worker that is to serve a round, bound to its session from now on; None where none can."""
+        registry = self._registry
+        affinity, inference = self._affinity, job.inference
+        bound = self._bindings.bound(job.session)
+        if bound is not None and bound not in tried and (record := registry.get(bound)) is not None:
+            if affinity.reads_prompts:
+                affinity.note(bound, inference, job.transcript, tenant=job.tenant, ratio=record.chars_per_token)
+            return bound
+        was = self._bindings.peek(job.session)
+        records = self._canary.decode_for(
+            job.session,
+            registry.ready("decode"),
+            before=None if was is None else registry.reachable(was),
+            known=was is not None or job.inference.follows,
+            avoid=tried,
+        )
+        ratio = min((r.chars_per_token for r in records), default=START_CHARS_PER_TOKEN)
+        prompt = inference.exact_tokens or int(inference.chars / ratio)
+        need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
+        left: list[str] = []
+        worker = await self._bindings.resolve(
+            job.session,
+            leaves=left.append,
+            usable=lambda worker: worker not in tried and registry.get(worker) is not None,
+            choose=lambda: affinity.choose(
+                records,
+                inference,
+                job.transcript,
+                tenant=job.tenant,
+                ratio=ratio,
+                need=need,
+                class_=job.class_,
+                avoid=tried,
+            ),
+        )
+        # Whoever drains gives the session away; a worker that does not answer has nothing to give.
+        job.left = next((name for name in left if name != worker and registry.reachable(name) is not None), "")
+        if worker is not None and affinity.reads_prompts:
+            affinity.note(worker, inference, job.transcript, tenant=job.tenant, ratio=ratio)
+        return worker

@@ -1,0 +1,121 @@
+"""What sidecars tell their coordinator: found behind whatever an answer says, and never taken from its text."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from weft_core.heartbeat import WorkerRecord
+from weft_router.api.inference import check
+from weft_router.config import LimitsConfig, ModelConfig, read_config
+from weft_router.engines.catalogue import adapter_for
+from weft_router.errors import StreamBrokenError
+from weft_router.roles.relay import Relay
+from weft_router.roles.telling import counts, cut
+from weft_router.rounds.job import Job
+from weft_router.rounds.outlet import Outlet
+from weft_router.signals.metrics import Metrics
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Request
+from weft_router.wire.pool import Pool
+from weft_router_tests.stack import free_port, router_json
+
+TEXT = b'data: {"text": "\\n: weft-broken off, : weft-tokens 1 1"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("events", "kept", "said"),
+    [
+        (TEXT, TEXT, b""),
+        (TEXT + b": weft-broken worker lost\n\n", TEXT, b"broken worker lost\n\n"),
+        (b": weft-tokens 12 3\n\n", b"", b"tokens 12 3\n\n"),
+        (b": ping\n\n", b": ping\n\n", b""),
+    ],
+)
+def test_a_comment_counts_where_it_is_one(events: bytes, kept: bytes, said: bytes) -> None:
+    assert cut(events) == (kept, said)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"), [(b"12 3\n\n", (12, 3)), (b"", (0, 0)), (b"12", (0, 0)), (b"1 x", (0, 0)), (b"1 2 3", (0, 0))]
+)
+def test_counts_that_cannot_be_read_are_none(said: bytes, found: tuple[int, int]) -> None:
+    assert counts(said) == found
+
+
+class Client:
+    """The connection of a client that takes what it is given."""
+
+    closing = full = False
+
+    def __init__(self) -> None:
+        self.got = b""
+
+    def put(self, data: bytes) -> None:
+        self.got += data
+
+    def put_two(self, first: bytes, second: bytes) -> None:
+        self.got += first + second
+
+    def flush_soon(self) -> None:
+        pass
+
+    def finished(self, *, keep: bool) -> None:
+        del keep
+
+    def abort(self) -> None:
+        pass
+
+
+async def relayed(answer: bytes) -> tuple[Client, Outlet, StreamBrokenError | None]:
+    """Relay one answer of a sidecar, which comes in one piece of the socket."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(answer)
+        writer.write(head + answer)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    port = free_port()
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    config = read_config(json.dumps(router_json()).encode(), source="router.json")
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
+    inference = check("/v1/chat/completions", body, model=model, limits=limits)
+    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    relay = Relay(config, adapter=adapter_for("openai"), pool=pool, token=b"t", metrics=Metrics())
+    client = Client()
+    request = Request("POST", "/v1/chat/completions", "", {}, b"", http10=False, keep_alive=True)
+    outlet = Outlet(Exchange(client, request), {})
+    job = Job(id="weft-1", session="s", tenant="t", inference=inference, started=0.0)
+    record = WorkerRecord(worker="d0", role="decode", url=f"http://127.0.0.1:{port}", degree=1, capacity=1)
+    broken: StreamBrokenError | None = None
+    try:
+        await relay.serve(record, job, outlet)
+    except StreamBrokenError as error:
+        broken = error
+    finally:
+        await pool.close()
+        server.close()
+        await server.wait_closed()
+    return client, outlet, broken
+
+
+@pytest.mark.component
+async def test_text_that_looks_like_a_comment_does_not_hide_one_behind_it() -> None:
+    client, _, broken = await relayed(TEXT + b": weft-broken off\n\n")
+    assert broken is not None
+    assert (broken.reason, broken.told) == ("off", True)
+    assert TEXT in client.got
+    assert client.got.count(b"weft-broken") == TEXT.count(b"weft-broken")
+
+
+@pytest.mark.component
+async def test_counts_are_kept_from_the_client() -> None:
+    client, outlet, broken = await relayed(TEXT + b"data: [DONE]\n\n: weft-tokens 7 5\n\n")
+    assert broken is None
+    assert outlet.used == (7, 5)
+    assert client.got.count(b"weft-tokens") == TEXT.count(b"weft-tokens")

@@ -1,0 +1,142 @@
+"""Each deadline of a connection by itself; those of clients on a clock that the test moves."""
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from weft_router.errors import ApiError, LegFailedError
+from weft_router.wire.connection import Connection, Handler
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.leg import Leg
+from weft_router.wire.limits import WireLimits
+from weft_router.wire.pool import Pool
+
+Refused = Callable[[Exchange, ApiError], None]
+LIMITS = WireLimits()
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+
+
+class Wire(asyncio.Transport):
+    """What a connection writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.high: int | None = None
+        self.ended = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del low
+        self.high = high
+
+    def write(self, data: Any) -> None:
+        self.sent += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+class Owner:
+    """Serves every request with two bytes."""
+
+    closing = False
+
+    def __init__(self) -> None:
+        self.handler: Handler = lambda exchange: exchange.reply(200, b"{}")
+        self.refused: Refused = lambda exchange, error: exchange.reply(error.status, error.body())
+
+    def add(self, _: Connection) -> bool:
+        return True
+
+    def remove(self, _: Connection) -> None: ...
+
+
+class Client:
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.connection = Connection(Owner(), LIMITS, gate=None)
+        self.connection.connection_made(self.wire)
+        self.began = monotonic()
+
+    def takes(self, data: bytes) -> None:
+        """Send to the connection, which a sweep looks at then."""
+        self.connection.data_received(data)
+        assert self.at(0.0) is None
+
+    def at(self, seconds: float) -> str | None:
+        return self.connection.check(self.began + seconds)
+
+
+async def test_headers_get_their_time_and_no_more() -> None:
+    client = Client()
+    client.takes(HEAD[:20])
+    assert client.at(LIMITS.header_s - 0.5) is None
+    assert client.at(LIMITS.header_s + 0.5) == "slow headers"
+    assert client.wire.ended
+
+
+@pytest.mark.parametrize(("each", "why"), [(1, "slow body"), (20_000, "slow body"), (40_000, None)])
+async def test_a_body_has_to_come_at_its_rate_for_as_long_as_it_comes(each: int, why: str | None) -> None:
+    client = Client()
+    client.takes(HEAD % 1_000_000)
+    client.takes(b"x" * 40_000)
+    assert client.at(LIMITS.body_s - 0.5) is None
+    assert client.at(LIMITS.body_s + 0.5) is None, "40,000 bytes in 30 s are enough"
+    client.connection.data_received(b"x" * each)
+    assert client.at(2 * LIMITS.body_s - 0.5) is None
+    assert client.at(2 * LIMITS.body_s + 1.5) == why
+    assert (b"408" in client.wire.sent) is (why is not None)
+
+
+async def test_a_connection_may_wait_for_its_next_request_for_a_while() -> None:
+    client = Client()
+    client.takes(HEAD % 2 + b"{}")
+    assert client.wire.sent.startswith(b"HTTP/1.1 200")
+    assert client.at(LIMITS.keep_alive_s - 0.5) is None
+    assert client.at(LIMITS.keep_alive_s + 0.5) == "idle"
+    assert client.wire.ended
+
+
+async def test_what_a_client_leaves_unread_is_bounded_in_bytes_and_time() -> None:
+    client = Client()
+    assert client.wire.high == LIMITS.max_unread
+    client.connection.pause_writing()
+    assert client.at(LIMITS.stall_s - 0.5) is None
+    client.connection.resume_writing()
+    assert client.at(LIMITS.stall_s + 1) != "slow reader"
+    other = Client()
+    other.connection.pause_writing()
+    assert other.at(LIMITS.stall_s + 0.5) == "slow reader"
+
+
+async def test_an_upstream_that_says_nothing_ends_its_leg() -> None:
+    over = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    origin = pool.origin(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        with pytest.raises(LegFailedError, match="timeout"):
+            await asyncio.wait_for(pool.call(Leg(first_s=0.05), origin, "/v1/completions", b"{}", limit=10), 60)
+        assert pool.legs == 0
+    finally:
+        over.set()
+        await pool.close()
+        server.close()
+        await server.wait_closed()
