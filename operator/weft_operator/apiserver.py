@@ -4,11 +4,11 @@ Requests are plain JSON over the client's connection pool, which brings the kube
 Typed models are left aside on purpose: importing them costs 60 MB. Calls block, so callers use threads.
 """
 
+import copy
 import json
-import logging
+import socket
 import threading
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -24,19 +24,29 @@ from weft_operator.errors import (
     NotFoundError,
     TransientError,
 )
+from weft_operator.leading.fence import fenced_pools
 from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator.traffic import Traffic
 
 CONNECT_S = 5.0
-READ_S = 30.0
+READ_S = 15.0
+UNSENT_S = 4.0
+"""The kernel gives up bytes that the API server has not acknowledged for so long: what was written while a Lease
+held must not arrive minutes later, when a broken network is whole again."""
 
 FIELD_MANAGER = "weft-operator"
+PERSON = "weft-cli"
+"""Field manager of what people change by the ``weft`` command."""
 
 PLURALS: Mapping[str, str] = {
     "ConfigMap": "configmaps",
+    "ControllerRevision": "controllerrevisions",
     "CostProfile": "costprofiles",
     "Deployment": "deployments",
     "DisaggInferenceService": "disagginferenceservices",
     "Event": "events",
+    "Lease": "leases",
+    "NetworkPolicy": "networkpolicies",
     "Node": "nodes",
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",
@@ -44,6 +54,7 @@ PLURALS: Mapping[str, str] = {
     "Service": "services",
     "ServiceAccount": "serviceaccounts",
     "StatefulSet": "statefulsets",
+    "WorkerGroup": "workergroups",
 }
 
 _ERRORS: Mapping[int, type[ApiError]] = {
@@ -56,23 +67,40 @@ _ERRORS: Mapping[int, type[ApiError]] = {
     422: InvalidError,
 }
 
-log = logging.getLogger(__name__)
+
+def _no_fence() -> None:
+    """Let every write pass."""
 
 
 class ApiServer:
     """A connection to one API server; methods block and may be called from several threads."""
 
-    def __init__(self, client: api_client.ApiClient) -> None:
-        self._configuration = client.configuration
-        self._pool = client.rest_client.pool_manager
-        self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, str, int]] = Counter()
+    def __init__(
+        self,
+        client: api_client.ApiClient,
+        *,
+        connect_s: float | None = None,
+        read_s: float | None = None,
+        heed_retry_after: bool = True,
+    ) -> None:
+        """Create it; the times, in seconds, bound each request (default ``CONNECT_S``, ``READ_S``).
 
-    @property
-    def requests(self) -> Mapping[tuple[str, str, int], int]:
-        """Return how many requests were made, by (method, resource, HTTP status)."""
-        with self._lock:
-            return dict(self._requests)
+        With ``heed_retry_after`` nothing at all is asked while the API server wants to be left in peace.
+        """
+        self._configuration = client.configuration
+        self._timeouts = (connect_s, read_s)
+        self._heeds = heed_retry_after
+        self._fence: Callable[[], None] = _no_fence
+        self._asking = threading.local()
+        self._pool = client.rest_client.pool_manager
+        self._pool.pool_classes_by_scheme = fenced_pools(lambda: self._asking.fence())
+        self.traffic = Traffic()
+
+    def fenced(self, insist: Callable[[], None]) -> "ApiServer":
+        """Return the same connection for writes that need leave: ``insist`` is asked as their bytes go out."""
+        other = copy.copy(self)
+        other._fence = insist
+        return other
 
     def get(self, key: ObjectKey) -> Manifest:
         """Return one object.
@@ -103,6 +131,15 @@ class ApiServer:
         # Items of a list carry neither kind nor version; we give them back, so that every object knows its key.
         return [{"apiVersion": api_version, "kind": kind, **item} for item in body.get("items") or ()]
 
+    def names(self, api_version: str, kind: str, *, namespace: str = "") -> tuple[tuple[str, str], ...]:
+        """Return (namespace, name) of all objects of one kind; their bodies are not sent."""
+        accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+        body = self._request(
+            "GET", collection_path(api_version, kind, namespace), resource=PLURALS[kind], accept=accept
+        )
+        found = [item["metadata"] for item in body.get("items") or ()]
+        return tuple((str(item.get("namespace", "")), str(item["name"])) for item in found)
+
     def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Send an object by server-side apply as our field manager, taking over fields that others changed."""
         key = _key(manifest)
@@ -128,8 +165,49 @@ class ApiServer:
         query = {"fieldManager": FIELD_MANAGER}
         return self._request("POST", path, resource=PLURALS[key.kind], query=query, body=manifest)
 
-    def delete(self, key: ObjectKey, *, uid: str) -> None:
-        """Delete an object and, in the background, what it owns.
+    def replace(self, manifest: Manifest) -> Manifest:
+        """Replace the version of an object that the manifest names.
+
+        Raises:
+            ConflictError: it has another version.
+        """
+        key = _key(manifest)
+        query = {"fieldManager": FIELD_MANAGER}
+        return self._request("PUT", object_path(key), resource=PLURALS[key.kind], query=query, body=manifest)
+
+    def scale(self, key: ObjectKey, replicas: int, *, uid: str) -> Manifest:
+        """Set ``spec.replicas`` alone, of the object with this uid if one is given; what is applied leaves it out.
+
+        Raises:
+            ConflictError: the object of this name has another uid.
+        """
+        metadata = {"metadata": {"uid": uid}} if uid else {}
+        return self._request(
+            "PATCH",
+            object_path(key),
+            resource=PLURALS[key.kind],
+            query={"fieldManager": FIELD_MANAGER},
+            body={**metadata, "spec": {"replicas": replicas}},
+            content="application/merge-patch+json",
+        )
+
+    def annotate(self, key: ObjectKey, annotations: Mapping[str, str], *, version: str) -> Manifest:
+        """Set annotations of an object as whoever calls, if it still has this resource version ("": whatever it has).
+
+        Raises:
+            ConflictError: it was changed meanwhile.
+        """
+        return self._request(
+            "PATCH",
+            object_path(key),
+            resource=PLURALS[key.kind],
+            query={"fieldManager": PERSON},
+            body={"metadata": {"annotations": dict(annotations), **({"resourceVersion": version} if version else {})}},
+            content="application/merge-patch+json",
+        )
+
+    def delete(self, key: ObjectKey, *, uid: str, grace_s: int | None = None) -> None:
+        """Delete an object and, in the background, what it owns; a pod has ``grace_s`` seconds, else its own grace.
 
         Raises:
             ConflictError: the object of this name has another uid.
@@ -139,10 +217,35 @@ class ApiServer:
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid},
             "propagationPolicy": "Background",
+            **({} if grace_s is None else {"gracePeriodSeconds": grace_s}),
         }
         self._request("DELETE", object_path(key), resource=PLURALS[key.kind], body=body)
 
-    def _request(
+    def log(self, pod: ObjectKey, container: str, **query: str) -> str:
+        """Return a container's log; ``query`` as the API server has it: tailLines, sinceTime, previous, timestamps."""
+        asked = {"container": container, **query}
+        return self._send("GET", f"{object_path(pod)}/log", resource="pods/log", query=asked, accept="*/*").decode(
+            errors="replace"
+        )
+
+    def page(self, pod: ObjectKey, port: int, path: str) -> str:
+        """Return what a pod serves over plain HTTP, through the API server's proxy.
+
+        Raises:
+            TransientError: the API server cannot reach it; a network policy may keep it out.
+        """
+        proxied = f"{object_path(pod)}:{port}/proxy/{path.lstrip('/')}"
+        return self._send("GET", proxied, resource="pods/proxy", accept="*/*").decode(errors="replace")
+
+    def _request(self, method: str, path: str, *, resource: str, **parts: Any) -> Manifest:
+        raw = self._send(method, path, resource=resource, **parts)
+        try:
+            answer: Manifest = json.loads(raw)
+        except ValueError as error:
+            raise TransientError(f"{method} {resource}: the answer is not JSON", status=200) from error
+        return answer
+
+    def _send(
         self,
         method: str,
         path: str,
@@ -151,46 +254,57 @@ class ApiServer:
         query: Mapping[str, str] | None = None,
         body: Manifest | None = None,
         content: str = "application/json",
-    ) -> Manifest:
+        accept: str = "application/json",
+    ) -> bytes:
+        left = self.traffic.held_back_s()
+        if left > 0:
+            text = f"{method} {resource}: held back for {left:.0f} s, as the API server asked by Retry-After"
+            raise TransientError(text, status=429, retry_after=left)
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
         for auth in self._configuration.auth_settings().values():
             if auth.get("value"):
                 headers[str(auth["key"])] = str(auth["value"])
         if body is not None:
             headers["Content-Type"] = content
+        connect_s, read_s = self._timeouts
+        self._asking.fence = self._fence
         try:
-            response = self._pool.request(
-                method,
-                url,
-                headers=headers,
-                body=None if body is None else json.dumps(body),
-                timeout=urllib3.Timeout(connect=CONNECT_S, read=READ_S),
-                retries=False,
-            )
+            with self.traffic.under_way(method):
+                response = self._pool.request(
+                    method,
+                    url,
+                    headers=headers,
+                    body=None if body is None else json.dumps(body),
+                    timeout=urllib3.Timeout(connect=connect_s or CONNECT_S, read=read_s or READ_S),
+                    retries=False,
+                )
         except urllib3.exceptions.HTTPError as error:
-            self._count(method, resource, 0)
+            self.traffic.count(method, resource, 0)
             raise TransientError(f"no answer from the API server: {type(error).__name__}") from error
-        self._count(method, resource, response.status)
+        self.traffic.count(method, resource, response.status)
         if response.status >= 300:
-            raise _error(method, resource, response)
-        answer: Manifest = json.loads(response.data)
+            refusal = _error(method, resource, response)
+            if self._heeds and refusal.status == 429 and refusal.retry_after is not None:
+                self.traffic.hold_back(refusal.retry_after)
+            raise refusal
+        answer: bytes = response.data
         return answer
 
-    def _count(self, method: str, resource: str, status: int) -> None:
-        with self._lock:
-            self._requests[method, resource, status] += 1
-        log.debug("api_request", extra={"method": method, "resource": resource, "status": status})
 
-
-def connect() -> ApiServer:
+def connect(*, connect_s: float | None = None, read_s: float | None = None, heed_retry_after: bool = True) -> ApiServer:
     """Connect as the pod's service account, or as the kubeconfig's current context outside a cluster.
+
+    The arguments are those of ``ApiServer``.
 
     Raises:
         ForbiddenError: neither is there.
     """
     settings = configuration.Configuration()
     settings.connection_pool_maxsize = 8
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        unsent = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNSENT_S * 1000))
+        settings.socket_options = [*urllib3.connection.HTTPConnection.default_socket_options, unsent]
     try:
         try:
             kube_config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
@@ -200,7 +314,17 @@ def connect() -> ApiServer:
         raise ForbiddenError(
             f"no access to a cluster: {error}; run in a pod with a service account, or set KUBECONFIG"
         ) from error
-    return ApiServer(api_client.ApiClient(configuration=settings))
+    client = api_client.ApiClient(configuration=settings)
+    return ApiServer(client, connect_s=connect_s, read_s=read_s, heed_retry_after=heed_retry_after)
+
+
+def current_namespace() -> str:
+    """Return the namespace of the kubeconfig's current context; default where there is none."""
+    try:
+        _, current = kube_config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+    except kube_config.ConfigException:
+        return "default"
+    return str((current.get("context") or {}).get("namespace") or "default")
 
 
 def object_path(key: ObjectKey) -> str:

@@ -3,11 +3,12 @@
 from typing import Any
 
 from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import FIELD_MANAGER, ApiServer
-from weft_operator.diff import Action, Apply, Delete
+from weft_operator.diff import Action, Apply, Delete, Scale
 from weft_operator.errors import ConflictError, NotFoundError, StalledError, WaitingError
 from weft_operator.events import Fact
-from weft_operator.manifest import Manifest, ServiceKey, controller_of
+from weft_operator.manifest import GroupKey, Manifest, ServiceKey, controller_of
 
 CHANGED_WAIT_S = 1.0
 """The change wakes a pass by its event; this one is for an event that got lost."""
@@ -23,23 +24,25 @@ def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> Manifest | N
     if isinstance(action, Delete):
         _delete(api, action)
         return None
+    if isinstance(action, Scale):
+        return api.scale(action.key, action.replicas, uid=action.uid)
     if action.fresh:
         _insist_on_ours(api, action, owner_uid)
     return api.apply(action.manifest)
 
 
-def write_status(api: ApiServer, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
-    """Replace the status by server-side apply if the service still has this resource version.
+def write_status(api: ApiServer, key: ServiceKey | GroupKey, status: dict[str, Any], *, version: str) -> None:
+    """Replace the status of a service or group by server-side apply if it still has this resource version.
 
-    A service deleted meanwhile is left in peace. The version is the guard against writing onto another service of
+    One that was deleted meanwhile is left in peace. The version is the guard against writing onto another object of
     the same name: for the status of a custom resource the API server ignores a uid that is not the object's.
 
     Raises:
-        WaitingError: the service was changed or made anew meanwhile; the status is for the one before.
+        WaitingError: it was changed or made anew meanwhile; the status is for the one before.
     """
     body: Manifest = {
         "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": KIND,
+        "kind": GROUP_KIND if isinstance(key, GroupKey) else KIND,
         "metadata": {"name": key.name, "namespace": key.namespace, "resourceVersion": version},
         "status": status,
     }
@@ -48,7 +51,7 @@ def write_status(api: ApiServer, key: ServiceKey, status: dict[str, Any], *, ver
     except NotFoundError:
         return
     except ConflictError as error:
-        raise WaitingError("ServiceChanged", f"{key} changed during the pass", retry_after=CHANGED_WAIT_S) from error
+        raise WaitingError("Changed", f"{key} changed during the pass", retry_after=CHANGED_WAIT_S) from error
 
 
 def post_event(api: ApiServer, key: ServiceKey, uid: str, fact: Fact, *, now: str) -> None:
@@ -95,7 +98,7 @@ def _insist_on_ours(api: ApiServer, action: Apply, owner_uid: str) -> None:
 
 def _delete(api: ApiServer, action: Delete) -> None:
     try:
-        api.delete(action.key, uid=action.uid)
+        api.delete(action.key, uid=action.uid, grace_s=action.grace_s)
     except (NotFoundError, ConflictError):
         # Gone already, or another object of this name: either way the one we meant is not there any more.
         return

@@ -9,9 +9,12 @@ def operator(*, log_level: str) -> int:
     """Run the operator: plan and deploy DisaggInferenceServices.
 
     It runs against the cluster of its pod, or of KUBECONFIG. Settings come from the environment: WEFT_ROUTER_IMAGE
-    (required), WEFT_MOCK_IMAGE, WEFT_REDIS_URL, WEFT_WATCH_NAMESPACES, WEFT_PLANNER_DEADLINE_SECONDS,
+    (required), WEFT_ROUTER_UPGRADE (WhenAsked or AtOnce), WEFT_MOCK_IMAGE, WEFT_REDIS_URL, WEFT_WATCH_NAMESPACES,
+    WEFT_PLANNER_DEADLINE_SECONDS,
     WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT, WEFT_OPERATOR_INSTANCE (look after services only that carry it as label
-    weft.dev/operator). Exit status 2 when a setting is wrong, 1 when there is no cluster.
+    weft.dev/operator), WEFT_OPERATOR_LEASE (NAMESPACE/NAME of the Lease by which one of several replicas leads; without
+    it this one works alone), WEFT_OPERATOR_LEASE_SECONDS (15: how long a Lease holds that is not renewed), POD_NAME
+    (what this replica is called in the Lease). Exit status 2 when a setting is wrong, 1 when there is no cluster.
     """
     import asyncio
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from weft_operator.managers import manager_of
 from weft_operator.manifest import HASH_ANNOTATION, Manifest, ObjectKey, annotations_of, is_terminating, key_of
 
 
@@ -20,6 +21,8 @@ class Apply:
     fresh: bool
     replaces: str = ""
     """Resource version of the live object that differed."""
+    by: str = ""
+    """The field manager that changed what differs, as far as the API server tells."""
 
     @property
     def key(self) -> ObjectKey:
@@ -29,14 +32,28 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object if it still has this uid."""
+    """Delete an object if it still has this uid; ``grace_s``: with less time to end than a pod was given."""
 
     key: ObjectKey
     uid: str
     reason: str
+    grace_s: int | None = None
 
 
-Action = Apply | Delete
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Set ``spec.replicas`` of a group alone, if it still has this uid (any, where it is empty).
+
+    The number is not part of what is applied, so that it can be left to people and autoscalers.
+    """
+
+    key: ObjectKey
+    replicas: int
+    uid: str
+    reason: str
+
+
+Action = Apply | Delete | Scale
 
 
 def content_hash(manifest: Mapping[str, Any]) -> str:
@@ -81,7 +98,8 @@ def diff(
             continue
         drift = first_difference(item, found)
         if drift is not None:
-            actions.append(Apply(item, reason=f"drifted: {drift}", fresh=False, replaces=version))
+            by = manager_of(found, drift)
+            actions.append(Apply(item, reason=f"drifted: {drift}", fresh=False, replaces=version, by=by))
     names = {key_of(item) for item in wanted}
     for key, item in sorted(existing.items()):
         if key in names or key.kind not in prunable or key in keep or is_terminating(item):
@@ -92,8 +110,10 @@ def diff(
 
 def first_difference(desired: object, live: object, path: str = "") -> str | None:
     """Return the path of the first desired field that the live object does not hold; None when all are there."""
-    if isinstance(desired, Mapping):
-        if not isinstance(live, Mapping):
+    if desired == live:
+        return None  # nearly always, and far quicker than field by field
+    if isinstance(desired, dict):
+        if not isinstance(live, dict):
             return None if not desired and live is None else path or "object"
         for name, value in desired.items():
             found = first_difference(value, live.get(name), f"{path}.{name}" if path else str(name))
@@ -102,7 +122,7 @@ def first_difference(desired: object, live: object, path: str = "") -> str | Non
         return None
     if isinstance(desired, list):
         return _list_difference(desired, live, path)
-    if desired == live or _same_quantity(desired, live) or (not desired and live is None):
+    if _same_quantity(desired, live) or (not desired and live is None):
         return None
     return path
 
@@ -110,12 +130,15 @@ def first_difference(desired: object, live: object, path: str = "") -> str | Non
 def _list_difference(desired: list[Any], live: object, path: str) -> str | None:
     if not isinstance(live, list):
         return None if not desired and live is None else path
-    if any(not isinstance(item, Mapping) for item in desired):
-        return None if desired == live else path
+    if any(not isinstance(item, dict) for item in desired):
+        return path
     for position, item in enumerate(desired):
-        # Others may add entries (a mesh its container, an admission plug-in its toleration), so order does not count.
+        # Others may add entries (a mesh its container, an admission plug-in its toleration), so order does not count;
+        # mostly it is the same.
+        if position < len(live) and first_difference(item, live[position]) is None:
+            continue
         if all(first_difference(item, other) is not None for other in live):
-            named = [other for other in live if isinstance(other, Mapping) and other.get("name") == item.get("name")]
+            named = [other for other in live if isinstance(other, dict) and other.get("name") == item.get("name")]
             inside = first_difference(item, named[0]) if "name" in item and named else None
             return f"{path}[{item.get('name', position)}]" + (f".{inside}" if inside else "")
     return None

@@ -3,6 +3,8 @@
 OperatorError
 ├── StalledError      nothing helps but a change of the spec or the cluster; looked at again at the resync
 ├── WaitingError      will pass by itself; looked at again after ``retry_after`` seconds
+├── NotLeaderError    another replica leads: nothing may be written
+├── OldSightError     what a pass would act on was listed for many: it must look for itself first
 └── ApiError          an answer of the API server (or none)
     ├── NotFoundError     404
     ├── ConflictError     409: somebody was faster, or the object's uid is another one
@@ -33,6 +35,14 @@ class WaitingError(OperatorError):
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+
+
+class NotLeaderError(OperatorError):
+    """This replica does not lead, or not any more; whoever does goes on from what the cluster holds."""
+
+
+class OldSightError(OperatorError):
+    """A pass that was lent what was listed for many found something to do: it must look for itself before it acts."""
 
 
 class ApiError(OperatorError):

@@ -11,10 +11,22 @@ from weft_operator.fleet import Fleet
 MAX_MESSAGE = 1000
 """The API server refuses longer messages (1,024 bytes)."""
 
-QUIET_REASONS = frozenset({"Planning", "RollingOut", "WaitingForPlan", "NotPlanned"})
+QUIET_REASONS = frozenset(
+    {
+        *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
+        *("Fresh", "NotConfigured", "NotYetObserved", "Partial", "TooFewSamples"),
+        *("Met", "TooFewRounds", "Unknown"),
+        *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
+        *("Working", "Settled", "NotStalled", "SpecRefused", "ObjectRefused"),  # the conditions they follow from say it
+        *("AwaitingApproval", "ReplanProposed"),  # PlanProposed says it, once for each proposal
+    }
+)
 """Reasons that are only steps on the way: they are in the conditions, not worth an event."""
 
-_WARNINGS = frozenset({"Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable"})
+_WARNINGS = frozenset(
+    {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
+    | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +44,28 @@ class Fact:
         return f"{service}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def facts(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, actions: Sequence[Action], fleet: Fleet | None
-) -> tuple[Fact, ...]:
+def facts(before: Mapping[str, Any], after: Mapping[str, Any], *, actions: Sequence[Action]) -> tuple[Fact, ...]:
     """Return what is new between two statuses, and what the actions between them were for."""
-    return (*_losses(fleet), *_corrections(actions), *_transitions(before, after))
+    return (*_corrections(actions), *_transitions(before, after), *_proposals(before, after))
 
 
 def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fact, ...]:
     was = {item["type"]: item for item in before.get("conditions") or ()}
+    # A plan that was given up makes room for the one before; that one is no news.
+    given_up = any(item["reason"] in ("PlanGivenUp", "CanaryFailed") for item in after.get("conditions") or ())
     found = []
     for condition in after.get("conditions") or ():
         old = was.get(condition["type"], {})
         revision = (after.get("plan") or {}).get("revision", "")
-        new_plan = condition["reason"] == "PlanReady" and revision != (before.get("plan") or {}).get("revision", "")
+        revision_before = (before.get("plan") or {}).get("revision", "")
+        fresh = revision != revision_before and not given_up
+        new_plan = condition["reason"] in ("PlanReady", "Replanned", "RolledBack") and fresh
         if (old.get("reason") == condition["reason"] and not new_plan) or condition["reason"] in QUIET_REASONS:
             continue
         if condition["reason"] == "UpToDate":
             continue  # Serving says it
-        bad = condition["reason"] in _WARNINGS or (condition["type"] == "Planned" and condition["status"] == "False")
+        refused = condition["type"] in ("Planned", "MetricsAvailable") and condition["status"] == "False"
+        bad = condition["reason"] in _WARNINGS or refused
         since = old.get("lastTransitionTime", "")
         found.append(
             Fact(
@@ -63,7 +78,21 @@ def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[F
     return tuple(found)
 
 
-def _losses(fleet: Fleet | None) -> tuple[Fact, ...]:
+def _proposals(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fact, ...]:
+    proposal = after.get("proposedPlan")
+    if proposal is None or proposal["hash"] == (before.get("proposedPlan") or {}).get("hash"):
+        return ()
+    change = f"{after.get('planSummary', '')} -> {proposal['summary']}"
+    message = f"{change} is proposed as {proposal['hash']}, because {proposal['reason']}"
+    return (Fact(type="Normal", reason="PlanProposed", message=message[:MAX_MESSAGE], origin=proposal["hash"]),)
+
+
+def worker_facts(actions: Sequence[Action], fleet: Fleet) -> tuple[Fact, ...]:
+    """Return what the actions of one pass over a group were for: lost workers, and what was changed by hand."""
+    return (*_losses(fleet), *_corrections(actions))
+
+
+def _losses(fleet: Fleet) -> tuple[Fact, ...]:
     return tuple(
         Fact(
             type="Warning",
@@ -72,7 +101,7 @@ def _losses(fleet: Fleet | None) -> tuple[Fact, ...]:
             "a new worker takes its place",
             origin=item.uid,
         )
-        for item in (fleet.lost if fleet is not None else ())
+        for item in fleet.lost
     )
 
 
@@ -81,7 +110,8 @@ def _corrections(actions: Sequence[Action]) -> tuple[Fact, ...]:
         Fact(
             type="Normal",
             reason="DriftCorrected",
-            message=f"{action.key.kind} {action.key.name} was changed by hand ({action.reason}) and is put back",
+            message=f"{action.key.kind} {action.key.name} was changed by {action.by or 'hand'} ({action.reason}) and "
+            "is put back",
             origin=action.replaces,
         )
         for action in actions

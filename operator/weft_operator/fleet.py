@@ -1,4 +1,4 @@
-"""Decide which workers there should be: keep the ones that live, replace the lost, drop the highest indices.
+"""The workers there are, which of them are lost, and how they are named.
 
 Names are never reused while anything still carries them: a pod that hangs on a dead node keeps its name taken,
 so its replacement gets the next free index and never waits for the node (docs/decisions/0003).
@@ -12,9 +12,11 @@ from typing import Any
 
 from weft_core.plan import PlannedGroup, Role
 from weft_operator.manifest import (
+    DRAIN_ANNOTATION,
     POOL_LABEL,
     WORKER_LABEL,
     Manifest,
+    annotations_of,
     condition_of,
     is_terminating,
     labels_of,
@@ -26,7 +28,7 @@ LINGER_S = 10.0
 
 STUCK = "its pod is broken and of an old template, which keeps the new one from being tried"
 
-_LETTER: Mapping[Role, str] = {"prefill": "p", "decode": "d"}
+LETTER: Mapping[Role, str] = {"prefill": "p", "decode": "d"}
 _ROLE: Mapping[str, Role] = {"p": "prefill", "d": "decode"}
 _SUFFIX = re.compile(r"-([pd])(\d+)-(\d+)$")
 
@@ -42,7 +44,7 @@ class Worker:
 
     def name(self, service: str) -> str:
         """Return the name of the worker's StatefulSet: demo-p4-0."""
-        return f"{service}-{_LETTER[self.role]}{self.degree}-{self.index}"
+        return f"{service}-{LETTER[self.role]}{self.degree}-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,12 @@ class LiveWorker:
     terminating: bool
     lost: str | None
     node: str
+    created: str = ""
+    """When its StatefulSet was made, as the API server writes it."""
+    serving: bool = True
+    """Whether its pods are ready, one on each of its nodes."""
+    drain_asked: bool = False
+    """A person wants it to go (``weft drain``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,17 @@ class Fleet:
 
     workers: tuple[Worker, ...]
     lost: tuple[LiveWorker, ...]
+
+
+def first_workers(groups: Iterable[PlannedGroup]) -> tuple[Worker, ...]:
+    """Return the workers of a plan where none is there yet; indices are of a role and degree, whatever the pool."""
+    used: dict[tuple[Role, int], int] = {}
+    found = []
+    for group in sorted(groups, key=lambda one: (one.role, one.degree, one.pool)):
+        for _ in range(group.replicas):
+            index = used[group.role, group.degree] = used.get((group.role, group.degree), -1) + 1
+            found.append(Worker(group.role, group.degree, index, group.pool))
+    return tuple(sorted(found))
 
 
 def parse_name(service: str, name: str, pool: str) -> Worker | None:
@@ -93,7 +112,8 @@ def live_workers(
         worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""))
         if worker is None:
             continue
-        mine = of_worker.get(name_of(item), [])
+        # The pods of a worker on several nodes, the one that leads first.
+        mine = sorted(of_worker.get(name_of(item), []), key=name_of)
         reasons = [reason for pod in mine if (reason := loss_of(pod, now=now))]
         if name_of(item) in stuck:
             reasons.append(STUCK)
@@ -105,6 +125,10 @@ def live_workers(
                 terminating=is_terminating(item),
                 lost=reasons[0] if reasons else None,
                 node=next((str(node) for pod in mine if (node := pod.get("spec", {}).get("nodeName"))), ""),
+                created=str(item["metadata"].get("creationTimestamp", "")),
+                serving=sum((condition_of(pod, "Ready") or {}).get("status") == "True" for pod in mine)
+                >= int((item.get("spec") or {}).get("replicas", 1)),
+                drain_asked=any(annotations_of(pod).get(DRAIN_ANNOTATION) for pod in mine),
             )
         )
     return tuple(sorted(found, key=lambda live: live.worker))
@@ -131,38 +155,3 @@ def next_loss(pods: Iterable[Manifest], *, now: datetime) -> float | None:
 def _overdue(pod: Mapping[str, Any], now: datetime) -> float:
     # The API server sets deletionTimestamp to the moment when the grace period will have passed.
     return (now - datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])).total_seconds()
-
-
-def choose(groups: Iterable[PlannedGroup], live: Sequence[LiveWorker], *, taken: Iterable[Worker] = ()) -> Fleet:
-    """Return the workers to have for a plan, keeping living ones with the lowest indices.
-
-    ``taken`` are workers whose pods are still there although their StatefulSet is gone.
-    """
-    wanted: dict[tuple[Role, int, str], int] = {}
-    for group in groups:
-        key = (group.role, group.degree, group.pool)
-        wanted[key] = wanted.get(key, 0) + group.replicas
-    used = {(w.role, w.degree, w.index) for w in taken} | {
-        (item.worker.role, item.worker.degree, item.worker.index) for item in live
-    }
-    chosen: list[Worker] = []
-    for (role, degree, pool), replicas in sorted(wanted.items()):
-        usable = sorted(
-            item.worker
-            for item in live
-            if not item.terminating
-            and item.lost is None
-            and (item.worker.role, item.worker.degree, item.worker.pool) == (role, degree, pool)
-        )
-        kept = usable[:replicas]
-        chosen.extend(kept)
-        index = 0
-        for _ in range(replicas - len(kept)):
-            while (role, degree, index) in used:
-                index += 1
-            used.add((role, degree, index))
-            chosen.append(Worker(role=role, degree=degree, index=index, pool=pool))
-    return Fleet(
-        workers=tuple(sorted(chosen)),
-        lost=tuple(item for item in live if item.lost is not None and not item.terminating),
-    )

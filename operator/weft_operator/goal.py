@@ -1,7 +1,9 @@
 """Decide what a service should look like now: the newest plan, or the last good one while there is no newer."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,33 +11,57 @@ from pydantic import ValidationError
 from weft_core.cost import CostProfileError
 from weft_core.profile_json import profile_from_json
 from weft_operator.api.cost_profile import CostProfileSpec
+from weft_operator.api.scaling import Schedule
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceService, DisaggInferenceServiceSpec
 from weft_operator.desired.config import read_record
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.errors import StalledError
+from weft_operator.manifest import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION, annotations_of
 from weft_operator.observe import Observed
+from weft_operator.plan_status import plan_summary
 from weft_operator.planning.child import Answer, Planned, Refused
 from weft_operator.planning.request import Request, planner_request, request_hash
+from weft_operator.planning.schedules import bounded, in_force, unknown_zone
+from weft_operator.pod_templates.overrides import protected_field
 from weft_operator.reasons import PLANNED
-from weft_operator.status import Verdict, plan_summary
+from weft_operator.replanning.decide import Change, Keep, approve, propose, stale, waits
+from weft_operator.replanning.judging import same_workers
+from weft_operator.replanning.standing import Standing
+from weft_operator.replanning.workload import taken_up
+from weft_operator.status import Verdict
 from weft_planner.request.error import RequestError
+from weft_planner.request.service import in_spec
+
+_FIELD = re.compile(r"([a-z]\w*)[\w.\[\]]*: ")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the planner is to be asked for a spec."""
+    """What the planner is to be asked for a spec.
+
+    ``bounded`` is the spec with the bounds of the ``schedule`` in force: what the planner is asked for and held to.
+    ``approval`` and ``rollback`` are what the service is annotated with: a proposal's hash, a revision's number.
+    """
 
     spec: DisaggInferenceServiceSpec
+    bounded: DisaggInferenceServiceSpec
     request: Request
     hash: str
+    schedule: Schedule | None = None
+    approval: str = ""
+    rollback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What to render (None: nothing yet), and the condition Planned that tells why."""
+    """What to render (None: nothing yet), and the condition Planned that tells why.
+
+    ``again_s``: seconds after which to look again although nothing happens.
+    """
 
     record: PlanRecord | None
     planned: Verdict
+    again_s: float | None = None
 
 
 def last_record(observed: Observed) -> PlanRecord | None:
@@ -65,21 +91,38 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
         raise StalledError("InvalidSpec", message if own else f"{where}: {message}") from error
 
 
-def question(service: DisaggInferenceService, observed: Observed) -> Question:
-    """Return what the planner must be asked.
+def question(service: DisaggInferenceService, observed: Observed, *, now: datetime) -> Question:
+    """Return what the planner must be asked, with the bounds of the hour.
 
     Raises:
         StalledError: the spec refers to something that is not there or cannot be used.
     """
     spec = service.spec
+    strange = unknown_zone(spec.planning.schedules)
+    if strange:
+        raise StalledError("InvalidSpec", strange)
+    schedule = in_force(spec.planning.schedules, now)
+    within = bounded(spec, schedule)
+    fault = protected_field(spec)
+    if fault is not None:
+        raise StalledError("ProtectedField", fault)
     _references(spec, observed, service.metadata.namespace)
     profiles = _profiles(spec, observed, service.metadata.namespace)
     trace = _trace(spec, observed, service.metadata.namespace)
     try:
-        request = planner_request(spec, profiles=profiles, trace=trace)
+        request = planner_request(within, profiles=profiles, trace=trace)
     except RequestError as error:
         raise StalledError("InvalidSpec", str(error)) from error
-    return Question(spec=spec, request=request, hash=request_hash(request))
+    said = annotations_of(observed.service)
+    return Question(
+        spec=spec,
+        bounded=within,
+        request=request,
+        hash=request_hash(request),
+        schedule=schedule,
+        approval=said.get(APPROVE_ANNOTATION, "").strip(),
+        rollback=said.get(ROLLBACK_ANNOTATION, "").strip(),
+    )
 
 
 def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> None:
@@ -172,28 +215,80 @@ def _first(error: ValidationError) -> tuple[str, str]:
     return ".".join(str(part) for part in first["loc"]), first["msg"]
 
 
-def settled(asked: Question, record: PlanRecord | None) -> Goal | None:
+def settled(asked: Question, record: PlanRecord | None, *, now: datetime) -> Goal | None:
     """Return the goal when the plan in force answers the question, None when the planner must be asked."""
     if record is None:
         return None
+    standing, mode = record.standing, asked.spec.planning.mode
     if record.request_hash == asked.hash:
+        if standing.proposal is not None and standing.proposal.request_hash != asked.hash:
+            record = replace(record, standing=replace(standing, proposal=None))  # for a spec that was taken back
         return _carried(asked, record, "")
-    if asked.spec.planning.mode == "Off":
+    if mode == "Off":
         return _carried(asked, record, "; kept although the spec has changed, because spec.planning.mode is Off")
+    if standing.proposal is not None and standing.proposal.request_hash == asked.hash and mode != "Auto":
+        return _proposed(asked, record, now)
     return None
 
 
-def answered(asked: Question, answer: Answer | None, record: PlanRecord | None, *, notes: Sequence[str] = ()) -> Goal:
+def request_for(asked: Question, record: PlanRecord | None) -> Request:
+    """Return what to ask for a changed spec; where its workload is the same as before, what was observed stays it.
+
+    Otherwise a change of the SLO would bring back the plan for traffic that is known to be another.
+    """
+    kept = _observed(asked, record)
+    return asked.request if kept is None else {**asked.request, "workload": kept}
+
+
+def at_edge(asked: Question, record: PlanRecord, why: str) -> Goal:
+    """Return the goal while the plan for other hours waits: the plan in force stays."""
+    hours = f"schedule {asked.schedule.name} is" if asked.schedule is not None else "no schedule is"
+    words = f"{plan_summary(record.plan)} stays although {hours} in force now: {why}"
+    return Goal(replace(record, spec=asked.spec), Verdict("True", "ScheduleHeld", words))
+
+
+def _observed(asked: Question, record: PlanRecord | None) -> dict[str, Any] | None:
+    if record is None or record.standing.workload is None or record.spec.workload != asked.spec.workload:
+        return None
+    return taken_up(record.standing.workload, asked.request["workload"])
+
+
+def answered(
+    asked: Question, answer: Answer | None, record: PlanRecord | None, *, now: datetime, notes: Sequence[str] = ()
+) -> Goal:
     """Return the goal for the planner's answer; without a new plan the last good one stays in force.
 
-    ``notes`` say what the operator could not tell the planner.
+    ``notes`` say what the operator could not tell the planner. Where a person decides, other workers are only proposed.
     """
     if answer is None:
         kept = f"; {plan_summary(record.plan)} stays in force meanwhile" if record is not None else ""
         return Goal(record, Verdict("Unknown", "Planning", f"the planner is at work{kept}"))
     if isinstance(answer, Refused):
-        return refused(answer.reason, answer.message, record)
-    return _carried(asked, _record(asked, answer, notes), "")
+        return refused(answer.reason, _of_spec(answer.message), record)
+    told = replace(answer, plan=replace(answer.plan, notes=(*answer.plan.notes, *notes)))
+    person = asked.spec.planning.mode in ("Advisory", "Manual")
+    if record is not None and person and not same_workers(record.plan, told.plan):
+        workload = _observed(asked, record)
+        offered = propose(record, told, request_hash=asked.hash, cause="the spec changed", now=now, workload=workload)
+        return _proposed(asked, offered, now)
+    return _carried(asked, _record(asked, told, record, now), "")
+
+
+def _of_spec(message: str) -> str:
+    """Return a refusal with the field that it begins with named as in the spec: the planner speaks of its request."""
+    found = _FIELD.match(message)
+    return in_spec(message) if found is not None and found[1] != "profile" else message
+
+
+def _proposed(asked: Question, record: PlanRecord, now: datetime) -> Goal:
+    """Return the goal of a spec whose plan waits for a person: everything stays as it was for the spec before."""
+    proposal = record.standing.proposal
+    if proposal is not None and asked.approval == proposal.hash and asked.spec.planning.mode == "Manual":
+        return _carried(asked, approve(record, asked.spec, now=now), "")
+    reason, message = waits(record, asked.spec.planning.mode)
+    if asked.spec.planning.mode == "Manual" and asked.approval not in ("", record.standing.approved):
+        reason, message = "ApprovalStale", stale(record, asked.approval)
+    return Goal(record, Verdict("False", reason, message))
 
 
 def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
@@ -204,10 +299,44 @@ def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
     return Goal(record, Verdict("False", known, f"{text}{kept}"))
 
 
-def _record(asked: Question, answer: Planned, notes: Sequence[str]) -> PlanRecord:
-    plan = replace(answer.plan, notes=(*answer.plan.notes, *notes))
+def replanning(asked: Question, record: PlanRecord) -> Goal:
+    """Return the goal while the planner is at work on what was observed."""
+    reason, message = waits(record, asked.spec.planning.mode)
+    words = "the planner is at work on the traffic that is seen; the plan in force was made for another"
+    return Goal(record, Verdict("True", reason or "Replanning", message or words))
+
+
+def told(goal: Goal, reason: str, message: str) -> Goal:
+    """Return the goal with what a person must be told instead of why the plan in force stays."""
+    quiet = goal.planned.status == "True" and goal.planned.reason != "Replanning"
+    return replace(goal, planned=Verdict("True", reason, message)) if reason and quiet else goal
+
+
+def decided(asked: Question, decision: Keep | Change) -> Goal:
+    """Return the goal of a decision about drift; the spec itself is planned in any case."""
+    goal = _carried(asked, decision.record, "")
+    if isinstance(decision, Change) or not decision.reason:
+        return goal
+    return replace(goal, planned=Verdict("True", decision.reason, decision.message), again_s=decision.again_s)
+
+
+def _record(asked: Question, answer: Planned, before: PlanRecord | None, now: datetime) -> PlanRecord:
+    standing = before.standing if before is not None else Standing()
+    stays = before is not None and same_workers(before.plan, answer.plan)
+    workload = _observed(asked, before)
     return PlanRecord(
-        spec=asked.spec, plan=plan, profile=answer.profile, request_hash=asked.hash, profiles=answer.profiles
+        spec=asked.spec,
+        plan=answer.plan,
+        profile=answer.profile,
+        request_hash=asked.hash,
+        profiles=answer.profiles,
+        standing=Standing(
+            workload=None if workload is None else standing.workload,
+            changed_at=standing.changed_at if stays else now,
+            approved=standing.approved,
+            rolled_back=standing.rolled_back,
+            asleep_at=standing.asleep_at,
+        ),
     )
 
 
@@ -215,4 +344,12 @@ def _carried(asked: Question, record: PlanRecord, note: str) -> Goal:
     plan = record.plan
     current = replace(record, spec=asked.spec)
     why = plan.reason or f"{plan_summary(plan)} on {plan.gpus} GPUs"
+    if record.standing.hold is not None:
+        held = (
+            f"{plan_summary(plan)} is held, because {record.standing.hold.cause}, until the spec or the traffic changes"
+        )
+        return Goal(current, Verdict("True", "RolledBack", f"{held}{note}"))
+    if record.standing.cause:
+        made_for = f"{plan_summary(plan)} was made for the traffic that was seen, because {record.standing.cause}; "
+        return Goal(current, Verdict("True", "Replanned", f"{made_for}{why}{note}"))
     return Goal(current, Verdict("True", "PlanReady", f"{why}{note}"))

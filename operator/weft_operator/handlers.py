@@ -1,33 +1,80 @@
-"""kopf handlers: they only translate an event into the name of the service that must be looked at."""
+"""kopf handlers: they only translate an event into the name of what must be looked at."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import kopf
 
 from weft_operator.api.service import GROUP, PLURAL, VERSION
-from weft_operator.manifest import SERVICE_LABEL, ServiceKey
+from weft_operator.api.worker_group import GROUP_PLURAL
+from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, GroupKey, ServiceKey
 
 WATCHED_CHILDREN = (("apps", "v1", "statefulsets"), ("apps", "v1", "deployments"), ("", "v1", "pods"))
 
-Wake = Callable[[ServiceKey], None]
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an event means for passes: the namespace, and the service and group that it is about, if it is about one."""
+
+    namespace: str
+    service: ServiceKey | None = None
+    group: GroupKey | None = None
+    family: bool = False
+    """Whether it may matter to the groups of the service, too."""
+    listed: bool = False
+    """Whether nothing happened: a watch begins with what is there."""
+    changed: bool = False
+    """Whether the service's spec is newer than its status."""
+    gone: bool = False
+    """Whether that service or group was deleted."""
 
 
-def register(registry: kopf.OperatorRegistry, *, wake: Wake, services_using: Callable[[str], list[ServiceKey]]) -> None:
-    """Add the handlers; ``services_using`` lists the services of a namespace, for objects several may refer to."""
+API_PAUSES_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
+"""Pauses between kopf's attempts while the API server refuses or is not there; after five minutes it starts anew."""
+
+
+def register(registry: kopf.OperatorRegistry, *, hear: Callable[[Heard], None]) -> None:
+    """Add the handlers; each tells what it heard."""
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def service_event(namespace: str | None, name: str | None, **_: Any) -> None:
-        wake(ServiceKey(namespace or "", name or ""))
+    async def service_event(namespace: str | None, name: str | None, **said: Any) -> None:
+        service = ServiceKey(namespace or "", name or "")
+        changed = said["meta"].get("generation") != said["status"].get("observedGeneration")
+        hear(
+            Heard(
+                service.namespace,
+                service=service,
+                changed=changed,
+                listed=said["type"] is None,
+                gone=said["type"] == "DELETED",
+            )
+        )
 
     @kopf.on.event(GROUP, VERSION, "costprofiles", registry=registry)
-    async def profile_event(namespace: str | None, **_: Any) -> None:
-        for key in services_using(namespace or ""):
-            wake(key)
+    async def profile_event(namespace: str | None, **said: Any) -> None:
+        hear(Heard(namespace or "", listed=said["type"] is None, gone=said["type"] == "DELETED"))
 
-    async def child_event(namespace: str | None, labels: Any, **_: Any) -> None:
-        wake(ServiceKey(namespace or "", labels[SERVICE_LABEL]))
+    @kopf.on.event(GROUP, VERSION, GROUP_PLURAL, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)
+    async def group_event(namespace: str | None, name: str | None, labels: Any, **said: Any) -> None:
+        service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
+        group = GroupKey(namespace or "", name or "")
+        hear(
+            Heard(
+                service.namespace,
+                service=service,
+                group=group,
+                listed=said["type"] is None,
+                gone=said["type"] == "DELETED",
+            )
+        )
+
+    async def child_event(namespace: str | None, labels: Any, **said: Any) -> None:
+        service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
+        # What happens to one worker may be what another one waits for; no worker waits for a coordinator.
+        family = labels.get(COMPONENT_LABEL) != "coordinator"
+        hear(Heard(service.namespace, service=service, family=family, listed=said["type"] is None))
 
     for group, version, plural in WATCHED_CHILDREN:
         kopf.on.event(group, version, plural, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)(child_event)
@@ -44,6 +91,10 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.networking.request_timeout = 60
+    settings.networking.error_backoffs = API_PAUSES_S
+    # Of two operators one leads, by a Lease (weft_operator.leading); kopf's own way freezes both at times.
     settings.peering.standalone = True
     settings.posting.enabled = False
     # Without the scan for new kinds and namespaces, the operator needs no right to list either.

@@ -16,7 +16,25 @@ PLAN_REVISION_LABEL = "weft.dev/plan-revision"
 OPERATOR_LABEL = "weft.dev/operator"
 """On a service: the one operator, of several in a cluster, that looks after it; absent for the usual one."""
 
+CANARY_ANNOTATION = "weft.dev/canary"
+"""On a service: promote or abort and the hash in status.canary, as ``weft rollout promote`` and ``abort`` write it."""
+PROMOTE, ABORT = "promote", "abort"
+
+APPROVE_ANNOTATION = "weft.dev/approve"
+"""On a service with spec.planning.mode Manual: the hash of the proposal that may be carried out."""
+
+ROLLBACK_ANNOTATION = "weft.dev/rollback-to"
+"""On a service: the number of the plan revision that is to be in force again, as ``weft rollout undo`` writes it."""
+
+UPGRADE_ANNOTATION = "weft.dev/upgrade-router-to"
+"""On a service: the router image that its pods are to change to, as ``weft rollout upgrade`` writes it."""
+
+DRAIN_ANNOTATION = "weft.dev/drain"
+"""On a worker's pod: this worker is the next to go, as ``weft drain`` writes it."""
+
 COMPONENT_LABEL = "app.kubernetes.io/component"
+DRAIN_REQUESTED = "requested"
+"""The value of the annotation weft.dev/drain."""
 HASH_ANNOTATION = "weft.dev/applied-hash"
 TEMPLATE_HASH_ANNOTATION = "weft.dev/template-hash"
 TOKEN_HASH_ANNOTATION = "weft.dev/token-hash"  # noqa: S105 - the name of an annotation
@@ -31,6 +49,21 @@ class ServiceKey:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupKey:
+    """Names one WorkerGroup."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+PassKey = ServiceKey | GroupKey
+"""What a pass is over."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

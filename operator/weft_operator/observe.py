@@ -2,29 +2,40 @@
 
 import base64
 import binascii
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft_operator.api.capacity import Pool
 from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import ApiServer
-from weft_operator.errors import ForbiddenError, NotFoundError
-from weft_operator.manifest import SERVICE_LABEL, Manifest, ObjectKey, ServiceKey, controller_of, key_of, labels_of
-from weft_operator.planning.nodes import Capacity, capacity_of
+from weft_operator.errors import NotFoundError
+from weft_operator.manifest import (
+    COMPONENT_LABEL,
+    SERVICE_LABEL,
+    Manifest,
+    ObjectKey,
+    ServiceKey,
+    controller_of,
+    key_of,
+    labels_of,
+)
 
 OWNED_KINDS: tuple[tuple[str, str], ...] = (
+    (f"{GROUP}/{VERSION}", GROUP_KIND),
     ("apps/v1", "StatefulSet"),
     ("apps/v1", "Deployment"),
     ("v1", "Service"),
     ("v1", "ConfigMap"),
     ("v1", "ServiceAccount"),
     ("policy/v1", "PodDisruptionBudget"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("apps/v1", "ControllerRevision"),
 )
 """Kinds that are listed by label; Secrets are read one by one, so that the operator may not list them."""
 
-log = logging.getLogger(__name__)
+_MORE = {"ControllerRevision": f",{COMPONENT_LABEL}=plan"}
+"""Those of StatefulSets carry the service's label, too, and whole pod templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,8 @@ class Observed:
     owned: tuple[Manifest, ...]
     """Objects that this very service (by uid) controls."""
     pods: tuple[Manifest, ...]
+    workers: tuple[Manifest, ...] = ()
+    """StatefulSets of the service's groups."""
     former: tuple[ObjectKey, ...] = ()
     """Objects of a service of the same name that was deleted; the garbage collector is removing them."""
     profiles: Mapping[str, Manifest] = field(default_factory=dict)
@@ -67,18 +80,33 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
     except NotFoundError:
         return None
     selector = f"{SERVICE_LABEL}={key.name}"
-    found = [
+    found = list_owned(api, key.namespace, selector)
+    return of_service(api, key, service, found, api.list("v1", "Pod", namespace=key.namespace, selector=selector))
+
+
+def list_owned(api: ApiServer, namespace: str, selector: str) -> list[Manifest]:
+    """Return all objects that may belong to the services a label selector names."""
+    return [
         item
         for api_version, kind in OWNED_KINDS
-        for item in api.list(api_version, kind, namespace=key.namespace, selector=selector)
+        for item in api.list(api_version, kind, namespace=namespace, selector=f"{selector}{_MORE.get(kind, '')}")
     ]
+
+
+def of_service(
+    api: ApiServer, key: ServiceKey, service: Manifest, found: Sequence[Manifest], pods: Sequence[Manifest]
+) -> Observed:
+    """Return a service with what was listed for it, and with what it refers to by name."""
     token = _get(api, ObjectKey("v1", "Secret", key.namespace, f"{key.name}-token"))
     if token is not None and labels_of(token).get(SERVICE_LABEL) == key.name:
-        found.append(token)
+        found = [*found, token]
     uid = service["metadata"]["uid"]
-    owned, former = [], []
+    owned, former, workers = [], [], []
+    groups = {item["metadata"]["uid"] for item in found if item["kind"] == GROUP_KIND}
     for item in found:
         owner = controller_of(item)
+        if owner is not None and owner.get("uid") in groups:
+            workers.append(item)
         if owner is None or owner.get("kind") != KIND:
             continue
         if owner.get("uid") == uid:
@@ -90,7 +118,8 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
     return Observed(
         service=service,
         owned=tuple(owned),
-        pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
+        workers=tuple(workers),
+        pods=tuple(pods),
         former=tuple(former),
         profiles=_profiles(api, key, spec),
         trace=_trace(api, key, spec),
@@ -108,19 +137,9 @@ def service_object(key: ServiceKey) -> ObjectKey:
     return ObjectKey(f"{GROUP}/{VERSION}", KIND, key.namespace, key.name)
 
 
-def read_capacity(api: ApiServer, pools: Sequence[Pool], service: ServiceKey) -> Capacity | None:
-    """Return the GPUs of the pools' nodes and which of them are free; None when the operator may not list nodes."""
-    try:
-        nodes = api.list("v1", "Node")
-    except ForbiddenError:
-        log.info("nodes_not_listed")
-        return None
-    try:
-        pods = api.list("v1", "Pod", fields="status.phase!=Succeeded,status.phase!=Failed")
-    except ForbiddenError:
-        log.info("pods_not_listed")
-        pods = None
-    return capacity_of(pools, nodes, pods, service=service)
+def read_secret(api: ApiServer, service: ServiceKey, name: str) -> Manifest | None:
+    """Return a Secret of a service's namespace that its spec names, None when it is not there."""
+    return _get(api, ObjectKey("v1", "Secret", service.namespace, name))
 
 
 def _profiles(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> dict[str, Manifest]:

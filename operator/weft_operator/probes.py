@@ -1,21 +1,41 @@
 """The operator's own port: liveness, readiness and metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from weft_operator.leading.elector import Elector
+from weft_operator.manifest import PassKey, ServiceKey
+from weft_operator.traffic import Traffic
+
+
+class Passes(Protocol):
+    """What is told about the passes."""
+
+    @property
+    def known(self) -> frozenset[PassKey]:
+        """Return the services and groups that are looked at."""
+
+    @property
+    def failing(self) -> int:
+        """Return for how many the last pass failed."""
+
 
 class OperatorMetrics(Collector):
     """Reads the operator's counters when they are asked for."""
 
     def __init__(
-        self, *, requests: Callable[[], Mapping[tuple[str, str, int], int]], services: Callable[[], int]
+        self, *, traffic: Traffic, wakeups: Passes, leading: Callable[[], bool], elector: Elector | None = None
     ) -> None:
-        self._requests = requests
-        self._services = services
+        self._traffic = traffic
+        self._wakeups = wakeups
+        self._leading = leading
+        self._elector = elector
+        self.watch_restarts: Callable[[], int] = lambda: 0
         self.passes: dict[str, int] = {"ok": 0, "error": 0}
         self.actions = 0
         self.planner_runs: dict[str, int] = {}
@@ -25,7 +45,7 @@ class OperatorMetrics(Collector):
         requests = CounterMetricFamily(
             "weft_operator_api_requests", "Requests to the API server", labels=("method", "resource", "code")
         )
-        for (method, resource, status), count in sorted(self._requests().items()):
+        for (method, resource, status), count in sorted(self._traffic.requests.items()):
             requests.add_metric((method, resource, str(status)), count)
         passes = CounterMetricFamily("weft_operator_reconciles", "Passes over a service", labels=("result",))
         for result, count in sorted(self.passes.items()):
@@ -35,30 +55,60 @@ class OperatorMetrics(Collector):
             runs.add_metric((outcome,), count)
         actions = CounterMetricFamily("weft_operator_actions", "Objects applied or deleted")
         actions.add_metric((), self.actions)
-        services = GaugeMetricFamily("weft_operator_services", "Services that are looked after")
-        services.add_metric((), self._services())
-        return [requests, passes, runs, actions, services]
+        restarts = CounterMetricFamily("weft_operator_watch_restarts", "Times that the watches broke and began anew")
+        restarts.add_metric((), self.watch_restarts())
+        terms = CounterMetricFamily("weft_operator_terms", "Times that this replica became the leader")
+        terms.add_metric((), self._elector.terms if self._elector is not None else int(self._leading()))
+        return [
+            requests,
+            passes,
+            runs,
+            actions,
+            restarts,
+            terms,
+            _gauge(
+                "weft_operator_services",
+                "Services that are looked after",
+                sum(isinstance(key, ServiceKey) for key in self._wakeups.known),
+            ),
+            _gauge(
+                "weft_operator_services_failing", "Services and groups whose last pass failed", self._wakeups.failing
+            ),
+            _gauge("weft_operator_leading", "Whether this replica leads", int(self._leading())),
+            _gauge(
+                "weft_operator_api_failing_seconds",
+                "How long every request to the API server got 429, 5xx or no answer; 0 when all is well",
+                self._traffic.failing_s,
+            ),
+        ]
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    family = GaugeMetricFamily(name, text)
+    family.add_metric((), value)
+    return family
 
 
 async def serve(
-    *, port: int, alive: Callable[[], bool], ready: Callable[[], bool], metrics: OperatorMetrics
+    *, port: int, alive: Callable[[], bool], ready: Callable[[], str | None], metrics: OperatorMetrics
 ) -> web.AppRunner:
-    """Serve /healthz, /readyz and /metrics until the returned runner is cleaned up."""
+    """Serve /healthz, /readyz and /metrics until the returned runner is cleaned up; ``ready`` says how it stands."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
 
-    def verdict(holds: Callable[[], bool]) -> Callable[[web.Request], object]:
-        async def answer(_request: web.Request) -> web.Response:
-            return web.Response(text="ok\n") if holds() else web.Response(status=503, text="not yet\n")
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n") if alive() else web.Response(status=503, text="stuck\n")
 
-        return answer
+    async def readiness(_request: web.Request) -> web.Response:
+        standing = ready()
+        return web.Response(text=f"{standing}\n") if standing else web.Response(status=503, text="not yet\n")
 
     async def exposition(_request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain; version=0.0.4"})
 
     app = web.Application()
-    app.router.add_get("/healthz", verdict(alive))  # type: ignore[arg-type]
-    app.router.add_get("/readyz", verdict(ready))  # type: ignore[arg-type]
+    app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", readiness)
     app.router.add_get("/metrics", exposition)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

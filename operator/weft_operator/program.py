@@ -2,27 +2,37 @@
 
 import asyncio
 import logging
+import os
 import secrets
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
-import kopf
-
-from weft_operator import handlers, probes
+from weft_operator import probes
 from weft_operator.api.service import GROUP, VERSION
 from weft_operator.apiserver import ApiServer, connect
-from weft_operator.desired.identity import TOKEN_BYTES
-from weft_operator.errors import ApiError, NotFoundError
+from weft_operator.controllers import OnePass, controllers
+from weft_operator.errors import ApiError, NotFoundError, NotLeaderError
+from weft_operator.handlers import Heard
+from weft_operator.leading.elector import Elector
+from weft_operator.leading.record import Timing
 from weft_operator.live_cluster import LiveCluster
-from weft_operator.manifest import ServiceKey
-from weft_operator.planning.child import Answer, Refused, solve
-from weft_operator.planning.desk import PlannerDesk
-from weft_operator.planning.request import Request
-from weft_operator.reconcile import Outcome, Reconciler
+from weft_operator.manifest import GroupKey, PassKey, ServiceKey
+from weft_operator.observe_many import Sight, batches
+from weft_operator.reconcile import Outcome
 from weft_operator.settings import Settings
 from weft_operator.wakeups import Wakeups
+from weft_operator.watching import Watches
 
 CRD_POLL_S = 2.0
+LEASE_CONNECT_S = 2.0
+LEASE_READ_S = 3.0
+ARRIVAL_S = 3.0
+"""How long a leader that ends waits for its last writes before it gives the Lease back."""
+
+Key = TypeVar("Key")
 
 log = logging.getLogger(__name__)
 
@@ -35,71 +45,164 @@ async def run(settings: Settings) -> None:
     """
     api = await asyncio.to_thread(connect)
     loop = asyncio.get_running_loop()
-    watching = asyncio.Event()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    replica = Replica(api, settings, elector=await _elector(settings))
 
-    def wake(key: ServiceKey) -> None:
-        wakeups.wake(key)
+    watches = Watches(hear=lambda heard: _from_thread(loop, replica.hear, heard))
+    replica.metrics.watch_restarts = lambda: watches.restarts
 
-    async def ask(request: Request) -> Answer:
-        answer = await solve(request, deadline=settings.planner_deadline)
-        outcome = answer.reason if isinstance(answer, Refused) else "ok"
-        metrics.planner_runs[outcome] = metrics.planner_runs.get(outcome, 0) + 1
-        return answer
+    def ready() -> str | None:
+        return replica.standing() if watches.ready else None
 
-    desk = PlannerDesk(solve=ask, wake=wake, clock=loop.time)
-    reconciler = Reconciler(
-        cluster=LiveCluster(api),
-        desk=desk,
-        settings=settings,
-        clock=lambda: datetime.now(UTC),
-        new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),
-    )
-
-    async def one_pass(key: ServiceKey) -> Outcome:
-        try:
-            outcome = await reconciler.reconcile(key)
-        except BaseException:
-            metrics.passes["error"] += 1
-            raise
-        metrics.passes["ok"] += 1
-        metrics.actions += outcome.actions
-        return outcome
-
-    wakeups = Wakeups(one_pass, resync=settings.resync)
-    metrics = probes.OperatorMetrics(requests=lambda: api.requests, services=lambda: len(wakeups.known))
-
-    def alive() -> bool:
-        # A loop that is stuck answers nothing at all; one whose resync stopped is as useless.
-        return wakeups.last_resync is None or loop.time() - wakeups.last_resync < 3 * settings.resync
-
-    registry = kopf.OperatorRegistry()
-    handlers.register(
-        registry,
-        wake=wake,
-        services_using=lambda namespace: [key for key in wakeups.known if key.namespace == namespace],
-    )
-    runner = await probes.serve(port=settings.port, alive=alive, ready=watching.is_set, metrics=metrics)
-    background: asyncio.Task[None] | None = None
+    runner = await probes.serve(port=settings.port, alive=replica.alive, ready=ready, metrics=replica.metrics)
+    tasks: list[asyncio.Task[object]] = [asyncio.create_task(stopping.wait(), name="signals")]
     try:
-        await _crds(api, settings.watch_namespaces)
-        background = asyncio.create_task(wakeups.run(), name="wakeups")
-        await asyncio.sleep(0)  # kopf waits at its end for tasks that began after it; ours must have begun before
-        log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
-        await kopf.operator(
-            registry=registry,
-            settings=handlers.watch_settings(),
-            standalone=True,
-            clusterwide=not settings.watch_namespaces,
-            namespaces=settings.watch_namespaces,
-            ready_flag=watching,
-        )
+        tasks.append(asyncio.create_task(_work(api, settings, replica, watches), name="work"))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        if background is not None:
-            background.cancel()
-            await asyncio.gather(background, return_exceptions=True)
-        await desk.close()
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
         log.info("stopped")
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+
+
+async def _work(api: ApiServer, settings: Settings, replica: "Replica", watches: Watches) -> None:
+    await _crds(api, settings.watch_namespaces)
+    log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watches.run(settings.watch_namespaces), name="watches")
+        group.create_task(replica.run(), name="replica")
+
+
+class Replica:
+    """One operator process: it always watches, and makes passes while it leads."""
+
+    def __init__(self, api: ApiServer, settings: Settings, *, elector: Elector | None) -> None:
+        """Create it; without an elector it always leads."""
+        self._api = api
+        self._settings = settings
+        self._elector = elector
+        self._pass: OnePass | None = None
+        self._groups: dict[ServiceKey, set[GroupKey]] = {}
+        """The groups of each service, as far as events told."""
+        reader = LiveCluster(api)
+        self.wakeups: Wakeups[PassKey, Sight] = Wakeups(
+            self._one_pass,
+            resync=settings.resync,
+            roster=lambda: reader.roster(settings.watch_namespaces),
+            look=reader.look,
+            batches=batches,
+        )
+        self.metrics = probes.OperatorMetrics(
+            traffic=api.traffic, wakeups=self.wakeups, leading=lambda: self.leading, elector=elector
+        )
+
+    @property
+    def leading(self) -> bool:
+        """Tell whether this replica makes passes."""
+        return self._pass is not None
+
+    def alive(self) -> bool:
+        """Tell whether the loop does its work: one that is stuck does not answer, one without resyncs is useless."""
+        last = self.wakeups.last_resync
+        return last is None or asyncio.get_running_loop().time() - last < 3 * self._settings.resync
+
+    def standing(self) -> str | None:
+        """Say who leads, None while nobody does as far as is known, or the Lease cannot be had."""
+        if self._elector is None:
+            return "leads, alone"
+        if self.leading:
+            return f"leads as {self._elector.me}"
+        leader = self._elector.leader
+        return f"stands by for {leader}" if leader and not self._elector.trouble else None
+
+    def hear(self, heard: Heard) -> None:
+        """Wake whom an event concerns."""
+        concerned = self._concerned(heard)
+        if heard.listed:
+            self.wakeups.browse(concerned)
+            return
+        for key in concerned:
+            self.wakeups.wake(key, changed=heard.changed)
+
+    def _concerned(self, heard: Heard) -> set[PassKey]:
+        if heard.service is None:
+            services = (key for key in self.wakeups.known if isinstance(key, ServiceKey))
+            return {key for key in services if key.namespace == heard.namespace}
+        if heard.group is not None:
+            groups = self._groups.setdefault(heard.service, set())
+            (groups.discard if heard.gone else groups.add)(heard.group)
+            if not groups:
+                del self._groups[heard.service]
+            return {heard.service, heard.group}
+        return {heard.service, *(self._groups.get(heard.service, ()) if heard.family else ())}
+
+    async def run(self) -> None:
+        """Win the Lease, lead while it lasts, again and again until cancelled; then give it back."""
+        if self._elector is None:
+            await self._lead(self._api, asyncio.get_running_loop().create_future())
+            return
+        while True:
+            term = await self._elector.campaign()
+            try:
+                await self._lead(self._api.fenced(term.insist), self._elector.hold(term))
+            finally:
+                # In this order: nothing new goes out, what was on its way has arrived, and then the next one may.
+                term.end()
+                if await _arrived(self._api):
+                    await self._elector.give_back()
+
+    async def _lead(self, api: ApiServer, until: Awaitable[object]) -> None:
+        """Make passes until ``until`` is done."""
+        async with controllers(api, self._settings, wake=self.wakeups.wake, metrics=self.metrics) as self._pass:
+            work = asyncio.ensure_future(self.wakeups.run())
+            end = asyncio.ensure_future(until)
+            try:
+                await asyncio.wait((work, end), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._pass = None
+                for task in (work, end):
+                    task.cancel()
+                ends = await asyncio.gather(work, end, return_exceptions=True)
+            for error in ends:
+                if isinstance(error, Exception):
+                    raise error
+
+    async def _one_pass(self, key: PassKey, sight: Sight | None) -> Outcome:
+        if self._pass is None:
+            raise NotLeaderError("this replica does not lead")
+        return await self._pass(key, sight)
+
+
+async def _elector(settings: Settings) -> Elector | None:
+    if not settings.lease:
+        return None
+    namespace, _, name = settings.lease.partition("/")
+    # A connection of its own: requests that hang, or an API server that wants peace, must not cost the Lease.
+    leases = await asyncio.to_thread(connect, connect_s=LEASE_CONNECT_S, read_s=LEASE_READ_S, heed_retry_after=False)
+    me = settings.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    return Elector(leases, key=(namespace, name), me=me, timing=Timing.of(settings.lease_seconds))
+
+
+async def _arrived(api: ApiServer) -> bool:
+    """Wait until no write is on its way; False when one still is after some seconds."""
+    deadline = asyncio.get_running_loop().time() + ARRIVAL_S
+    while api.traffic.writing:
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[Key], None], key: Key) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the operator ends
+        loop.call_soon_threadsafe(call, key)
 
 
 async def _crds(api: ApiServer, namespaces: Sequence[str]) -> None:

@@ -57,7 +57,8 @@ def worker_states(
         found = sets.get(name)
         current = found is not None and name not in changed and is_current(found)
         revision = (found or {}).get("status", {}).get("updateRevision")
-        ready = current and any(_serves(pod, revision) for pod in mine)
+        nodes = int(((found or {}).get("spec") or {}).get("replicas", 1))
+        ready = current and sum(_serves(pod, revision) for pod in mine) >= nodes
         trouble, unschedulable = ("", False) if ready else _trouble(mine)
         states.append(WorkerState(worker, name, ready, trouble, unschedulable))
     return tuple(states)
@@ -84,9 +85,14 @@ def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) ->
     """Return workers whose pod has an old template and is not ready: their StatefulSet never replaces it.
 
     A rolling update counts a broken pod as unavailable and takes no further one, so that the template that would
-    mend it is never tried (Kubernetes documentation, StatefulSet, "Forced rollback").
+    mend it is never tried (Kubernetes documentation, StatefulSet, "Forced rollback"). Workers on several nodes are
+    updated by this operator instead, all their pods at once.
     """
-    revisions = {name_of(item): item["status"].get("updateRevision") for item in statefulsets if is_current(item)}
+    revisions = {
+        name_of(item): item["status"].get("updateRevision")
+        for item in statefulsets
+        if is_current(item) and int(item["spec"].get("replicas", 1)) == 1
+    }
     found = set()
     for pod in pods:
         worker = labels_of(pod).get(WORKER_LABEL, "")

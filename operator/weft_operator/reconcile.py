@@ -6,43 +6,60 @@ times, and be killed at any point.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from weft_operator.api.capacity import Pool
-from weft_operator.desired import Rendering, desired_objects
-from weft_operator.desired.identity import read_token
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.deciding import Decider
+from weft_operator.desired import Rendering
+from weft_operator.desired.config import read_transition
 from weft_operator.desired.rendering import PlanRecord
-from weft_operator.diff import Action, Apply, diff
+from weft_operator.desired.revisions import (
+    find_revision,
+    revision_name,
+    revision_number,
+)
+from weft_operator.diff import Action, Delete, Scale
 from weft_operator.errors import ApiError, StalledError, TransientError, WaitingError
 from weft_operator.events import Fact, facts
-from weft_operator.fleet import Fleet, Worker, choose, live_workers, next_loss, parse_name
-from weft_operator.goal import Goal, Question, answered, last_record, parse_service, question, refused, settled
+from weft_operator.goal import (
+    Goal,
+)
+from weft_operator.groups.asking import asking_actions, wanted_groups
+from weft_operator.groups.stepping import stride
+from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
 from weft_operator.manifest import (
+    CANARY_ANNOTATION,
     COMPONENT_LABEL,
     OPERATOR_LABEL,
-    POOL_LABEL,
-    WORKER_LABEL,
     Manifest,
     ObjectKey,
     ServiceKey,
+    annotations_of,
+    condition_of,
     is_terminating,
     labels_of,
 )
+from weft_operator.measuring.target import target_of
+from weft_operator.measuring.watch import Measurements
 from weft_operator.observe import Observed
 from weft_operator.planning.desk import PlannerDesk
 from weft_operator.planning.nodes import Capacity
-from weft_operator.planning.request import in_its_place, notes_on
-from weft_operator.readiness import coordinator_state, stuck_workers, worker_states
-from weft_operator.rollout import stage
+from weft_operator.readiness import coordinator_state
+from weft_operator.replanning.canary import Trying
+from weft_operator.replanning.edge import Hours
+from weft_operator.replanning.memory import Memories
 from weft_operator.settings import Settings
+from weft_operator.sleeping.sleeper import Sleeper
 from weft_operator.status import Result, Verdict, build_status
-
-PRUNABLE = ("StatefulSet", "ConfigMap")
-"""Kinds whose objects come and go with plans; all others have one fixed name each."""
+from weft_operator.wanted import kept_token, ledger_of, plan_actions, rendering_of
 
 FORMER_WAIT_S = 2.0
+
+MAX_NAMED = 5
+"""Refused objects that a message names beside the first one."""
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +90,8 @@ class Outcome:
     look_again: float | None = None
     actions: int = 0
     gone: bool = False
+    settled: bool = True
+    """Whether nothing is missing; what is may come without an event, so each resync looks at the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +111,30 @@ class Reconciler:
         *,
         cluster: Cluster,
         desk: PlannerDesk,
+        measurements: Measurements,
+        memories: Memories,
+        sleeper: Sleeper,
         settings: Settings,
         clock: Callable[[], datetime],
         new_token: Callable[[], bytes],
     ) -> None:
         self._cluster = cluster
-        self._desk = desk
+        self._measurements = measurements
+        self._sleeper = sleeper
+        self._hours = Hours()
         self._settings = settings
         self._clock = clock
         self._new_token = new_token
+        self._decider = Decider(
+            machines=cluster,
+            desk=desk,
+            measurements=measurements,
+            memories=memories,
+            sleeper=sleeper,
+            hours=self._hours,
+            rendering=lambda key, seen, record: self._rendering(key, seen, record, self._token(key, seen)),
+            clock=clock,
+        )
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Bring one service nearer to what its spec wants.
@@ -112,9 +146,10 @@ class Reconciler:
         observed = await self._cluster.observe(key)
         if observed is None or is_terminating(observed.service):
             # Owner references remove what belongs to it; nothing of ours must be finished first.
-            self._desk.forget(key)
+            self._forget(key)
             return Outcome(gone=True)
         if labels_of(observed.service).get(OPERATOR_LABEL, "") != self._settings.instance:
+            self._forget(key)
             return Outcome(gone=True)  # another operator's service
         if observed.former:
             raise WaitingError(
@@ -122,100 +157,91 @@ class Reconciler:
                 f"{observed.former[0]} belongs to a deleted service of the same name and is being removed",
                 retry_after=FORMER_WAIT_S,
             )
-        goal = await self._goal(key, observed)
-        result, actions, fleet = await self._carry_out(key, observed, goal)
-        await self._report(key, observed, result, actions, fleet)
-        waits = [
-            wait for wait in (next_loss(observed.pods, now=self._clock()), self._desk.retry_in(key)) if wait is not None
-        ]
-        return Outcome(look_again=min(waits) if waits else None, actions=len(actions))
-
-    async def _goal(self, key: ServiceKey, observed: Observed) -> Goal:
-        record = last_record(observed)
-        try:
-            asked = question(parse_service(observed.service), observed)
-            found = settled(asked, record)
-            if found is None:
-                there = await self._capacity(key, asked)
-                request = in_its_place(asked.request, there, record)
-                found = answered(asked, self._desk.ask(key, request, asked.hash), record, notes=notes_on(there))
-        except StalledError as error:
-            self._desk.forget(key)
-            return refused(error.reason, error.message, record)
-        return found
-
-    async def _capacity(self, key: ServiceKey, asked: Question) -> Capacity | None:
-        """Return what real nodes have; None where they may not be seen, or an autoscaler adds what is missing.
-
-        Raises:
-            StalledError: the nodes have fewer GPUs than the budget.
-        """
-        capacity = asked.spec.capacity
-        if capacity.elastic:
-            return None
-        there = await self._cluster.read_capacity(capacity.pools, key)
-        if there is not None and there.total < capacity.gpus:
-            raise StalledError(
-                "TooFewGpus",
-                f"spec.capacity.gpus: {capacity.gpus} GPUs are asked for and the nodes of the pools have "
-                f"{there.total}; lower it to {there.total} or less, add nodes, or set spec.capacity.elastic where an "
-                "autoscaler adds them",
+        goal = await self._decider.goal(key, observed)
+        if goal.record is not None:
+            url = self._settings.prometheus_url
+            trial = ledger_of(key, observed).trial
+            since = None if trial is None else trial.since
+            self._measurements.serve(
+                key, target_of(goal.record.spec, observed.pods, default_url=url, trial_since=since)
             )
-        return there
+        result, actions = await self._carry_out(key, observed, goal)
+        ready = await self._report(key, observed, result, actions)
+        deadline = None if result.step is None else result.step.again_s
+        waits = [*self._decider.again_s(key), *(wait for wait in (goal.again_s, deadline) if wait is not None)]
+        return Outcome(look_again=min(waits) if waits else None, actions=len(actions), settled=ready)
 
-    async def _carry_out(
-        self, key: ServiceKey, observed: Observed, goal: Goal
-    ) -> tuple[Result, tuple[Action, ...], Fleet | None]:
+    def _forget(self, key: ServiceKey) -> None:
+        self._measurements.forget(key)
+        self._decider.forget(key)
+
+    async def _carry_out(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[Result, tuple[Action, ...]]:
         generation = _generation(observed.service)
         if goal.record is None:
-            return Result(key=key, generation=generation, planned=goal.planned), (), None
-        now = self._clock()
-        sets = observed.of_kind("StatefulSet")
-        stuck = stuck_workers(sets, observed.pods)
-        live = live_workers(key.name, sets, observed.pods, now=now, stuck=stuck)
-        fleet = choose(goal.record.plan.groups, live, taken=_taken(key, observed))
-        staged = stage(
-            self._plan_actions(key, observed, goal.record, fleet),
-            states=worker_states(key.name, fleet.workers, statefulsets=sets, pods=observed.pods, changed=frozenset()),
-            statefulsets=sets,
+            return Result(key=key, generation=generation, planned=goal.planned), ()
+        kept = read_transition(observed.named("ConfigMap", f"{key.name}-plan"))
+        token = self._token(key, observed)
+        rendering = self._rendering(key, observed, goal.record, token)
+        views = views_of(observed.of_kind(GROUP_KIND))
+        wanted = wanted_groups(
+            key.name,
+            goal.record.plan.groups,
+            views,
+            revision=rendering.revision,
+            scaled_by_hand=goal.record.spec.planning.mode == "Off",
         )
-        applied = await self._apply(staged.actions, observed)
-        chosen = {worker.name(key.name) for worker in fleet.workers}
+        now = self._clock()
+        trying = Trying(
+            goal.record.spec,
+            goal.record.plan,
+            self._measurements.last(key),
+            observed.pods,
+            said=annotations_of(observed.service).get(CANARY_ANNOTATION, "").strip(),
+        )
+        going = stride(wanted, views, goal.record, revision=rendering.revision, kept=kept, now=now, trying=trying)
+        wanted = going.wanted
+        rendering = replace(rendering, transition=going.kept, canary=going.canary)
+        actions = (*plan_actions(rendering, observed, token=token), *asking_actions(key, going.asked, views))
+        applied = await self._apply(actions, observed)
+        groups = frozenset(item.name for item in applied.changed if item.kind == GROUP_KIND)
+        states = states_of(key.name, wanted, views, changed=groups)
+        plans = observed.of_kind("ControllerRevision")
+        given_up = going.step is not None and going.step.refusal is not None
+        before = find_revision(plans, [item.group for item in wanted]) if given_up else None
+        refused = next((view.failure for view in views if view.failure is not None), None)
         return (
             Result(
                 key=key,
                 generation=generation,
                 planned=goal.planned,
                 record=goal.record,
-                workers=worker_states(
-                    key.name,
-                    fleet.workers,
-                    statefulsets=sets,
-                    pods=observed.pods,
-                    changed=frozenset(item.name for item in applied.changed if item.kind == "StatefulSet"),
-                    waiting=staged.waiting,
-                ),
+                in_force=None if before is None else before.record,
+                number=before.number if before else revision_number(revision_name(key.name, goal.record.plan), plans),
+                workers=states,
+                groups=rows_of(wanted, views, states),
                 coordinator=coordinator_state(
                     observed.named("Deployment", key.name),
                     [pod for pod in observed.pods if labels_of(pod).get(COMPONENT_LABEL) == "coordinator"],
                     changed=any(item.kind == "Deployment" for item in applied.changed),
                 ),
-                lost=tuple(item.name for item in fleet.lost),
-                leaving=tuple(item.name for item in live if item.name not in chosen and item.lost is None),
-                failure=applied.failure,
+                step=going.step,
+                trial=going.trial,
+                router=(rendering.settings.router_image, self._settings.router_image),
+                lost=() if all(state.ready for state in states) else lost_of(views),
+                leaving=leaving_of(wanted, views),
+                failure=applied.failure or (None if refused is None else Verdict("False", *refused)),
+                unheard=self._sleeper.unheard(key),
+                schedule=self._hours.shown(key, now),
+                observation=self._measurements.shown(key),
             ),
             applied.done,
-            fleet,
         )
 
-    def _plan_actions(
-        self, key: ServiceKey, observed: Observed, record: PlanRecord, fleet: Fleet
-    ) -> tuple[Action, ...]:
-        rendering = Rendering(key=key, uid=observed.service["metadata"]["uid"], record=record, settings=self._settings)
-        secret = observed.named("Secret", f"{key.name}-token")
-        token = (read_token(secret) if secret is not None else None) or self._new_token()
-        wanted = desired_objects(rendering, fleet.workers, token=token)
-        return diff(wanted, observed.owned, prunable=PRUNABLE, keep=_mounted(key, observed))
+    def _token(self, key: ServiceKey, observed: Observed) -> bytes:
+        return kept_token(key, observed) or self._new_token()
+
+    def _rendering(self, key: ServiceKey, observed: Observed, record: PlanRecord, token: bytes) -> Rendering:
+        return rendering_of(key, observed, record, settings=self._settings, token=token)
 
     async def _apply(self, actions: tuple[Action, ...], observed: Observed) -> _Applied:
         """Carry out the actions in order.
@@ -225,10 +251,13 @@ class Reconciler:
         """
         done: list[Action] = []
         changed: set[ObjectKey] = set()
-        failure: Verdict | None = None
+        refusals: list[tuple[ObjectKey, StalledError | ApiError]] = []
         tokenless = False
+        unkept = False
         for action in actions:
-            if tokenless and isinstance(action, Apply) and action.key.kind in ("StatefulSet", "Deployment"):
+            if unkept and isinstance(action, Scale):
+                continue  # what a plan change must remember was not stored
+            if tokenless and not isinstance(action, Delete) and action.key.kind in (GROUP_KIND, "Deployment"):
                 continue
             try:
                 now = await self._cluster.carry_out(action, owner_uid=observed.service["metadata"]["uid"])
@@ -236,25 +265,23 @@ class Reconciler:
                 raise
             except (StalledError, ApiError) as error:
                 log.warning("apply_failed", extra={"object": str(action.key), "error": str(error)})
-                reason = error.reason if isinstance(error, StalledError) else "ApplyFailed"
-                failure = failure or Verdict("False", reason, str(error))
+                refusals.append((action.key, error))
                 tokenless = tokenless or action.key.kind == "Secret"
+                unkept = unkept or action.key.kind == "ConfigMap"
                 continue
-            verb = "applied" if isinstance(action, Apply) else "deleted"
-            log.info(verb, extra={"object": str(action.key), "reason": action.reason})
+            log.info("carried_out", extra={"object": str(action.key), "reason": action.reason})
             done.append(action)
             before = observed.named(action.key.kind, action.key.name)
             if before is None or now is None or _generation(now) != _generation(before):
                 changed.add(action.key)  # labels and annotations leave the generation, and pods, as they are
-        return _Applied(tuple(done), frozenset(changed), failure)
+        return _Applied(tuple(done), frozenset(changed), _failure_of(refusals))
 
-    async def _report(
-        self, key: ServiceKey, observed: Observed, result: Result, actions: tuple[Action, ...], fleet: Fleet | None
-    ) -> None:
+    async def _report(self, key: ServiceKey, observed: Observed, result: Result, actions: tuple[Action, ...]) -> bool:
+        """Post what happened and write the status if it changed; return whether the service is ready."""
         before: Mapping[str, Any] = observed.service.get("status") or {}
         after = build_status(result, before, now=_timestamp(self._clock()))
         # Events first: after a crash between the two the same facts are found again and have the same names.
-        for fact in facts(before, after, actions=actions, fleet=fleet):
+        for fact in facts(before, after, actions=actions):
             try:
                 await self._cluster.post_event(key, observed.service["metadata"]["uid"], fact)
             except ApiError as error:
@@ -263,33 +290,19 @@ class Reconciler:
         if after != before:
             version = str(observed.service["metadata"].get("resourceVersion", ""))
             await self._cluster.write_status(key, after, version=version)
+        ready = condition_of({"status": after}, "Ready")
+        return ready is not None and ready.get("status") == "True"
 
 
-def _taken(key: ServiceKey, observed: Observed) -> list[Worker]:
-    """Return workers that still have pods, with or without a StatefulSet: their names are not free."""
-    found = []
-    for pod in observed.pods:
-        labels = labels_of(pod)
-        worker = parse_name(key.name, labels.get(WORKER_LABEL, ""), labels.get(POOL_LABEL, ""))
-        if worker is not None:
-            found.append(worker)
-    return found
-
-
-def _mounted(key: ServiceKey, observed: Observed) -> frozenset[ObjectKey]:
-    """Return the ConfigMaps that living pods or templates still mount."""
-    specs: list[Manifest] = [pod.get("spec") or {} for pod in observed.pods]
-    specs += [
-        item["spec"]["template"].get("spec") or {}
-        for kind in ("StatefulSet", "Deployment")
-        for item in observed.of_kind(kind)
-    ]
-    return frozenset(
-        ObjectKey("v1", "ConfigMap", key.namespace, volume["configMap"]["name"])
-        for spec in specs
-        for volume in spec.get("volumes") or ()
-        if volume.get("configMap")
-    )
+def _failure_of(refusals: Sequence[tuple[ObjectKey, StalledError | ApiError]]) -> Verdict | None:
+    """Return the first refusal in full, and the kinds and names of the others."""
+    if not refusals:
+        return None
+    (key, error), *others = refusals
+    reason = error.reason if isinstance(error, StalledError) else "ApplyFailed"
+    more = ", ".join(str(other) for other, _ in others[:MAX_NAMED])
+    left = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+    return Verdict("False", reason, f"{key}: {error}{f'; refused as well: {more}{left}' if more else ''}")
 
 
 def _generation(manifest: Manifest) -> int:

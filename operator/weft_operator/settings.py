@@ -1,10 +1,21 @@
 """What the operator's environment says; every error names the variable and the fix."""
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
+
+PROMETHEUS: tuple[Mapping[str, Any], ...] = (
+    {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}},
+)
+"""Pods of a Prometheus as its operator and its charts label them, in any namespace."""
+
+
+RouterUpgrade = Literal["WhenAsked", "AtOnce"]
 
 
 class SettingsError(ValueError):
@@ -18,12 +29,24 @@ class Settings:
     router_image: str
     mock_image: str
     redis_url: str = field(repr=False)
+    prometheus_url: str = ""
+    """Where services are observed whose spec names no Prometheus of its own; empty: they are not."""
     watch_namespaces: tuple[str, ...] = ()
     planner_deadline: float = 60.0
     resync: float = 60.0
     port: int = 8081
+    lease: str = ""
+    """The Lease (namespace/name) by which one of several replicas leads; empty: this one runs alone."""
+    lease_seconds: float = 15.0
+    """A Lease that was not renewed for so long is another replica's to take."""
+    identity: str = ""
+    """What this replica calls itself in the Lease: its pod's name; empty: something of its own."""
+    router_upgrade: RouterUpgrade = "WhenAsked"
+    """When services that run take a newer router image: when asked, or at once, which restarts their workers."""
     instance: str = ""
     """Which of several operators in a cluster this is: it looks after services that carry its name as a label."""
+    metrics_from: tuple[Mapping[str, Any], ...] = PROMETHEUS
+    """Pods that scrape metrics: peers of the services' network policies."""
 
 
 def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
@@ -36,11 +59,17 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         router_image=_required(env, "WEFT_ROUTER_IMAGE", "the image of coordinators and sidecars"),
         mock_image=env.get("WEFT_MOCK_IMAGE", ""),
         redis_url=_redis_url(env),
+        prometheus_url=_http_url(env, "WEFT_PROMETHEUS_URL"),
         watch_namespaces=tuple(part for part in env.get("WEFT_WATCH_NAMESPACES", "").replace(",", " ").split() if part),
         planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 60.0),
         resync=_seconds(env, "WEFT_RESYNC_SECONDS", 60.0),
         port=_port(env, "WEFT_OPERATOR_PORT", 8081),
+        lease=_lease(env),
+        lease_seconds=_seconds(env, "WEFT_OPERATOR_LEASE_SECONDS", 15.0),
+        identity=env.get("POD_NAME", "").strip(),
+        router_upgrade=_router_upgrade(env),
         instance=env.get("WEFT_OPERATOR_INSTANCE", ""),
+        metrics_from=_peers(env, "WEFT_METRICS_FROM"),
     )
 
 
@@ -56,6 +85,41 @@ def _redis_url(env: Mapping[str, str]) -> str:
     if urlsplit(url).scheme not in ("redis", "rediss"):
         raise SettingsError(f"WEFT_REDIS_URL_FILE={path}: must hold a URL such as rediss://user:password@host:6379/0")
     return url
+
+
+def _router_upgrade(env: Mapping[str, str]) -> RouterUpgrade:
+    text = env.get("WEFT_ROUTER_UPGRADE", "").strip() or "WhenAsked"
+    if text not in get_args(RouterUpgrade):
+        raise SettingsError(f"WEFT_ROUTER_UPGRADE={text!r}: give WhenAsked or AtOnce")
+    return cast("RouterUpgrade", text)
+
+
+def _lease(env: Mapping[str, str]) -> str:
+    text = env.get("WEFT_OPERATOR_LEASE", "").strip()
+    if text and not re.fullmatch(r"[a-z0-9-]{1,63}/[a-z0-9][a-z0-9.-]{0,252}", text):
+        raise SettingsError(f"WEFT_OPERATOR_LEASE={text!r}: give NAMESPACE/NAME, such as weft-system/weft-operator")
+    return text
+
+
+def _peers(env: Mapping[str, str], name: str) -> tuple[Mapping[str, Any], ...]:
+    text = env.get(name, "").strip()
+    if not text:
+        return PROMETHEUS
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(item, dict) and item for item in found):
+        raise SettingsError(f"{name}={text!r}: give a JSON list of peers, as a NetworkPolicy has them under from")
+    return tuple(found)
+
+
+def _http_url(env: Mapping[str, str], name: str) -> str:
+    text = env.get(name, "").strip()
+    parts = urlsplit(text)
+    if text and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None):
+        raise SettingsError(f"{name}: give a URL such as http://prometheus:9090, without a user name or password")
+    return text
 
 
 def _required(env: Mapping[str, str], name: str, what: str) -> str:

@@ -2,22 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from weft_core.durations import format_seconds
-from weft_core.plan import Plan, Role, plan_to_json
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord
+from weft_operator.kstatus import reconciling, stalled
 from weft_operator.manifest import ServiceKey
+from weft_operator.measuring.observation import Observation
+from weft_operator.measuring.shown import SloWord, figures, moved, slo_word
+from weft_operator.plan_status import MAX_MESSAGE, plan_status, plan_summary, proposed_status
 from weft_operator.readiness import CoordinatorState, WorkerState
 from weft_operator.reasons import CONDITIONS, REASONS, ConditionType
+from weft_operator.replanning.standing import time_text
+from weft_operator.transition import Step
 
 Truth = Literal["True", "False", "Unknown"]
-
-MAX_MESSAGE = 2000
-MAX_NOTES = 16
-_DIGITS = 6
-_LETTER: Mapping[Role, str] = {"prefill": "P", "decode": "D"}
 
 
 NO_COORDINATOR = CoordinatorState(available=False, rolled_out=False)
@@ -40,22 +41,44 @@ class Result:
     generation: int
     planned: Verdict
     record: PlanRecord | None = None
+    in_force: PlanRecord | None = None
+    """The plan before, where that of ``record`` was given up and the workers are those of the one before."""
+    number: int = 0
+    """The number of the revision of the plan in force."""
     workers: tuple[WorkerState, ...] = ()
+    router: tuple[str, str] = ("", "")
+    """The router image that the service keeps, and the one that the operator offers."""
+    groups: Sequence[Mapping[str, Any]] = ()
+    """What is said of each group."""
     coordinator: CoordinatorState = NO_COORDINATOR
     lost: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
     """Workers that are on their way out."""
     failure: Verdict | None = None
     """Why an object could not be applied."""
+    step: Step | None = None
+    """How far the change to the plan is; None where its numbers are set by others."""
+    trial: Mapping[str, Any] | None = None
+    """What is shown of a plan on trial; None where none is."""
+    schedule: tuple[str, datetime | None] | None = None
+    """The name of the schedule in force ("" for none) and when that ends; None of a service without schedules."""
+    unheard: bool = False
+    """Whether it is at zero and nobody can say whether requests wait."""
+    observation: Observation | None = None
+    """What is seen of the running service, as far as it is worth a new status; None before the first look."""
 
 
 def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict[str, Any]:
     """Return the status after a pass; a condition keeps its transition time while its status stays."""
+    seen = _seen(result, before)
     verdicts: dict[ConditionType, Verdict] = {
         "Planned": result.planned,
         "Ready": ready(result),
         "Progressing": progressing(result),
+        "MetricsAvailable": seen.metrics_available,
+        "SLOMet": seen.slo_met,
     }
+    verdicts |= {"Reconciling": Verdict(*reconciling(verdicts)), "Stalled": Verdict(*stalled(verdicts))}
     was = {item["type"]: item for item in before.get("conditions") or ()}
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
@@ -68,16 +91,31 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
         "conditions": [_condition(kind, verdicts[kind], was.get(kind), generations[kind], now) for kind in CONDITIONS],
     }
     if result.record is not None:
-        plan = result.record.plan
+        in_force = result.in_force or result.record
+        plan = in_force.plan
         status |= {
-            "plan": plan_status(plan),
+            "plan": {**plan_status(in_force), "number": result.number},
             "planSummary": plan_summary(plan),
             "sloSummary": "met" if plan.predicted.slo_met else "missed",
             "ttftSummary": format_seconds(plan.predicted.ttft_p95_s),
             "itlSummary": format_seconds(plan.predicted.itl_p95_s),
-            "groups": _groups(plan, result.workers),
+            "groups": list(result.groups),
             "url": url_of(result.key, result.record.spec),
         }
+        if result.schedule is not None:
+            name, until = result.schedule
+            hours = {"name": name, "until": time_text(until)}
+            status["schedule"] = {key: value for key, value in hours.items() if value}
+        proposed = proposed_status(result.record)
+        if proposed is not None:
+            status["proposedPlan"] = proposed
+        keeps, offers = result.router
+        if keeps:
+            status["router"] = {"image": keeps, **({"offered": offers} if offers != keeps else {})}
+        if result.trial is not None:
+            status["canary"] = dict(result.trial)
+        if seen.figures is not None:
+            status["observed"] = seen.figures
     return status
 
 
@@ -85,16 +123,23 @@ def ready(result: Result) -> Verdict:
     """Return the condition Ready: True only when the coordinator and every planned worker are ready."""
     if result.record is None:
         return Verdict("False", "NotPlanned", f"no plan yet: {result.planned.message}")
+    if result.record.standing.asleep_at is not None:
+        return _at_zero(result, result.record, result.record.standing.asleep_at)
     missing = [state for state in result.workers if not state.ready]
-    planned = {group.role for group in result.record.plan.groups}
+    given_up = result.step is not None and result.step.refusal is not None
+    shared = result.step is not None and result.step.share is not None
+    planned = {state.worker.role for state in result.workers}
+    if not given_up:
+        planned |= {group.role for group in result.record.plan.groups}
     for role, reason in (("prefill", "NoPrefillWorker"), ("decode", "NoDecodeWorker")):
         of_role = [state for state in result.workers if state.worker.role == role]
         if role in planned and not any(state.ready or state.waits for state in of_role):
             return Verdict("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.coordinator.available:
-        more = f"; {result.coordinator.trouble}" if result.coordinator.trouble else ""
-        return Verdict("False", "CoordinatorNotReady", f"no coordinator pod of the newest template is available{more}")
-    summary = plan_summary(result.record.plan)
+        return _no_coordinator(result)
+    summary = "the plan before" if given_up else plan_summary(result.record.plan)
+    if shared:
+        summary = f"the plan before and of the share that tries {summary}"
     if missing:
         count = len(result.workers)
         names = ", ".join(state.name for state in missing[:5])
@@ -107,6 +152,32 @@ def ready(result: Result) -> Verdict:
     return Verdict("True", "Serving", f"all workers of {summary} are ready; send requests to {url}")
 
 
+def _at_zero(result: Result, record: PlanRecord, since: datetime) -> Verdict:
+    """Return Ready of a service without workers: True, for requests are taken, and served once workers are there."""
+    if not result.coordinator.available:
+        return _no_coordinator(result)
+    if result.unheard:
+        return Verdict(
+            "False",
+            "DemandUnknown",
+            "no worker runs, and Redis, where coordinators say that requests wait, does not answer; see to the Redis "
+            "of the chart's redis.url",
+        )
+    settings = record.spec.planning.scale_to_zero
+    held = "" if settings is None else f" for up to {settings.hold}"
+    return Verdict(
+        "True",
+        "ScaledToZero",
+        f"no worker runs since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, for no request came; the first one to "
+        f"{url_of(result.key, record.spec)} brings {plan_summary(record.plan)} back and waits for it{held}",
+    )
+
+
+def _no_coordinator(result: Result) -> Verdict:
+    more = f"; {result.coordinator.trouble}" if result.coordinator.trouble else ""
+    return Verdict("False", "CoordinatorNotReady", f"no coordinator pod of the newest template is available{more}")
+
+
 def progressing(result: Result) -> Verdict:
     """Return the condition Progressing: True while objects are not yet as they should be."""
     if result.failure is not None and result.planned.reason != "Planning":
@@ -114,24 +185,73 @@ def progressing(result: Result) -> Verdict:
     if result.record is None:
         waiting: Truth = "True" if result.planned.reason == "Planning" else "False"
         return Verdict(waiting, "WaitingForPlan", "nothing is deployed before there is a plan")
+    if result.step is not None and result.step.refusal is not None:
+        on_the_way: Truth = "True" if result.step.outcome == "Returning" else "False"
+        failed = result.step.refusal.reason == "CanaryFailed"
+        return Verdict(on_the_way, "CanaryFailed" if failed else "PlanGivenUp", result.step.message)
     missing = [state for state in result.workers if not state.ready]
     stuck = [state for state in missing if state.unschedulable]
     if result.lost:
         return Verdict("True", "ReplacingWorkers", f"replacing lost workers: {', '.join(result.lost[:5])}")
     if stuck:
         return Verdict("True", "Unschedulable", stuck[0].trouble)
+    if result.step is not None and result.step.outcome == "Trying":
+        return Verdict("True", "CanaryRunning", result.step.message)
     if missing:
         ready_now = len(result.workers) - len(missing)
         waits = sum(state.waits for state in missing)
         turn = f"; {waits} serve with the template before until it is their turn" if waits else ""
-        return Verdict("True", "RollingOut", f"{ready_now} of {len(result.workers)} workers are ready{turn}")
+        return Verdict(
+            "True", "RollingOut", f"{ready_now} of {len(result.workers)} workers are ready{turn}{_step(result)}"
+        )
     if result.leaving:
-        return Verdict("True", "RollingOut", f"removing workers: {', '.join(result.leaving[:5])}")
+        return Verdict("True", "RollingOut", f"removing workers: {', '.join(result.leaving[:5])}{_step(result)}")
     if not result.coordinator.rolled_out:
         return Verdict("True", "RollingOut", "coordinator pods are starting or being replaced")
     if _replanning(result):
         return Verdict("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
     return Verdict("False", "UpToDate", f"plan {result.record.plan.revision} is carried out")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What status says of the running service."""
+
+    metrics_available: Verdict
+    slo_met: Verdict
+    figures: Mapping[str, Any] | None
+
+
+_TRUTH: Mapping[SloWord, Truth] = {"Met": "True", "Missed": "False", "TooFewRounds": "Unknown", "Unknown": "Unknown"}
+
+
+def _seen(result: Result, before: Mapping[str, Any]) -> _Seen:
+    """Return what is seen; while it is the same but for noise, and before an operator's first look, what was said."""
+    shown: Mapping[str, Any] | None = before.get("observed")
+    was = {item["type"]: item for item in before.get("conditions") or ()}
+    observation = result.observation
+    if result.record is None or (observation is None and shown is None):
+        word, message = slo_word(None)
+        nothing = Verdict("Unknown", "NotYetObserved", "the service has not been looked at yet")
+        return _Seen(nothing, Verdict(_TRUTH[word], word, message), None)
+    if observation is None:
+        return _Seen(_said(was["MetricsAvailable"]), _said(was["SLOMet"]), shown)
+    sight = observation.sight
+    available = Verdict("True" if sight.seen else "False", sight.reason, sight.message)
+    word, message = slo_word(observation.slo)
+    new = figures(observation)
+    if shown is not None and was["SLOMet"]["reason"] == word and not moved(shown, new):
+        return _Seen(available, _said(was["SLOMet"]), shown)
+    return _Seen(available, Verdict(_TRUTH[word], word, message), new)
+
+
+def _step(result: Result) -> str:
+    """Return what a plan change does and waits for."""
+    return f"; {result.step.message}" if result.step is not None and result.step.outcome == "Moving" else ""
+
+
+def _said(condition: Mapping[str, Any]) -> Verdict:
+    return Verdict(condition["status"], condition["reason"], condition["message"])
 
 
 def _replanning(result: Result) -> bool:
@@ -141,38 +261,6 @@ def _replanning(result: Result) -> bool:
 
 def _trouble(states: Sequence[WorkerState]) -> str:
     return next((f"; {state.trouble}" for state in states if not state.ready and state.trouble), "")
-
-
-def plan_summary(plan: Plan) -> str:
-    """Return a plan in short: P4x2 D8x1; C8x2 for co-located workers; with pools, P4x2@h100 D8x1@h20, where several."""
-    letters = {**_LETTER, "decode": "C"} if plan.layout == "colocated" else _LETTER
-    order = sorted(plan.groups, key=lambda group: (group.role == "decode", -group.degree, group.pool))
-    several = len({group.pool for group in order}) > 1
-    return " ".join(
-        f"{letters[group.role]}{group.degree}x{group.replicas}{f'@{group.pool}' if several else ''}" for group in order
-    )
-
-
-def plan_status(plan: Plan) -> dict[str, Any]:
-    """Return the plan as the status shows it: without alternatives, and without what is empty or has no bound."""
-    body = plan_to_json(plan)
-    del body["alternatives"]
-    shown: dict[str, Any] = _shown(body)
-    for text in ("reason", "sloReading"):
-        shown[text] = str(body[text])[:MAX_MESSAGE]
-    if plan.notes:
-        shown["notes"] = [note[:MAX_MESSAGE] for note in plan.notes[:MAX_NOTES]]
-    return shown
-
-
-def _shown(value: Any) -> Any:
-    """Return a value with figures rounded and empty parts left out: absent is how the status says "not known"."""
-    if isinstance(value, dict):
-        kept = {key: _shown(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
-    if isinstance(value, list):
-        return [_shown(item) for item in value]
-    return round(value, _DIGITS) if isinstance(value, float) else value
 
 
 def url_of(key: ServiceKey, spec: DisaggInferenceServiceSpec) -> str:
@@ -195,23 +283,3 @@ def _condition(
         "observedGeneration": generation,
         "lastTransitionTime": was["lastTransitionTime"] if was is not None and kept else now,
     }
-
-
-def _groups(plan: Plan, workers: Sequence[WorkerState]) -> list[dict[str, Any]]:
-    rows = []
-    for group in plan.groups:
-        mine = [
-            state
-            for state in workers
-            if (state.worker.role, state.worker.degree, state.worker.pool) == (group.role, group.degree, group.pool)
-        ]
-        rows.append(
-            {
-                "role": group.role,
-                "degree": group.degree,
-                "pool": group.pool,
-                "desired": group.replicas,
-                "ready": sum(state.ready for state in mine),
-            }
-        )
-    return rows

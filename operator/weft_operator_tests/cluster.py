@@ -44,6 +44,11 @@ class Kube:
             check=False,
         )
 
+    def await_definitions(self, folder: Path) -> None:
+        """Wait until the API server serves all CRDs of a folder; kubectl refuses to wait for one without a status."""
+        asked = ("wait", "--for=condition=Established", "--timeout=30s", "-f", str(folder))
+        wait_for("established CRDs", lambda: self.attempt(*asked).returncode == 0, timeout=180)
+
     def apply(self, body: Manifest, *args: str) -> str:
         """Apply one object."""
         return self.run("apply", "-f", "-", *args, stdin=yaml.safe_dump(body))

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that need a cluster."""
+"""Fixtures of the tests that need a cluster, and the end of what worlds in memory leave."""
 
 import os
 import secrets
@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from weft_operator_tests.api import RealApi, real_api
 from weft_operator_tests.cluster import Kube
+from weft_operator_tests.world import end_looks
 
 CRDS = Path(__file__).parents[2] / "crds"
+
+
+@pytest.fixture(autouse=True)
+def no_looks_outlive_a_test() -> Iterator[None]:
+    """Leave no thread of a world's measurements to the tests that follow."""
+    yield
+    end_looks()
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +71,7 @@ def crds(kube: Kube) -> Iterator[None]:
             missing.append(path)
         # Helm's own name, so that a release that is there already can be upgraded afterwards without a conflict.
         kube.run("apply", "--server-side", "--force-conflicts", "--field-manager=helm", "-f", str(path))
-    kube.run("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
+    kube.await_definitions(CRDS)
     yield
     for path in missing:
         kube.run("delete", "--timeout=60s", "-f", str(path), timeout=90)
@@ -75,3 +84,18 @@ def namespace(kube: Kube) -> Iterator[str]:
     kube.run("create", "namespace", name)
     yield name
     kube.run("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
+    """Give an API server of the tests' own, with a proxy in front of it and nodes and pods that only pretend."""
+    from weft_e2e.cluster.errors import SetupError
+    from weft_e2e.cluster.toolchain import tool_path
+
+    try:
+        for name in ("kubernetes", "helm"):
+            tool_path(name)
+    except SetupError as error:
+        pytest.skip(str(error))  # the tests run against a cluster of the user's own
+    with real_api(tmp_path_factory.mktemp("api")) as running:
+        yield running

@@ -1,17 +1,33 @@
 """A cluster in memory: the seam of a pass, with just enough of the controllers that make pods."""
 
-import copy
+import pickle
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from weft_operator.api.capacity import Pool
-from weft_operator.diff import Action, Apply, content_hash
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.diff import Action, Apply, Scale, content_hash
 from weft_operator.errors import OperatorError
 from weft_operator.events import Fact
-from weft_operator.manifest import Manifest, ObjectKey, ServiceKey, is_terminating, key_of, labels_of, name_of
+from weft_operator.groups.group import group_object
+from weft_operator.groups.observe import ObservedGroup
+from weft_operator.manifest import (
+    COMPONENT_LABEL,
+    GroupKey,
+    Manifest,
+    ObjectKey,
+    ServiceKey,
+    controller_of,
+    is_terminating,
+    key_of,
+    labels_of,
+    name_of,
+)
 from weft_operator.observe import Observed
 from weft_operator.planning.nodes import Capacity
+
+Copied = TypeVar("Copied")
 
 UID = "11111111-2222-3333-4444-555555555555"
 
@@ -20,13 +36,14 @@ class FakeCluster:
     """Keeps objects by key; ``settle`` plays the StatefulSet and Deployment controllers, scheduler and kubelet."""
 
     def __init__(self, service: Manifest, *, clock: Callable[[], datetime], gpus: int = 16) -> None:
-        self.service = copy.deepcopy(service)
+        self.service = _copied(service)
         self.service["metadata"] |= {"uid": UID, "generation": 1}
         self.objects: dict[ObjectKey, Manifest] = {}
         self.pods: dict[str, Manifest] = {}
         self.profile: Manifest | None = None
         self.more_profiles: dict[str, Manifest] = {}
         self.trace: Manifest | None = None
+        self.secrets: dict[str, Manifest] = {}
         self.api_key_found = True
         self.model_token_found = True
         self.certificate_found = True
@@ -37,6 +54,7 @@ class FakeCluster:
         self.events: list[Fact] = []
         self.events_error: OperatorError | None = None
         self.status_writes = 0
+        self.group_writes = 0
         self.fail: Callable[[Action], OperatorError | None] = lambda _action: None
         self._clock = clock
         self._count = 0
@@ -45,9 +63,12 @@ class FakeCluster:
         if name_of(self.service) != key.name:
             return None
         return Observed(
-            service=copy.deepcopy(self.service),
-            owned=tuple(copy.deepcopy(item) for item in self.objects.values()),
-            pods=tuple(copy.deepcopy(item) for item in self.pods.values()),
+            service=_copied(self.service),
+            owned=tuple(_copied(item) for item in self.objects.values() if _owner(item) == UID),
+            workers=tuple(
+                _copied(item) for item in self.objects.values() if item["kind"] == "StatefulSet" and _owner(item) != UID
+            ),
+            pods=tuple(_copied(item) for item in self.pods.values()),
             profiles={
                 **({name_of(self.profile): self.profile} if self.profile is not None else {}),
                 **self.more_profiles,
@@ -59,31 +80,55 @@ class FakeCluster:
             jwks_found=self.jwks_found,
         )
 
+    async def observe_group(self, key: GroupKey) -> ObservedGroup | None:
+        group = self.objects.get(group_object(key))
+        if group is None:
+            return None
+        sets = [item for item in self.objects.values() if item["kind"] == "StatefulSet"]
+        return ObservedGroup(
+            group=_copied(group),
+            statefulsets=tuple(_copied(item) for item in sets if _role(item) == group["spec"]["role"]),
+            pods=tuple(_copied(pod) for pod in self.pods.values() if _role(pod) == group["spec"]["role"]),
+        )
+
+    async def write_group_status(self, key: GroupKey, status: dict[str, Any], *, version: str) -> None:
+        group = self.objects[group_object(key)]
+        assert version == group["metadata"].get("resourceVersion", "")
+        self.group_writes += 1
+        group["status"] = _copied(status)
+
     async def read_capacity(self, pools: Sequence[Pool], _key: ServiceKey) -> Capacity | None:
         if self.gpus is None:
             return None
         return Capacity(total=self.gpus, free={pool.name: self.nodes for pool in pools} if self.nodes else {})
 
+    async def read_secret(self, _key: ServiceKey, name: str) -> Manifest | None:
+        return self.secrets.get(name)
+
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
-        assert owner_uid == UID
+        groups = [item["metadata"]["uid"] for item in self.objects.values() if item["kind"] == GROUP_KIND]
+        assert owner_uid in (UID, *groups)
         error = self.fail(action)
         if error is not None:
             raise error
         self.actions.append(action)
         if isinstance(action, Apply):
             self._apply(action.manifest)
-            return copy.deepcopy(self.objects[action.key])
+            return _copied(self.objects[action.key])
+        if isinstance(action, Scale):
+            group = self.objects[action.key]
+            assert action.uid in ("", group["metadata"]["uid"])
+            group["spec"]["replicas"] = action.replicas
+            group["metadata"]["generation"] += 1
+            return _copied(group)
         assert self.objects[action.key]["metadata"]["uid"] == action.uid
-        del self.objects[action.key]
-        for name, pod in list(self.pods.items()):
-            if labels_of(pod).get("weft.dev/worker") == action.key.name:
-                self.remove_pod(name)
+        self._remove(action.key)
         return None
 
     async def write_status(self, _key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
         assert version == self.service["metadata"].get("resourceVersion", "")
         self.status_writes += 1
-        self.service["status"] = copy.deepcopy(status)
+        self.service["status"] = _copied(status)
 
     async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
         if self.events_error is not None:
@@ -93,7 +138,7 @@ class FakeCluster:
 
     def change(self, **parts: Any) -> None:
         """Change parts of the spec, as a user does."""
-        self.service["spec"] = {**self.service["spec"], **copy.deepcopy(parts)}
+        self.service["spec"] = {**self.service["spec"], **_copied(parts)}
         self.service["metadata"]["generation"] += 1
 
     def settle(self) -> None:
@@ -134,6 +179,10 @@ class FakeCluster:
         """Return an object."""
         return next(item for key, item in self.objects.items() if (key.kind, key.name) == (kind, name))
 
+    def groups(self) -> list[GroupKey]:
+        """Return the keys of all groups."""
+        return sorted(GroupKey(key.namespace, key.name) for key in self.objects if key.kind == GROUP_KIND)
+
     def names(self, kind: str) -> list[str]:
         """Return the names of the objects of a kind."""
         return sorted(key.name for key in self.objects if key.kind == kind)
@@ -143,11 +192,23 @@ class FakeCluster:
         conditions = self.service["status"]["conditions"]
         return next(item for item in conditions if item["type"] == kind)
 
+    def _remove(self, key: ObjectKey) -> None:
+        """Remove an object with what it owns, as the garbage collector does."""
+        uid = self.objects.pop(key)["metadata"]["uid"]
+        for other in [other for other, item in self.objects.items() if _owner(item) == uid]:
+            self._remove(other)
+        if key.kind == "StatefulSet":
+            for name, pod in list(self.pods.items()):
+                if labels_of(pod).get("weft.dev/worker") == key.name:
+                    self.remove_pod(name)
+
     def _apply(self, manifest: Manifest) -> None:
         key = key_of(manifest)
         old = self.objects.get(key)
-        new = copy.deepcopy(manifest)
+        new = _copied(manifest)
         new["metadata"]["uid"] = old["metadata"]["uid"] if old else self._uid()
+        if old is not None and key.kind == GROUP_KIND and "replicas" in old["spec"]:
+            new["spec"]["replicas"] = old["spec"]["replicas"]  # another field's owner set it
         changed = old is None or old.get("spec") != new.get("spec")
         generation = (old["metadata"]["generation"] if old else 0) + int(changed)
         new["metadata"]["generation"] = generation
@@ -170,7 +231,7 @@ class FakeCluster:
             or pod["status"]["conditions"][0]["status"] == "False"
         ):
             return
-        template = copy.deepcopy(item["spec"]["template"])
+        template = _copied(item["spec"]["template"])
         self.pods[name] = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -190,3 +251,17 @@ class FakeCluster:
 
     def _time(self, seconds: float) -> str:
         return (self._clock() + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _copied(value: Copied) -> Copied:
+    """Return a copy all the way down: five times as fast as copy.deepcopy, where tests spent most of their time."""
+    copy: Copied = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - its own
+    return copy
+
+
+def _owner(item: Manifest) -> str:
+    return str((controller_of(item) or {}).get("uid", ""))
+
+
+def _role(item: Manifest) -> str:
+    return labels_of(item).get(COMPONENT_LABEL, "")

@@ -1,6 +1,7 @@
 """All manifests that ``kubectl apply`` must refuse: for a single field, for a rule over several, and cost profiles."""
 
 from weft_operator_tests.invalid_case import Case, one_change
+from weft_operator_tests.invalid_engines import ENGINE_CASES
 from weft_operator_tests.invalid_front import FRONT_CASES
 from weft_operator_tests.invalid_rules import POOL, RULE_CASES
 from weft_operator_tests.valid import PROFILE, REMOVED, changed
@@ -63,6 +64,7 @@ CASES: tuple[Case, ...] = (
     ),
     *RULE_CASES,
     *FRONT_CASES,
+    *ENGINE_CASES,
 )
 
 PROFILE_CASES: tuple[Case, ...] = (

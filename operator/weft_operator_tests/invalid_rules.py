@@ -3,6 +3,7 @@
 from weft_operator_tests.invalid_case import Case, one_change
 from weft_operator_tests.valid import REMOVED, VLLM, changed, service, vllm_service
 
+HOURS = {"name": "office", "days": ["Mon"], "begin": "08:00", "end": "18:00"}
 POOL = {"name": "h20", "gpuType": "nvidia-h20"}
 
 RULE_CASES: tuple[Case, ...] = (
@@ -21,16 +22,11 @@ RULE_CASES: tuple[Case, ...] = (
         "names of workers and Services are made from it",
     ),
     one_change(
-        "engine-to-come",
-        "spec.engine.type",
-        "sglang",
-        rule="spec.engine.type: sglang and tensorrt-llm are not supported yet; use vllm or mock",
-    ),
-    one_change(
         "vllm-without-image",
         "spec.engine.type",
         "vllm",
-        rule="spec.engine.image: type vllm needs an image; name one with vLLM 0.32 or newer",
+        rule="spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
+        "TensorRT-LLM 1.0 or newer",
     ),
     Case(
         "mock-settings-for-vllm",
@@ -41,14 +37,16 @@ RULE_CASES: tuple[Case, ...] = (
         "argument-of-the-operator",
         changed(vllm_service(), "spec.engine.args", ["--tensor-parallel-size=2"]),
         rule="spec.engine.args: the operator sets --host, --port, --model, --served-model-name, "
-        "--tensor-parallel-size, --pipeline-parallel-size, --kv-transfer-config, --max-model-len, --dtype, "
+        "--tensor-parallel-size, --pipeline-parallel-size, --nnodes, --node-rank, --master-addr, "
+        "--master-port, --headless, --kv-transfer-config, --max-model-len, --dtype, "
         "--kv-cache-dtype, --gpu-memory-utilization, --api-key from other fields; remove them here",
     ),
     Case(
         "argument-with-underscores",
         changed(vllm_service(), "spec.engine.args", ["--kv_transfer_config", "{}"]),
         rule="spec.engine.args: the operator sets --host, --port, --model, --served-model-name, "
-        "--tensor-parallel-size, --pipeline-parallel-size, --kv-transfer-config, --max-model-len, --dtype, "
+        "--tensor-parallel-size, --pipeline-parallel-size, --nnodes, --node-rank, --master-addr, "
+        "--master-port, --headless, --kv-transfer-config, --max-model-len, --dtype, "
         "--kv-cache-dtype, --gpu-memory-utilization, --api-key from other fields; remove them here",
     ),
     one_change(
@@ -83,10 +81,10 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.capacity.pools.degrees: must be powers of two (1, 2, 4, 8, 16, 32, 64)",
     ),
     one_change(
-        "degree-above-the-node",
-        "spec.capacity.pools.0.degrees",
-        [8, 16],
-        rule="spec.capacity.pools.degrees: a worker cannot span nodes yet; remove the degrees above gpusPerNode",
+        "degree-that-fills-a-node-in-part",
+        "spec.capacity.pools.0.gpusPerNode",
+        3,
+        rule="spec.capacity.pools.degrees: those above gpusPerNode fill whole nodes; choose multiples of gpusPerNode",
     ),
     one_change(
         "nobody-prefills",
@@ -141,6 +139,37 @@ RULE_CASES: tuple[Case, ...] = (
         "spec.planning.prefill",
         {"min": 3, "max": 2},
         rule="spec.planning: min is above max; lower min or raise max",
+    ),
+    one_change(
+        "prometheus-with-a-password",
+        "spec.planning.prometheus",
+        {"url": "http://me:word@prometheus:9090"},
+        rule="spec.planning.prometheus.url: must hold no user name or password; put them into a Secret and name it in "
+        "authSecretRef",
+    ),
+    one_change(
+        "prometheus-window-too-long",
+        "spec.planning.prometheus",
+        {"window": "7h"},
+        rule="spec.planning.prometheus.window: must be between 20s and 6h",
+    ),
+    one_change(
+        "prometheus-stale-beyond-the-window",
+        "spec.planning.prometheus",
+        {"window": "1m", "staleAfter": "31s"},
+        rule="spec.planning.prometheus.staleAfter: must be between 5s and half of window",
+    ),
+    one_change(
+        "prometheus-without-a-scheme",
+        "spec.planning.prometheus",
+        {"url": "prometheus:9090"},
+        words=("spec.planning.prometheus.url",),
+    ),
+    one_change(
+        "looks-too-often",
+        "spec.planning.interval",
+        "500ms",
+        rule="spec.planning.interval: must be between 1s and 10m",
     ),
     one_change(
         "bounds-above-the-budget",
@@ -263,6 +292,62 @@ RULE_CASES: tuple[Case, ...] = (
     ),
     one_change("slo-per-token", "spec.slo.unit", "token", words=("spec.slo.unit", "Unsupported value")),
     one_change("itl-as-median", "spec.slo.itlStatistic", "p50", words=("spec.slo.itlStatistic", "Unsupported value")),
+    one_change(
+        "schedule-of-nothing",
+        "spec.planning.schedules",
+        [HOURS],
+        rule="spec.planning.schedules: says nothing that is otherwise in these hours; give prefill, decode or gpus",
+    ),
+    one_change(
+        "schedule-beyond-the-budget",
+        "spec.planning.schedules",
+        [{**HOURS, "gpus": 64}],
+        rule="spec.planning.schedules.gpus: is more than spec.capacity.gpus, the most there may be; lower it, or raise "
+        "spec.capacity.gpus",
+    ),
+    one_change(
+        "schedule-at-25",
+        "spec.planning.schedules",
+        [{**HOURS, "begin": "25:00", "gpus": 8}],
+        words=("spec.planning.schedules[0].begin", "should match"),
+    ),
+    one_change(
+        "schedule-on-no-day",
+        "spec.planning.schedules",
+        [{**HOURS, "days": ["Monday"], "gpus": 8}],
+        words=("spec.planning.schedules[0].days[0]", "Unsupported value"),
+    ),
+    one_change(
+        "two-schedules-of-a-name",
+        "spec.planning.schedules",
+        [{**HOURS, "gpus": 8}, {**HOURS, "gpus": 4}],
+        words=("spec.planning.schedules[1]", "Duplicate value"),
+    ),
+    one_change(
+        "zero-for-latency",
+        "spec.planning",
+        {"objective": "latency", "scaleToZero": {}},
+        rule="spec.planning.scaleToZero: only objective cost takes GPUs away; set spec.planning.objective to cost, or "
+        "remove scaleToZero",
+    ),
+    one_change(
+        "zero-after-no-time",
+        "spec.planning",
+        {"objective": "cost", "scaleToZero": {"after": "10s"}},
+        rule="spec.planning.scaleToZero.after: must be between 1m and 24h; 30m is common",
+    ),
+    one_change(
+        "hold-for-a-day",
+        "spec.planning",
+        {"objective": "cost", "scaleToZero": {"hold": "24h"}},
+        rule="spec.planning.scaleToZero.hold: must be between 1s and 1h; a little more than a worker takes to start",
+    ),
+    one_change(
+        "hold-nobody",
+        "spec.planning",
+        {"objective": "cost", "scaleToZero": {"maxHeld": 0}},
+        words=("spec.planning.scaleToZero.maxHeld", "greater than or equal to 1"),
+    ),
     one_change("unknown-layout", "spec.planning.layouts", ["ring"], words=("planning.layouts[0]", "Unsupported value")),
     one_change("no-layout", "spec.planning.layouts", [], words=("spec.planning.layouts", "at least 1 items")),
     one_change(
@@ -331,6 +416,21 @@ RULE_CASES: tuple[Case, ...] = (
     ),
     one_change("headroom-of-twenty", "spec.planning.headroom", 20, words=("spec.planning.headroom", "equal to 10")),
     one_change("improvement-as-percent", "spec.planning.minImprovement", 5, words=("minImprovement", "equal to 1")),
+    one_change(
+        "cooldown-of-days",
+        "spec.planning.cooldown",
+        "25h",
+        rule="spec.planning.cooldown: must be at most 24h; 10m is common",
+    ),
+    one_change(
+        "shrinking-at-once",
+        "spec.planning.drift",
+        {"shrinkAfter": "5s"},
+        rule="spec.planning.drift.shrinkAfter: must be between 1m and 24h; 30m is common",
+    ),
+    one_change("burn-of-nothing", "spec.planning.drift", {"burnRate": 0}, words=("drift.burnRate", "greater than 0")),
+    one_change("drift-of-one-round", "spec.planning.drift", {"minSamples": 1}, words=("minSamples", "equal to 5")),
+    one_change("mode-of-the-moon", "spec.planning.mode", "Lunar", words=("spec.planning.mode", "Unsupported value")),
     one_change("ratio-of-zero", "spec.planning.ratio", {"min": 0}, words=("spec.planning.ratio.min", "greater than 0")),
     one_change(
         "ratio-upside-down",
@@ -397,5 +497,35 @@ RULE_CASES: tuple[Case, ...] = (
         "spec.rollout.drainTimeout",
         "24h",
         rule="spec.rollout.drainTimeout: must be between 1s and 1h",
+    ),
+    one_change(
+        "no-time-to-start",
+        "spec.rollout.startTimeout",
+        "1s",
+        rule="spec.rollout.startTimeout: must be between 10s and 24h; 30m is common",
+    ),
+    one_change(
+        "no-time-to-find-a-node",
+        "spec.rollout.unschedulableTimeout",
+        "48h",
+        rule="spec.rollout.unschedulableTimeout: must be between 10s and 24h; 10m is common",
+    ),
+    one_change(
+        "canary-without-time",
+        "spec.rollout.canary",
+        {"window": "1s"},
+        rule="spec.rollout.canary.window: must be between 10s and 24h; 10m is common",
+    ),
+    one_change(
+        "canary-that-ends-before-it-is-judged",
+        "spec.rollout.canary",
+        {"window": "10m", "maxWindow": "5m"},
+        rule="spec.rollout.canary.maxWindow: is below window; raise it, or remove it: three windows are the default",
+    ),
+    one_change(
+        "canary-for-ever",
+        "spec.rollout.canary",
+        {"maxWindow": "400h"},
+        rule="spec.rollout.canary.maxWindow: must be at most 168h; three windows are the default",
     ),
 )

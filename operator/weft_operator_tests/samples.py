@@ -5,13 +5,17 @@ from typing import Any
 
 from weft_core.plan import Plan, PlannedGroup, PlannedPolicy, Prediction, plan_revision
 from weft_operator.api import CostProfileSpec, DisaggInferenceServiceSpec
+from weft_operator.desired import desired_objects
 from weft_operator.desired.config import front_config, live_config, router_config
 from weft_operator.desired.rendering import PlanRecord, Rendering
+from weft_operator.fleet import first_workers
+from weft_operator.groups.group import parse_group
+from weft_operator.groups.statefulset import opened, statefulset
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.planning.child import Planned
 from weft_operator.planning.request import planner_request, request_hash
 from weft_operator.settings import Settings
-from weft_operator_tests.valid import PROFILE, pools_service, service, spec
+from weft_operator_tests.valid import PROFILE, changed, pools_service, service, spec
 from weft_router.config import RouterConfig
 from weft_router.config.live import combined
 
@@ -88,6 +92,11 @@ def two_pools(body: Manifest | None = None) -> Rendering:
     return replace(base, record=replace(base.record, profiles=POOL_PROFILES))
 
 
+def on_nodes(body: Manifest | None = None) -> Rendering:
+    """Return a service on nodes of 4 GPUs: a decode worker over two of them, and prefill workers on one each."""
+    return rendering(changed(body or service(), "spec.capacity.pools.0.gpusPerNode", 4))
+
+
 TWO_POOLS = (group("prefill", 4, 1, "h100"), group("decode", 8, 1), group("decode", 4, 1, "h100"))
 POOL_PROFILES = {"h20": PROFILE_JSON, "h100": {**PROFILE_JSON, "gpu": "nvidia-h100"}}
 
@@ -97,3 +106,17 @@ def told(base: Rendering, *, front: bool = False) -> RouterConfig:
     config = (front_config(base) if front else None) or router_config(base)
     live = live_config(base)["data"]["live.json"]
     return combined(config["data"]["router.json"].encode(), live.encode(), source="live.json")
+
+
+def rendered(base: Rendering, token: bytes = TOKEN) -> tuple[Manifest, ...]:
+    """Return all objects of a planned service, and those that the group controller makes for workers of its groups."""
+    objects = desired_objects(base, token=token)
+    workers = first_workers(base.record.plan.groups)
+    sets: list[Manifest] = []
+    for item in objects:
+        if item["kind"] == "WorkerGroup":
+            uid = f"uid of {item['metadata']['name']}"
+            of = parse_group({**item, "metadata": {**item["metadata"], "uid": uid}})
+            for worker in (one for one in workers if one == of.worker(one.index)):
+                sets += [*opened(of, worker), statefulset(of, worker)]
+    return (*objects, *sets)

@@ -26,7 +26,8 @@ from weft_operator.errors import (
     WaitingError,
 )
 from weft_operator.events import Fact
-from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator.machines import Machines
+from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
 from weft_operator.planning.nodes import Capacity
 from weft_operator_tests.samples import KEY
 
@@ -34,6 +35,13 @@ pytestmark = pytest.mark.component
 
 CONFIG = ObjectKey("v1", "ConfigMap", "default", "a")
 ROOT = "/api/v1/namespaces/default"
+KINDS = (
+    "weft.dev/v1alpha1/workergroups",
+    "apps/v1/statefulsets",
+    "apps/v1/deployments",
+    "apps/v1/controllerrevisions",
+    "networking.k8s.io/v1/networkpolicies",
+)
 
 
 class Scripted:
@@ -42,10 +50,15 @@ class Scripted:
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, Any, dict[str, str]]] = {}
         self.asked: list[tuple[str, str, Any, str]] = []
+        self.connections = 0
         script = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                script.connections += 1
+                super().setup()
 
             def answer(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
@@ -113,7 +126,7 @@ def test_answers_become_errors_of_our_own(server: Scripted, status: int, kind: t
         server.api.get(CONFIG)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
-    assert server.api.requests == {("GET", "configmaps", status): 1}
+    assert server.api.traffic.requests == {("GET", "configmaps", status): 1}
 
 
 def test_an_answer_that_is_not_json_is_an_error_too(server: Scripted) -> None:
@@ -206,7 +219,7 @@ def test_an_event_that_was_posted_is_not_posted_again(server: Scripted) -> None:
 def test_a_service_is_observed_with_all_that_is_its_own(server: Scripted) -> None:
     service = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}, "spec": {}}
     server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
-    for path in ("apps/v1/statefulsets", "apps/v1/deployments", "policy/v1/poddisruptionbudgets"):
+    for path in (*KINDS, "policy/v1/poddisruptionbudgets"):
         group, version, plural = path.split("/")
         server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
     for plural in ("services", "serviceaccounts", "pods"):
@@ -230,7 +243,7 @@ def test_a_secret_counts_only_when_it_holds_something(server: Scripted, data: di
     ref = {"name": "keys", "key": "all"}
     service: Manifest = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}}
     server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
-    for path in ("apps/v1/statefulsets", "apps/v1/deployments", "policy/v1/poddisruptionbudgets"):
+    for path in (*KINDS, "policy/v1/poddisruptionbudgets"):
         group, version, plural = path.split("/")
         server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
     for plural in ("services", "serviceaccounts", "pods", "configmaps"):
@@ -258,12 +271,20 @@ def test_capacity_is_read_from_nodes_and_all_pods(server: Scripted) -> None:
     pools = [Pool(name="a", gpu_type="nvidia-h20")]
     server.on("GET", "/api/v1/nodes", {"items": [node("x", "8"), node("y", "4")]})
     server.on("GET", "/api/v1/pods", {"items": [pod("y")]})
-    assert observe.read_capacity(server.api, pools, KEY) == Capacity(total=12, free={"a": (8, 2)})
+    now = 0.0
+    machines = Machines(server.api, clock=lambda: now)
+    assert machines.capacity(pools, KEY) == Capacity(total=12, free={"a": (8, 2)})
+    asked = len(server.asked)
+    now += 1.0
+    assert machines.capacity(pools, ServiceKey("llm", "other")) == Capacity(total=12, free={"a": (8, 2)})
+    assert len(server.asked) == asked, "services that plan together share a listing"
     assert any("fieldSelector=status.phase%21%3DSucceeded" in asked[1] for asked in server.asked)
     server.on("GET", "/api/v1/pods", {"message": "no"}, status=403)
-    blind = observe.read_capacity(server.api, pools, KEY)
+    now += 3.0
+    blind = machines.capacity(pools, KEY)
     assert blind is not None
     assert blind.free == {"a": (8, 4)}
     assert "may not be listed" in blind.notes[0]
     server.on("GET", "/api/v1/nodes", {"message": "no"}, status=403)
-    assert observe.read_capacity(server.api, pools, KEY) is None
+    now += 3.0
+    assert machines.capacity(pools, KEY) is None

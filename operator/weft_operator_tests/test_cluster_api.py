@@ -14,6 +14,8 @@ from weft_operator_tests.valid import (
     front_service,
     rich_service,
     service,
+    sglang_service,
+    tensorrt_llm_service,
     traced_service,
     vllm_service,
 )
@@ -35,8 +37,17 @@ def test_invalid_manifests_are_refused(kube: Kube, case: Case) -> None:
 @pytest.mark.usefixtures("crds")
 @pytest.mark.parametrize(
     "body",
-    [service(), vllm_service(), rich_service(), traced_service(), front_service(), PROFILE],
-    ids=["mock", "vllm", "distributions", "trace", "front", "profile"],
+    [
+        service(),
+        vllm_service(),
+        sglang_service(),
+        tensorrt_llm_service(),
+        rich_service(),
+        traced_service(),
+        front_service(),
+        PROFILE,
+    ],
+    ids=["mock", "vllm", "sglang", "tensorrt-llm", "distributions", "trace", "front", "profile"],
 )
 def test_valid_manifests_are_taken(kube: Kube, body: dict[str, object]) -> None:
     assert "server dry run" in kube.apply(body, "--dry-run=server")

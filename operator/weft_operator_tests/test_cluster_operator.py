@@ -113,12 +113,27 @@ class Operator:
     def carry_out(self, body: Manifest) -> str:
         """Apply a service; return its name once it is planned and all its objects are there.
 
-        A pass writes the status at its end, after the objects.
+        A pass writes the status at its end, after the objects; workers are made by the passes of their groups.
         """
         name = self.apply(body)
         self.await_condition(name, "Planned", "PlanReady")
         assert self.kube.get(self.namespace, "deployment", name) is not None
+        self.await_rest(name)
         return name
+
+    def await_rest(self, name: str) -> None:
+        """Wait until a service has all workers of its plan and passes over it find nothing to do."""
+
+        def rests() -> bool:
+            workers = sum(row["replicas"] for row in self.service(name)["status"]["plan"]["groups"])
+            if len(self.uids(name, "statefulsets")) != workers:
+                return False
+            actions = self.metric("weft_operator_actions_total")
+            passes = self.metric("weft_operator_reconciles_total")
+            wait_for("more passes", lambda: self.metric("weft_operator_reconciles_total") >= passes + 3)
+            return self.metric("weft_operator_actions_total") == actions
+
+        wait_for(f"{name} to come to rest", rests, timeout=120)
 
     def uids(self, name: str, kinds: str) -> dict[str, str]:
         """Return the uids of a service's objects by name."""
@@ -181,7 +196,7 @@ def test_a_service_becomes_objects_that_stay_as_they_are(operator: Operator) -> 
 
 def nothing_rests(operator: Operator, name: str) -> None:
     """Wait until nothing of a deleted service is left."""
-    kinds = "statefulsets,deployments,services,configmaps,pdb,sa,secrets,pods"
+    kinds = "workergroups,statefulsets,deployments,services,configmaps,pdb,sa,secrets,pods"
     wait_for("end of its objects", lambda: not operator.uids(name, kinds), timeout=150)
 
 
@@ -235,6 +250,7 @@ def test_what_is_missing_is_told_and_used_when_it_comes(operator: Operator) -> N
     operator.await_condition(name, "Planned", "ProfileNotFound")
     operator.apply(PROFILE)
     operator.await_condition(name, "Planned", "PlanReady")
+    operator.await_rest(name)
     before = operator.uids(name, "statefulsets")
     capacity = {**named("missing")["spec"]["capacity"], "elastic": False, "gpus": 4000}
     operator.apply(named("missing", profile={"ref": {"name": "measured"}}, coordinator=keys, capacity=capacity))

@@ -5,11 +5,9 @@ import json
 import pytest
 
 from weft_mock import cli as mock_cli
-from weft_operator.desired import desired_objects
 from weft_operator.desired.config import router_config
-from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest
-from weft_operator_tests.samples import TOKEN, colocated, rendering, told, two_pools
+from weft_operator_tests.samples import colocated, rendered, rendering, told, two_pools
 from weft_operator_tests.valid import changed, service, vllm_service
 from weft_router import cli as router_cli
 
@@ -23,7 +21,7 @@ VERBS = {"router": router_cli.router, "mock-engine": mock_cli.mock_engine}
 
 def pod_specs(body: Manifest) -> list[Manifest]:
     base = rendering(body)
-    objects = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    objects = rendered(base)
     return [item["spec"]["template"]["spec"] for item in objects if item["kind"] in ("StatefulSet", "Deployment")]
 
 
@@ -88,11 +86,7 @@ def test_a_change_of_scale_changes_no_pod() -> None:
     for base in (small, large):
         assert base.revision == small.revision
     templates = [
-        {
-            item["metadata"]["name"]: item["spec"]
-            for item in desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
-            if item["kind"] == "StatefulSet"
-        }
+        {item["metadata"]["name"]: item["spec"] for item in rendered(base) if item["kind"] == "StatefulSet"}
         for base in (small, large)
     ]
     assert templates[0]["demo-p4-0"] == templates[1]["demo-p4-0"]

@@ -9,14 +9,12 @@ import pytest
 import yaml
 
 from weft_operator.apiserver import ApiServer
-from weft_operator.desired import desired_objects
 from weft_operator.desired.config import front_config
 from weft_operator.errors import NotFoundError
-from weft_operator.fleet import choose
 from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
 from weft_operator.observe import observe
 from weft_operator.status import url_of
-from weft_operator_tests.samples import TOKEN, colocated, rendering, told
+from weft_operator_tests.samples import colocated, rendered, rendering, told
 from weft_operator_tests.valid import REMOVED, changed, front_service, service, spec
 from weft_router.config import RouterConfig
 from weft_router.config.live import needs_restart
@@ -31,7 +29,7 @@ def of_front(body: Manifest) -> RouterConfig:
 
 def objects(body: Manifest) -> dict[tuple[str, str], Manifest]:
     base = rendering(body)
-    items = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+    items = rendered(base)
     return {(item["kind"], item["metadata"]["name"]): item for item in items}
 
 
@@ -190,7 +188,7 @@ def test_a_redis_password_is_in_the_secret_alone_and_a_new_one_restarts_pods_in_
     def made(url: str) -> dict[tuple[str, str], Manifest]:
         base = rendering(service())
         base = replace(base, settings=replace(base.settings, redis_url=url))
-        items = desired_objects(base, choose(base.record.plan.groups, ()).workers, token=TOKEN)
+        items = rendered(base)
         return {(item["kind"], item["metadata"]["name"]): item for item in items}
 
     first, second = (made(f"rediss://weft:canary-{word}@redis.example.com:6379/0") for word in ("one", "two"))

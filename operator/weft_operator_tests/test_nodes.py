@@ -109,3 +109,11 @@ def test_free_gpus_and_what_runs_do_not_change_the_question() -> None:
     assert request_hash(request) != request_hash(asked)  # so the question keeps the hash of the request before
     assert in_its_place(request, None, None) == {**request, "current": []}
     assert "not looked at" in notes_on(None)[0]
+
+
+def test_nodes_beyond_what_the_budget_can_use_make_no_other_request() -> None:
+    request = {"capacity": {"gpus": 3, "pools": [{"name": "a"}]}}
+    few, many = (8, 8, 2), (16, 9, 2, *(1,) * 200)
+    asked = [in_its_place(request, Capacity(total=300, free={"a": free}), None) for free in (few, many)]
+    assert asked[0]["capacity"]["pools"] == [{"name": "a", "nodes": [3, 3, 2]}]
+    assert asked[0] == asked[1]

@@ -14,7 +14,7 @@ from weft_operator.planning.request import planner_request, request_hash
 from weft_operator_tests.samples import KEY, planned
 from weft_operator_tests.valid import service, spec
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.component
 
 REQUEST = planner_request(spec())
 

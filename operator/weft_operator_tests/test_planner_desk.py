@@ -23,7 +23,7 @@ class Clock:
 
 
 async def turn() -> None:
-    for _ in range(5):
+    for _ in range(10):
         await asyncio.sleep(0)
 
 
@@ -77,4 +77,76 @@ async def test_an_unforeseen_error_is_a_refusal_that_is_asked_again() -> None:
     desk.ask(KEY, {}, "h")
     await turn()
     assert desk.ask(KEY, {}, "h") == planned()
+    await desk.close()
+
+
+async def test_equal_requests_of_many_services_are_put_once() -> None:
+    clock = Clock()
+    asked: list[Request] = []
+    gate = asyncio.Event()
+
+    async def solve(request: Request) -> Answer:
+        asked.append(request)
+        await gate.wait()
+        return planned()
+
+    desk = clock.desk(solve)
+    keys = [ServiceKey("llm", f"s{n}") for n in range(1000)]
+    for key in keys:
+        assert desk.ask(key, {"gpus": 8}, "h") is None
+    other = ServiceKey("llm", "other")
+    assert desk.ask(other, {"gpus": 4}, "g") is None
+    gate.set()
+    await turn()
+    await turn()
+    assert asked == [{"gpus": 8}, {"gpus": 4}]
+    assert sorted(clock.woken, key=str) == sorted([*keys, other], key=str)
+    assert all(desk.ask(key, {"gpus": 8}, "h") == planned() for key in keys)
+    assert desk.ask(ServiceKey("llm", "late"), {"gpus": 8}, "h") == planned(), "what is known is answered at once"
+    assert len(asked) == 2
+    await desk.close()
+
+
+async def test_the_planner_works_on_for_the_others_and_ends_with_the_last() -> None:
+    clock = Clock()
+    ended: list[Request] = []
+
+    async def solve(request: Request) -> Answer:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(request)
+        return planned()
+
+    desk = clock.desk(solve)
+    first, second = ServiceKey("llm", "first"), ServiceKey("llm", "second")
+    desk.ask(first, {}, "h")
+    desk.ask(second, {}, "h")
+    await turn()
+    desk.forget(first)
+    await turn()
+    assert ended == []
+    desk.forget(second)
+    await turn()
+    assert ended == [{}]
+    desk.ask(first, {}, "h")
+    await turn()
+    await desk.close()
+    assert ended == [{}, {}]
+
+
+async def test_a_refusal_that_may_pass_is_not_kept_for_others() -> None:
+    clock = Clock()
+    answers: list[Answer] = [Refused("TooFewGpus", "no", passing=True), planned()]
+
+    async def solve(_request: Request) -> Answer:
+        return answers.pop(0)
+
+    desk = clock.desk(solve)
+    assert desk.ask(KEY, {}, "h") is None
+    await turn()
+    assert isinstance(desk.ask(KEY, {}, "h"), Refused)
+    assert desk.ask(ServiceKey("llm", "late"), {}, "h") is None
+    await turn()
+    assert desk.ask(ServiceKey("llm", "late"), {}, "h") == planned()
     await desk.close()

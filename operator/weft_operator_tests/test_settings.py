@@ -8,7 +8,7 @@ import pytest
 
 from weft_operator import cli
 from weft_operator.logs import JsonLines
-from weft_operator.settings import SettingsError, settings_from_env
+from weft_operator.settings import PROMETHEUS, SettingsError, settings_from_env
 from weft_planner.cli.running import run
 
 LEAST = {"WEFT_ROUTER_IMAGE": "router:1"}
@@ -27,9 +27,22 @@ def test_what_is_given_is_taken() -> None:
             "WEFT_WATCH_NAMESPACES": "a, b",
             "WEFT_PLANNER_DEADLINE_SECONDS": "12.5",
             "WEFT_OPERATOR_PORT": "9000",
+            "WEFT_ROUTER_UPGRADE": "AtOnce",
+            "WEFT_PROMETHEUS_URL": "http://prometheus:9090",
         }
     )
+    assert (found.prometheus_url, settings_from_env(LEAST).prometheus_url) == ("http://prometheus:9090", "")
     assert (found.watch_namespaces, found.planner_deadline, found.port) == (("a", "b"), 12.5, 9000)
+    assert (found.router_upgrade, settings_from_env(LEAST).router_upgrade) == ("AtOnce", "WhenAsked")
+
+
+def test_who_scrapes_is_a_list_of_peers() -> None:
+    assert settings_from_env(LEAST).metrics_from == PROMETHEUS
+    peer = {"podSelector": {"matchLabels": {"app": "agent"}}}
+    assert settings_from_env({**LEAST, "WEFT_METRICS_FROM": json.dumps([peer])}).metrics_from == (peer,)
+    for wrong in ("{}", "[1]", "[{}]", "prometheus"):
+        with pytest.raises(SettingsError, match="WEFT_METRICS_FROM"):
+            settings_from_env({**LEAST, "WEFT_METRICS_FROM": wrong})
 
 
 def test_a_redis_url_with_a_password_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
@@ -48,8 +61,11 @@ def test_a_redis_url_with_a_password_comes_from_a_file_and_is_not_shown(tmp_path
 @pytest.mark.parametrize(
     ("env", "words"),
     [
+        ({**LEAST, "WEFT_PROMETHEUS_URL": "prometheus:9090"}, "WEFT_PROMETHEUS_URL"),
+        ({**LEAST, "WEFT_PROMETHEUS_URL": "http://me:word@prometheus"}, "without a user name"),
         ({"WEFT_ROUTER_IMAGE": " "}, "WEFT_ROUTER_IMAGE is not set"),
         ({**LEAST, "WEFT_PLANNER_DEADLINE_SECONDS": "soon"}, "WEFT_PLANNER_DEADLINE_SECONDS='soon'"),
+        ({**LEAST, "WEFT_ROUTER_UPGRADE": "Never"}, "give WhenAsked or AtOnce"),
         ({**LEAST, "WEFT_RESYNC_SECONDS": "0"}, "WEFT_RESYNC_SECONDS='0'"),
         ({**LEAST, "WEFT_OPERATOR_PORT": "99999"}, "WEFT_OPERATOR_PORT='99999'"),
     ],

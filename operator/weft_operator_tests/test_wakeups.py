@@ -1,7 +1,7 @@
 """The queue: one pass at a time per service, none forgotten, failures with growing pauses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,16 +9,51 @@ import pytest
 from weft_operator.errors import NotFoundError, TransientError, WaitingError
 from weft_operator.manifest import ServiceKey
 from weft_operator.reconcile import Outcome
-from weft_operator.wakeups import Wakeups
+from weft_operator.wakeups import AT_REST_PER_S, Wakeups
 
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
 
 @asynccontextmanager
 async def running(
-    reconcile: Callable[[ServiceKey], Awaitable[Outcome]], *, resync: float = 60
-) -> AsyncIterator[Wakeups]:
-    wakeups = Wakeups(reconcile, resync=resync, settle=0.01)
+    reconcile: Callable[[ServiceKey], Awaitable[Outcome]], *, resync: float = 60, passes_at_once: int = 4
+) -> AsyncIterator[Wakeups[ServiceKey, str]]:
+    async def one_pass(key: ServiceKey, _sight: str | None) -> Outcome:
+        return await reconcile(key)
+
+    async with going(wakeups_of(one_pass, resync=resync, passes_at_once=passes_at_once)) as wakeups:
+        yield wakeups
+
+
+def wakeups_of(
+    one_pass: Callable[[ServiceKey, str | None], Awaitable[Outcome]],
+    *,
+    resync: float = 60,
+    passes_at_once: int = 4,
+    look: Callable[[Sequence[ServiceKey]], Awaitable[Mapping[ServiceKey, str]]] | None = None,
+) -> Wakeups[ServiceKey, str]:
+    async def see_nothing(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
+        return {}
+
+    def in_parts(keys: Iterable[ServiceKey]) -> Iterator[tuple[ServiceKey, ...]]:
+        return batched(sorted(keys), 50)
+
+    return Wakeups(
+        one_pass,
+        resync=resync,
+        settle=0.01,
+        passes_at_once=passes_at_once,
+        look=look or see_nothing,
+        batches=in_parts,
+    )
+
+
+def batched(keys: Sequence[ServiceKey], size: int) -> Iterator[tuple[ServiceKey, ...]]:
+    return (tuple(keys[at : at + size]) for at in range(0, len(keys), size))
+
+
+@asynccontextmanager
+async def going(wakeups: Wakeups[ServiceKey, str]) -> AsyncIterator[Wakeups[ServiceKey, str]]:
     task = asyncio.create_task(wakeups.run())
     await asyncio.sleep(0)
     try:
@@ -29,7 +64,7 @@ async def running(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - what is waited for has no event of its own
             await asyncio.sleep(0.005)
 
@@ -128,12 +163,110 @@ async def test_the_resync_looks_at_every_known_service_and_forgets_the_gone() ->
         assert wakeups.last_resync is not None
 
 
+async def test_many_at_rest_are_looked_at_in_a_trickle_and_what_lacks_something_at_each_resync() -> None:
+    seen: list[ServiceKey] = []
+    many = [ServiceKey("llm", f"s{n:04}") for n in range(1000)]
+
+    async def reconcile(key: ServiceKey) -> Outcome:
+        seen.append(key)
+        return Outcome(settled=key != A)
+
+    async with running(reconcile, resync=0.05) as wakeups:
+        wakeups.browse((A, *many))
+        await until(lambda: len(set(seen)) == len(many) + 1)
+        seen.clear()
+        await until(lambda: seen.count(A) >= 10)
+        assert len(seen) - seen.count(A) <= len(many) // 2, (
+            f"a round of {1000 / AT_REST_PER_S:.0f} s begins with its first part"
+        )
+
+
+async def test_a_changed_spec_goes_before_what_happened_and_that_before_what_is_only_browsed() -> None:
+    order: list[ServiceKey] = []
+    begin = asyncio.Event()
+    happened, changed, first = ServiceKey("ns", "happened"), ServiceKey("ns", "changed"), ServiceKey("ns", "first")
+
+    async def reconcile(key: ServiceKey) -> Outcome:
+        order.append(key)
+        await begin.wait()
+        return Outcome()
+
+    async with running(reconcile, passes_at_once=1) as wakeups:
+        await until(lambda: wakeups.last_resync is not None)
+        wakeups.wake(first, changed=True)
+        await until(lambda: order == [first])
+        wakeups.browse([A, B])
+        await until(lambda: {A, B} <= wakeups._dirty.keys())
+        wakeups.wake(happened)
+        await until(lambda: happened in wakeups._dirty)
+        wakeups.wake(B, changed=True)
+        wakeups.wake(changed, changed=True)
+        await until(lambda: changed in wakeups._dirty)
+        begin.set()
+        await until(lambda: len(order) == 5)
+        await asyncio.sleep(0.05)
+    assert order == [first, B, changed, happened, A], "and none of them twice"
+
+
+async def test_what_is_browsed_is_listed_together_and_seen_by_its_pass_unless_something_happened_since() -> None:
+    passes: list[tuple[ServiceKey, str | None]] = []
+    listed: list[Sequence[ServiceKey]] = []
+    group = ServiceKey("ns", "a-group")
+    events: list[Callable[[], None]] = []
+
+    async def one_pass(key: ServiceKey, sight: str | None) -> Outcome:
+        passes.append((key, sight))
+        return Outcome()
+
+    async def look(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
+        listed.append(keys)
+        while events:
+            events.pop()()
+            await until(lambda: (A, None) in passes)
+        return {A: "a", group: "of a"}
+
+    async with going(wakeups_of(one_pass, look=look)) as wakeups:
+        await until(lambda: wakeups.last_resync is not None)
+        wakeups.browse([A, B])
+        await until(lambda: len(passes) == 3)
+        assert listed == [(A, B)]
+        assert sorted(passes, key=str) == [(A, "a"), (group, "of a"), (B, None)], "B is gone: a pass finds out"
+        passes.clear()
+        events.append(lambda: wakeups.wake(A))
+        wakeups.browse([A])
+        await until(lambda: len(passes) == 2)
+        await asyncio.sleep(0.05)
+        assert passes == [(A, None), (group, "of a")], "what was listed before the event is not shown any more"
+
+
+async def test_a_listing_that_fails_is_made_again() -> None:
+    seen: list[tuple[ServiceKey, str | None]] = []
+    attempts = 0
+
+    async def one_pass(key: ServiceKey, sight: str | None) -> Outcome:
+        seen.append((key, sight))
+        return Outcome()
+
+    async def look(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise TransientError("503")
+        return {A: "a"}
+
+    async with going(wakeups_of(one_pass, look=look)) as wakeups:
+        await until(lambda: wakeups.last_resync is not None)
+        wakeups.browse([A])
+        await until(lambda: seen == [(A, "a")])
+    assert attempts == 2
+
+
 def test_pauses_grow_to_a_minute() -> None:
     async def scenario() -> list[int]:
-        async def reconcile(_key: ServiceKey) -> Outcome:
+        async def one_pass(_key: ServiceKey, _sight: str | None) -> Outcome:
             return Outcome()
 
-        wakeups = Wakeups(reconcile, resync=60)
+        wakeups = wakeups_of(one_pass)
         loop = asyncio.get_running_loop()
         pauses = []
         for _ in range(9):

@@ -1,6 +1,7 @@
 """Valid objects that tests begin with, and a way to change one field of them."""
 
 import copy
+from functools import cache
 from typing import Any
 
 import yaml
@@ -69,6 +70,11 @@ PROFILE: Manifest = {
 
 def service() -> Manifest:
     """Return a valid service on two nodes of 8 GPUs with the mock engine."""
+    return copy.deepcopy(_service())
+
+
+@cache
+def _service() -> Manifest:
     body: Manifest = yaml.safe_load(SERVICE)
     return body
 
@@ -147,6 +153,33 @@ def vllm_service() -> Manifest:
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
     }
     return body
+
+
+SGLANG = {
+    "type": "sglang",
+    "image": "registry.example.com/team/sglang:v0.5.9",
+    "args": ["--log-requests"],
+    "kvTransfer": {"bidirectional": False, "blockTokens": {"prefill": 64, "decode": 64}},
+    "sharedMemory": "16Gi",
+}
+
+TENSORRT_LLM = {
+    "type": "tensorrt-llm",
+    "image": "registry.example.com/team/tensorrt-llm:1.2.0",
+    "args": ["--max_batch_size=64"],
+    "kvTransfer": {"bidirectional": False},
+    "sharedMemory": "16Gi",
+}
+
+
+def sglang_service() -> Manifest:
+    """Return a valid service with SGLang."""
+    return changed(service(), "spec.engine", SGLANG)
+
+
+def tensorrt_llm_service() -> Manifest:
+    """Return a valid service with TensorRT-LLM."""
+    return changed(service(), "spec.engine", TENSORRT_LLM)
 
 
 def pools_service() -> Manifest:

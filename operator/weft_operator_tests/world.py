@@ -1,16 +1,62 @@
 """One service, its operator and its cluster in memory, for tests of whole passes."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from weft_operator.manifest import Manifest
+from weft_core.heartbeat import WorkerRecord
+from weft_operator.groups.reconcile import GroupReconciler
+from weft_operator.manifest import Manifest, ServiceKey
+from weft_operator.measuring.observation import BlindError
+from weft_operator.measuring.prometheus import Credentials
+from weft_operator.measuring.watch import Measurements
 from weft_operator.planning.child import Answer
 from weft_operator.planning.desk import PlannerDesk
 from weft_operator.planning.request import Request
 from weft_operator.reconcile import Outcome, Reconciler
+from weft_operator.replanning.memory import Memories
+from weft_operator.settings import Settings
+from weft_operator.sleeping.decide import Demand
+from weft_operator.sleeping.sleeper import Sleeper
 from weft_operator_tests.fake_cluster import FakeCluster
 from weft_operator_tests.samples import KEY, SETTINGS, planned
 from weft_operator_tests.valid import service
+
+Answered = tuple[object, list[object]]
+
+KSTATUS = ("Reconciling", "Stalled")
+"""Conditions that follow from the others."""
+
+UNSEEN = {"MetricsAvailable": ("Unknown", "NotYetObserved"), "SLOMet": ("Unknown", "Unknown")}
+"""What is said of the traffic of a service before the first look at it."""
+
+
+_looking: list[Measurements] = []
+
+
+def end_looks() -> None:
+    """End the threads of every world made so far; an operator's program closes its own."""
+    while _looking:
+        _looking.pop().end_threads()
+
+
+def _silent() -> Answered:
+    raise BlindError("PrometheusUnreachable", "no answer from http://prometheus:9090 (no connection)")
+
+
+class Waiting:
+    """What coordinators say of requests that wait, as a test will have it."""
+
+    def __init__(self) -> None:
+        self.said: Demand = "None"
+        self.watched: set[ServiceKey] = set()
+
+    async def word(self, key: ServiceKey) -> Demand:
+        self.watched.add(key)
+        return self.said
+
+    def forget(self, key: ServiceKey) -> None:
+        self.watched.discard(key)
 
 
 class World:
@@ -22,40 +68,93 @@ class World:
         self.answer: Answer = planned()
         self.requests: list[Request] = []
         self.woken = 0
+        self.prometheus: Callable[[], Answered] = _silent
+        self.looks = asyncio.Semaphore(0)
         self.new_token = b"0123456789abcdef0123456789abcdef"
+        self.heartbeats: dict[str, WorkerRecord] = {}
+        self.demand = Waiting()
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, settings: Settings | None = None) -> None:
         """Start the operator anew: nothing is remembered but what the cluster holds."""
         self.desk = PlannerDesk(solve=self._solve, wake=self._wake, clock=lambda: self.now.timestamp())
+        self.memories = Memories()
+        self.measurements = Measurements(
+            read_secret=self.cluster.read_secret,
+            wake=self._wake,
+            clock=lambda: self.now,
+            ask=self._ask,
+            sleep=self._pause,
+        )
+        _looking.append(self.measurements)
         self.reconciler = Reconciler(
             cluster=self.cluster,
             desk=self.desk,
-            settings=SETTINGS,
+            measurements=self.measurements,
+            memories=self.memories,
+            sleeper=Sleeper(
+                demand=self.demand, heartbeats=self._heartbeats, memories=self.memories, clock=lambda: self.now
+            ),
+            settings=settings or SETTINGS,
             clock=lambda: self.now,
             new_token=lambda: self.new_token,
         )
+        self.group_reconciler = GroupReconciler(
+            cluster=self.cluster, heartbeats=self._heartbeats, instance=SETTINGS.instance, clock=lambda: self.now
+        )
 
     async def step(self) -> Outcome:
-        """Run one pass, and let the planner answer afterwards."""
-        outcome = await self.reconciler.reconcile(KEY)
-        for _ in range(5):
+        """Run one pass over the service and what it brings about: passes over groups, and another over the service.
+
+        The planner answers afterwards.
+        """
+        before = len(self.cluster.actions), self.cluster.group_writes
+        outcomes = [await self.reconciler.reconcile(KEY)]
+        outcomes += [await self.group_reconciler.reconcile(key) for key in self.cluster.groups()]
+        if before != (len(self.cluster.actions), self.cluster.group_writes):
+            outcomes[0] = await self.reconciler.reconcile(KEY)
+        for _ in range(10):
             await asyncio.sleep(0)
-        return outcome
+        if outcomes[0].gone:
+            return outcomes[0]
+        again = [outcome.look_again for outcome in outcomes if outcome.look_again is not None]
+        return Outcome(look_again=min(again, default=None), actions=sum(outcome.actions for outcome in outcomes))
+
+    async def look(self) -> None:
+        """Let the operator look at the service once, and run a pass if that wakes it."""
+        woken, before = self.woken, self.measurements.last(KEY)
+        self.looks.release()
+        async with asyncio.timeout(60):
+            while self.measurements.last(KEY) is before:  # noqa: ASYNC110 - a look tells nobody that it is over
+                await asyncio.sleep(0.001)
+        if self.woken > woken:
+            await self.step()
 
     async def until_quiet(self) -> int:
         """Run passes and controllers until nothing changes; return how many passes it took."""
         for passes in range(1, 12):
             self.cluster.settle()
-            before = (len(self.cluster.actions), self.cluster.status_writes, self.woken)
+            before = self._counts()
             await self.step()
-            if before == (len(self.cluster.actions), self.cluster.status_writes, self.woken):
+            if before == self._counts():
                 return passes
         raise AssertionError("the service does not come to rest")
+
+    def _counts(self) -> tuple[int, ...]:
+        return len(self.cluster.actions), self.cluster.status_writes, self.cluster.group_writes, self.woken
 
     async def _solve(self, request: Request) -> Answer:
         self.requests.append(request)
         return self.answer
+
+    async def _heartbeats(self, _key: ServiceKey) -> dict[str, WorkerRecord]:
+        return self.heartbeats
+
+    def _ask(self, _url: str, _credentials: Credentials, _queries: Sequence[str]) -> Answered:
+        return self.prometheus()
+
+    async def _pause(self, _seconds: float) -> None:
+        await self.looks.acquire()
 
     def _wake(self, _key: object) -> None:
         self.woken += 1
@@ -70,4 +169,4 @@ async def serving(body: Manifest | None = None) -> World:
 
 def summary(world: World) -> dict[str, tuple[str, str]]:
     conditions = world.cluster.service["status"]["conditions"]
-    return {item["type"]: (item["status"], item["reason"]) for item in conditions}
+    return {item["type"]: (item["status"], item["reason"]) for item in conditions if item["type"] not in KSTATUS}

@@ -4,10 +4,11 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
+from weft_core.spans import fits_nodes
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.fields import DnsLabel, ResourceName, Role
+from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 
 Degree = Annotated[int, Field(ge=1, le=64)]
 LabelText = Annotated[str, StringConstraints(max_length=317)]
@@ -45,7 +46,26 @@ class Rdma(ApiModel):
     resource: ResourceName
     """Extended resource of the device plug-in."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
-    """Devices per worker."""
+    """Devices per pod: a worker has one pod on each of its nodes."""
+
+
+class ResourceClaim(ApiModel):
+    """Devices by dynamic resource allocation: each worker pod gets a claim of its own, made from a template."""
+
+    name: DnsLabel
+    """Name of the claim within the pod, such as gpus or rdma."""
+    template: ObjectName
+    """ResourceClaimTemplate in the service's namespace."""
+    degrees: (
+        Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
+        | None
+    ) = None
+    """Workers of these degrees get it, each of their pods; all if absent."""
+
+
+def _claims_cover(pool: "Pool") -> bool:
+    claims = pool.resource_claims or []
+    return all(any(item.degrees is None or degree in item.degrees for item in claims) for degree in pool.degrees)
 
 
 Rate = Annotated[float, Field(gt=0, le=10_000)]
@@ -72,11 +92,11 @@ class Pool(ApiModel):
     resource: ResourceName = "nvidia.com/gpu"
     """Extended resource that a GPU is requested by."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
-    """GPUs of one node; a worker never spans nodes for now."""
+    """GPUs of one node; a worker of a larger degree fills several nodes."""
     degrees: Annotated[
         list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = [1, 2, 4, 8]
-    """Tensor-parallel degrees the planner may choose: powers of two up to gpusPerNode."""
+    """Tensor-parallel degrees the planner may choose: powers of two, those above gpusPerNode multiples of it."""
     roles: Annotated[
         list[Role], Field(min_length=1, max_length=2, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ["prefill", "decode"]
@@ -91,6 +111,20 @@ class Pool(ApiModel):
     """Labels of the pool's nodes."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
     """Taints of the pool's nodes."""
+    resource_claims: Annotated[list[ResourceClaim], Field(max_length=8)] | None = None
+    """Devices by dynamic resource allocation, beside those of resource and rdma; names may repeat for other degrees."""
+    gpus_from_claims: bool | None = None
+    """Set this where resourceClaims bring the GPUs, too; workers then ask for no extended resource."""
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of the pool's workers."""
+    affinity: (
+        Annotated[
+            dict[str, JsonValue],
+            Field(max_length=3, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
+        ]
+        | None
+    ) = None
+    """Affinity of the pool's workers, as in a pod (nodeAffinity, podAffinity, podAntiAffinity)."""
     topology_key: Annotated[str, StringConstraints(min_length=1, max_length=317)] = "kubernetes.io/hostname"
     """Node label that workers of one role spread over."""
 
@@ -101,9 +135,21 @@ class Pool(ApiModel):
             lambda p: all(d & (d - 1) == 0 for d in p.degrees),
         ),
         Rule(
-            "self.degrees.all(d, d <= self.gpusPerNode)",
-            "spec.capacity.pools.degrees: a worker cannot span nodes yet; remove the degrees above gpusPerNode",
-            lambda p: all(d <= p.gpus_per_node for d in p.degrees),
+            "self.degrees.all(d, d <= self.gpusPerNode || d % self.gpusPerNode == 0)",
+            "spec.capacity.pools.degrees: those above gpusPerNode fill whole nodes; choose multiples of gpusPerNode",
+            lambda p: all(fits_nodes(d, p.gpus_per_node) for d in p.degrees),
+        ),
+        Rule(
+            "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && self.degrees.all(d,"
+            " self.resourceClaims.exists(c, !has(c.degrees) || d in c.degrees)))",
+            "spec.capacity.pools.gpusFromClaims: every degree needs a claim with that many GPUs; add one to "
+            "resourceClaims that names the degree",
+            lambda p: not p.gpus_from_claims or _claims_cover(p),
+        ),
+        Rule(
+            None,  # the API server looks into no field of unknown shape; the operator and weft plan say it
+            "spec.capacity.pools.affinity: has nodeAffinity, podAffinity and podAntiAffinity; remove the rest",
+            lambda p: p.affinity is None or set(p.affinity) <= {"nodeAffinity", "podAffinity", "podAntiAffinity"},
         ),
         Rule(
             "!has(self.rdma) || self.rdma.resource != self.resource",
@@ -140,6 +186,12 @@ class Capacity(ApiModel):
             "self.pools.all(p, !has(p.gpus) || p.gpus <= self.gpus)",
             "spec.capacity.pools.gpus: is above spec.capacity.gpus; lower it or raise the budget",
             lambda c: all(p.gpus is None or p.gpus <= c.gpus for p in c.pools),
+        ),
+        Rule(
+            "self.elastic || self.pools.all(p, !has(p.gpusFromClaims) || !p.gpusFromClaims)",
+            "spec.capacity.elastic: must be true where pools.gpusFromClaims is, because free GPUs are counted by "
+            "extended resource; set it",
+            lambda c: c.elastic or not any(p.gpus_from_claims for p in c.pools),
         ),
         Rule(
             None,  # the list is keyed by name, so the API server refuses duplicates itself

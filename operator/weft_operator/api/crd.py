@@ -6,6 +6,7 @@ from typing import Any
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.service import GROUP, KIND, PLURAL, STATUS, VERSION, DisaggInferenceService
 from weft_operator.api.structural import structural_schema
+from weft_operator.api.worker_group import GROUP_KIND, GROUP_PLURAL, WorkerGroupSpec, WorkerGroupStatus
 
 Manifest = dict[str, Any]
 
@@ -64,7 +65,7 @@ def service_crd() -> Manifest:
         schema=schema,
         columns=columns,
         wide=wide,
-        status=True,
+        subresources={"status": {}},
     )
 
 
@@ -87,6 +88,48 @@ def cost_profile_crd() -> Manifest:
     )
 
 
+def worker_group_crd() -> Manifest:
+    """Return the CRD of WorkerGroup, which ``kubectl scale``, HPA and KEDA can scale."""
+    schema: Manifest = {
+        "type": "object",
+        "description": "The workers of one role, degree, pool and revision of a service. Made by the operator.",
+        "properties": {
+            **_META,
+            "spec": structural_schema(WorkerGroupSpec),
+            "status": {**structural_schema(WorkerGroupStatus), "description": "What the operator last saw and did."},
+        },
+        "required": ["spec"],
+    }
+    columns = [
+        ("Service", "string", ".spec.service", "Service that the workers are of"),
+        ("Role", "string", ".spec.role", "prefill or decode"),
+        ("Degree", "integer", ".spec.degree", "GPUs of one worker"),
+        ("Pool", "string", ".spec.pool", "GPU pool"),
+        ("Replicas", "integer", ".spec.replicas", "Workers that are asked for"),
+        ("Ready", "integer", ".status.readyReplicas", "Workers that serve"),
+        ("Draining", "integer", ".status.drainingReplicas", "Workers on their way out"),
+    ]
+    wide = [
+        ("Updated", "integer", ".status.updatedReplicas", "Workers that serve with the newest template"),
+        ("Revision", "string", ".spec.revision", "What workers must agree on to hand KV to each other"),
+    ]
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    return _crd(
+        plural=GROUP_PLURAL,
+        singular="workergroup",
+        kind=GROUP_KIND,
+        short=["wg"],
+        schema=schema,
+        columns=columns,
+        wide=wide,
+        subresources={"status": {}, "scale": scale},
+    )
+
+
 def _crd(
     *,
     plural: str,
@@ -96,7 +139,7 @@ def _crd(
     schema: Manifest,
     columns: list[tuple[str, str, str, str]],
     wide: Sequence[tuple[str, str, str, str]] = (),
-    status: bool = False,
+    subresources: Manifest | None = None,
 ) -> Manifest:
     version: Manifest = {
         "name": VERSION,
@@ -112,8 +155,8 @@ def _crd(
         ],
         "schema": {"openAPIV3Schema": schema},
     }
-    if status:
-        version["subresources"] = {"status": {}}
+    if subresources is not None:
+        version["subresources"] = subresources
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -3,6 +3,7 @@
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
@@ -12,24 +13,95 @@ from weft_operator.api.fields import DnsLabel, Fraction, ObjectName, Quantity
 
 Arg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
-MANAGED_FLAGS = (
-    "host",
-    "port",
-    "model",
-    "served-model-name",
-    "tensor-parallel-size",
-    "pipeline-parallel-size",
-    "kv-transfer-config",
-    "max-model-len",
-    "dtype",
-    "kv-cache-dtype",
-    "gpu-memory-utilization",
-    "api-key",
-)
+EngineType = Literal["vllm", "sglang", "tensorrt-llm", "mock"]
+
+MANAGED_FLAGS: Mapping[EngineType, tuple[str, ...]] = {
+    "vllm": (
+        "host",
+        "port",
+        "model",
+        "served-model-name",
+        "tensor-parallel-size",
+        "pipeline-parallel-size",
+        "nnodes",
+        "node-rank",
+        "master-addr",
+        "master-port",
+        "headless",
+        "kv-transfer-config",
+        "max-model-len",
+        "dtype",
+        "kv-cache-dtype",
+        "gpu-memory-utilization",
+        "api-key",
+    ),
+    "sglang": (
+        "host",
+        "port",
+        "model-path",
+        "model",
+        "served-model-name",
+        "tp-size",
+        "tp",
+        "tensor-parallel-size",
+        "pp-size",
+        "pipeline-parallel-size",
+        "nnodes",
+        "node-rank",
+        "dist-init-addr",
+        "context-length",
+        "dtype",
+        "kv-cache-dtype",
+        "mem-fraction-static",
+        "page-size",
+        "disaggregation-mode",
+        "disaggregation-transfer-backend",
+        "disaggregation-bootstrap-port",
+        "api-key",
+    ),
+    "tensorrt-llm": (
+        "host",
+        "port",
+        "backend",
+        "tp-size",
+        "tensor-parallel-size",
+        "pp-size",
+        "pipeline-parallel-size",
+        "max-seq-len",
+        "extra-llm-api-options",
+        "config",
+        "server-role",
+        "free-gpu-memory-fraction",
+        "kv-cache-free-gpu-memory-fraction",
+    ),
+}
 """Engine flags that follow from other fields; the same flag given twice would quietly break the plan."""
 
-# vLLM takes underscores for hyphens.
-_MANAGED = f"^--({'|'.join(MANAGED_FLAGS)})(=|$)".replace("-", "[-_]").replace("^[-_][-_]", "^--")
+
+def _managed(engine: EngineType) -> str:
+    """Return the pattern of an engine's managed flags; underscores and hyphens are the same to them."""
+    return f"--({'|'.join(flag.replace('-', '[-_]') for flag in MANAGED_FLAGS[engine])})(=|$)"
+
+
+def _managed_rule(engine: EngineType, cel: str, engines: tuple[str, ...]) -> Rule:
+    pattern = f"^{_managed(engine)}"
+    return Rule(
+        f"!({cel}) || self.args.all(a, !a.matches('{pattern}'))",
+        f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED_FLAGS[engine])} "
+        "from other fields; remove them here",
+        lambda e: e.type not in engines or not any(re.match(pattern, arg) for arg in e.args),
+    )
+
+
+def _blocks_pair(engine: "Engine") -> bool:
+    sizes = engine.kv_transfer.block_tokens
+    if sizes is None:
+        return True
+    if engine.type == "vllm":
+        return sizes.prefill <= sizes.decode and sizes.decode % sizes.prefill == 0
+    return sizes.prefill == sizes.decode
+
+
 _RESERVED_ENV = "^(WEFT_|POD_|NODE_|VLLM_NIXL_)"
 
 
@@ -120,6 +192,15 @@ class Model(ApiModel):
     )
 
 
+class BlockTokens(ApiModel):
+    """Tokens of one KV block; which sizes may pair depends on the engine."""
+
+    prefill: Annotated[int, Field(ge=1, le=1024)]
+    """Of prefill workers."""
+    decode: Annotated[int, Field(ge=1, le=1024)]
+    """Of decode workers."""
+
+
 class KvTransfer(ApiModel):
     """How workers hand KV cache to each other."""
 
@@ -131,6 +212,14 @@ class KvTransfer(ApiModel):
     """How long a prefill worker keeps KV that nobody has read yet."""
     handle_ttl_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
     """How long a decode worker keeps a finished round's KV readable; set it near the time between rounds."""
+    block_tokens: BlockTokens | None = None
+    """Tokens of one KV block for each role; the engine's own default if absent."""
+
+    def block_size(self, role: str) -> int | None:
+        """Return the tokens of a role's KV blocks, None where the engine chooses."""
+        if self.block_tokens is None:
+            return None
+        return self.block_tokens.prefill if role == "prefill" else self.block_tokens.decode
 
 
 class MockEngine(ApiModel):
@@ -165,10 +254,10 @@ class EnvVar(ApiModel):
 class Engine(ApiModel):
     """The inference engine of every worker."""
 
-    type: Literal["vllm", "mock", "sglang", "tensorrt-llm"] = "vllm"
-    """Which engine; mock follows a cost profile and needs no GPU. sglang and tensorrt-llm are refused for now."""
+    type: EngineType = "vllm"
+    """Which engine; mock follows a cost profile and needs no GPU."""
     image: Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1, max_length=512)] | None = None
-    """Container image; needed for vllm, the operator's default for mock."""
+    """Container image; needed for all but mock, which has the operator's default."""
     args: Annotated[list[Arg], Field(max_length=64)] = []
     """Further arguments, after those that follow from the plan."""
     env: Annotated[list[EnvVar], Field(max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]})] = []
@@ -182,20 +271,35 @@ class Engine(ApiModel):
     shared_memory: Quantity = "1Gi"
     """Size of /dev/shm, which the engine's GPU processes share."""
     memory_fraction: Fraction = 0.9
-    """Share of GPU memory that vllm may take."""
+    """Share of GPU memory that the engine may take; for tensorrt-llm: of what its weights leave, for KV."""
     image_pull_secrets: Annotated[list[DnsLabel], Field(max_length=8)] = []
     """Secrets to pull the image with."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "self.type in ['vllm', 'mock']",
-            "spec.engine.type: sglang and tensorrt-llm are not supported yet; use vllm or mock",
-            lambda e: e.type in ("vllm", "mock"),
+            "self.type == 'mock' || has(self.image)",
+            "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
+            "TensorRT-LLM 1.0 or newer",
+            lambda e: e.type == "mock" or e.image is not None,
         ),
         Rule(
-            "self.type != 'vllm' || has(self.image)",
-            "spec.engine.image: type vllm needs an image; name one with vLLM 0.32 or newer",
-            lambda e: e.type != "vllm" or e.image is not None,
+            "self.type in ['vllm', 'mock'] || !self.kvTransfer.bidirectional",
+            "spec.engine.kvTransfer.bidirectional: sglang and tensorrt-llm cannot read a session's history back from "
+            "its decode worker; set it to false",
+            lambda e: e.type in ("vllm", "mock") or not e.kv_transfer.bidirectional,
+        ),
+        Rule(
+            "!has(self.kvTransfer.blockTokens) || self.type != 'mock'",
+            "spec.engine.kvTransfer.blockTokens: the mock engine has no blocks to choose; remove it",
+            lambda e: e.kv_transfer.block_tokens is None or e.type != "mock",
+        ),
+        Rule(
+            "!has(self.kvTransfer.blockTokens) || (self.type == 'vllm'"
+            " ? self.kvTransfer.blockTokens.decode % self.kvTransfer.blockTokens.prefill == 0"
+            " : self.kvTransfer.blockTokens.prefill == self.kvTransfer.blockTokens.decode)",
+            "spec.engine.kvTransfer.blockTokens: blocks of these sizes cannot pair; for vllm decode must be a multiple "
+            "of prefill, for sglang and tensorrt-llm both must be the same",
+            _blocks_pair,
         ),
         Rule(
             "!has(self.mock) || self.type == 'mock'",
@@ -207,10 +311,7 @@ class Engine(ApiModel):
             "spec.engine.env: two variables have the same name; remove one",
             lambda e: len({item.name for item in e.env}) == len(e.env),
         ),
-        Rule(
-            f"self.args.all(a, !a.matches('{_MANAGED}'))",
-            f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED_FLAGS)} "
-            "from other fields; remove them here",
-            lambda e: not any(re.match(_MANAGED, arg) for arg in e.args),
-        ),
+        _managed_rule("vllm", "self.type in ['vllm', 'mock']", ("vllm", "mock")),
+        _managed_rule("sglang", "self.type == 'sglang'", ("sglang",)),
+        _managed_rule("tensorrt-llm", "self.type == 'tensorrt-llm'", ("tensorrt-llm",)),
     )

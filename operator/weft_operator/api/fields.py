@@ -10,6 +10,12 @@ DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 Duration = Annotated[str, StringConstraints(pattern=DURATION_PATTERN, max_length=16)]
 """A length of time as Kubernetes and Go write it: 50ms, 5s, 1m30s, 2h."""
 
+Text = Annotated[str, StringConstraints(max_length=4096)]
+"""Words for people, as a status holds them."""
+
+ShortText = Annotated[str, StringConstraints(max_length=253)]
+"""A word or a name that a status holds."""
+
 DnsLabel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
 """A name of a Kubernetes object or of a part of one."""
 

@@ -111,6 +111,8 @@ class Coordinator(ApiModel):
     """Coordinator pods."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
     """CPU and memory of a coordinator."""
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of coordinators."""
     auth: Auth = Auth()
     """Who may send requests."""
     tls: Tls | None = None

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import yaml
 
-from weft_operator.api.crd import cost_profile_crd, service_crd
+from weft_operator.api.crd import cost_profile_crd, service_crd, worker_group_crd
 from weft_operator.api.policies import policies_page
 from weft_operator.api.reference import api_page
 from weft_operator.reasons import status_page
+from weft_operator.runbook import runbook_page
 
 
 def generated_files() -> Iterator[tuple[str, str]]:
     """Yield (path in the repository, text) of every generated file."""
-    for crd in (service_crd(), cost_profile_crd()):
+    for crd in (service_crd(), cost_profile_crd(), worker_group_crd()):
         text = yaml.safe_dump(crd, sort_keys=False, width=120, allow_unicode=True)
         name = f"weft.dev_{crd['spec']['names']['plural']}.yaml"
         yield f"crds/{name}", text
@@ -22,6 +23,7 @@ def generated_files() -> Iterator[tuple[str, str]]:
         yield f"charts/weft/files/crds/{name}", text
     yield "docs/reference/api.md", api_page()
     yield "docs/reference/status.md", status_page()
+    yield "docs/reference/runbook.md", runbook_page()
     yield "docs/reference/policies.md", policies_page()
 
 

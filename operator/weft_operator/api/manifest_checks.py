@@ -6,8 +6,9 @@ does, then the API types check every value, with defaults filled in and the rule
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,6 +19,8 @@ from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.fields import DURATION_PATTERN, QUANTITY_PATTERN
 from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
+from weft_operator.manifest import Manifest
+from weft_operator.pod_templates.overrides import protected_field
 
 Json = Mapping[str, object]
 
@@ -42,30 +45,37 @@ _FORMS = {
 
 def service_messages(manifest: Json) -> list[str]:
     """Return what is wrong with a DisaggInferenceService, each message with the field and the fix."""
-    found = _messages(manifest, service_crd(), DisaggInferenceService, part=None)
+    found = _messages(manifest, _schema(service_crd), DisaggInferenceService, part=None)
     metadata = manifest.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     # The types check rules over an object only when all its fields are right; the name is wrong beside any spec.
     if isinstance(name, str) and not name_fits(name) and NAME_MESSAGE not in found:
         found.append(NAME_MESSAGE)
+    if not found:
+        # The patches are plain JSON to the schema, so only their own check can tell what they touch.
+        body = _known(_body(manifest), _schema(service_crd), "", [])
+        fault = protected_field(DisaggInferenceService.model_validate(body).spec)
+        found += [fault] if fault is not None else []
     return found
 
 
 def profile_messages(manifest: Json) -> list[str]:
     """Return what is wrong with a CostProfile, each message with the field and the fix."""
-    return _messages(manifest, cost_profile_crd(), CostProfileSpec, part="spec")
+    return _messages(manifest, _schema(cost_profile_crd), CostProfileSpec, part="spec")
 
 
-def _messages(manifest: Json, crd: Mapping[str, Any], model: type[ApiModel], *, part: str | None) -> list[str]:
+@cache
+def _schema(crd: Callable[[], Manifest]) -> Mapping[str, Any]:
+    """Return the structural schema of a CRD; building one takes a tenth of a second."""
+    found: Mapping[str, Any] = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def _messages(manifest: Json, schema: Mapping[str, Any], model: type[ApiModel], *, part: str | None) -> list[str]:
     """Check a manifest, with the model of the whole object or of one part of it."""
     version = f"{GROUP}/{VERSION}"
     found = [] if manifest.get("apiVersion") == version else [f"apiVersion: must be {version}"]
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    # The server ignores a status that comes with a manifest, and has checked the rest of the metadata itself.
-    body = {key: value for key, value in manifest.items() if key != "status"}
-    if isinstance(metadata := body.get("metadata"), Mapping):
-        body["metadata"] = {"name": metadata["name"]} if metadata.get("name") is not None else {}
-    kept = _known(body, schema, "", found)
+    kept = _known(_body(manifest), schema, "", found)
     value = kept if part is None else kept.get(part)
     if part is not None and value is None:
         return [*found, f"{part}: is missing; add it"]
@@ -77,6 +87,14 @@ def _messages(manifest: Json, crd: Mapping[str, Any], model: type[ApiModel], *, 
         inner = schema if part is None else schema["properties"][part]
         found += dict.fromkeys(_words(fault, value, part or "", inner) for fault in faults)
     return found
+
+
+def _body(manifest: Json) -> dict[str, object]:
+    """Return what is checked: the server ignores a status, and has checked the metadata but the name itself."""
+    body = {key: value for key, value in manifest.items() if key != "status"}
+    if isinstance(metadata := body.get("metadata"), Mapping):
+        body["metadata"] = {"name": metadata["name"]} if metadata.get("name") is not None else {}
+    return body
 
 
 def _known(value: Any, schema: Mapping[str, Any], at: str, found: list[str]) -> Any:

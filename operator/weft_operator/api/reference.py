@@ -10,6 +10,7 @@ from weft_core.models import MODELS
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.service import GROUP, STATUS, VERSION, DisaggInferenceServiceSpec
 from weft_operator.api.structural import structural_schema
+from weft_operator.api.worker_group import WorkerGroupSpec, WorkerGroupStatus
 
 Schema = dict[str, Any]
 
@@ -50,6 +51,22 @@ def api_page() -> str:
         "Written by the operator alone; conditions and reasons are explained in [status.md](status.md).",
         "",
         *_table(structural_schema(STATUS), "status"),
+        "",
+        "## WorkerGroup (`wg`)",
+        "",
+        "The workers of one role, degree, pool and revision of a service. The operator makes, fills and removes",
+        "groups; people read them. With `spec.planning.mode: Off` their number is nobody's but yours:",
+        "`kubectl scale wg NAME --replicas=3`, or an HPA or KEDA object whose `scaleTargetRef` is",
+        "`{apiVersion: weft.dev/v1alpha1, kind: WorkerGroup, name: NAME}`. In every other mode the operator puts back",
+        "what was scaled by hand.",
+        "",
+        "### spec",
+        "",
+        *_table(structural_schema(WorkerGroupSpec), "spec"),
+        "",
+        "### status",
+        "",
+        *_table(structural_schema(WorkerGroupStatus), "status"),
         "",
         "## CostProfile (`cp`)",
         "",

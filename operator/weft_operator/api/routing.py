@@ -116,8 +116,6 @@ class RequestClass(ApiModel):
     """Parameters of the class's policy; needs a policy beside it."""
     binding: BindingName | None = None
     """Which decode worker a new session is bound to; the service's if absent."""
-    order: OrderName | None = None
-    """Order of prefill queues; absent, the policy's own."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -1,5 +1,7 @@
 """DisaggInferenceService: one model, served on disaggregated prefill and decode workers."""
 
+# ruff: noqa: RUF012 - pydantic copies the defaults of fields
+
 import re
 from typing import Annotated, ClassVar
 
@@ -8,11 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import Capacity
 from weft_operator.api.engine import Engine, Model
+from weft_operator.api.engine_rules import ENGINE_RULES
 from weft_operator.api.fields import Role
 from weft_operator.api.front_door import Coordinator, Telemetry
+from weft_operator.api.network import NetworkPolicies
 from weft_operator.api.routing import PLAIN_CLASS, Routing
 from weft_operator.api.serving import Analytic, Planning, Profile, Rollout
 from weft_operator.api.status import Status
+from weft_operator.api.templates import Templates, pools_known
 from weft_operator.api.workload import Slo, Workload
 
 GROUP = "weft.dev"
@@ -104,8 +109,18 @@ class DisaggInferenceServiceSpec(ApiModel):
     """The front door."""
     telemetry: Telemetry | None = None
     """Traces and access lines; no traces, and a line for every request, if absent."""
+    network_policy: NetworkPolicies = NetworkPolicies()
+    """Who may reach the pods."""
+    pod_templates: Templates = []
+    """Changes of your own to the pods, merged in this order."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        *ENGINE_RULES,
+        Rule(
+            "self.podTemplates.all(t, !has(t.pool) || self.capacity.pools.exists(p, p.name == t.pool))",
+            "spec.podTemplates.pool: is none of spec.capacity.pools; correct the name",
+            lambda s: pools_known(s.pod_templates, {pool.name for pool in s.capacity.pools}),
+        ),
         Rule(
             "!has(self.planning.budgetPerHour) || self.capacity.pools.all(p, has(p.pricePerGpuHour))",
             "spec.planning.budgetPerHour: needs spec.capacity.pools.pricePerGpuHour of every pool; add it",
@@ -124,6 +139,13 @@ class DisaggInferenceServiceSpec(ApiModel):
             "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
             "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
             _bounds_fit,
+        ),
+        Rule(
+            "!has(self.planning.schedules) || self.planning.schedules.all(s, !has(s.gpus) || s.gpus <= "
+            "self.capacity.gpus)",
+            "spec.planning.schedules.gpus: is more than spec.capacity.gpus, the most there may be; lower it, or raise "
+            "spec.capacity.gpus",
+            lambda s: all(item.gpus is None or item.gpus <= s.capacity.gpus for item in s.planning.schedules),
         ),
         Rule(
             "!('colocated' in self.planning.layouts)"

@@ -7,8 +7,11 @@ from pydantic import Field
 from weft_core.durations import parse_duration
 from weft_core.layouts import LayoutKind
 from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.canary import Canary
 from weft_operator.api.capacity import Degree
 from weft_operator.api.fields import Duration, Fraction, ObjectName
+from weft_operator.api.measuring import Prometheus
+from weft_operator.api.scaling import DAY_S, Bounds, ScaleToZero, Schedules
 
 Seconds = Annotated[float, Field(ge=0, le=60)]
 
@@ -79,23 +82,6 @@ class Profile(ApiModel):
     )
 
 
-class Bounds(ApiModel):
-    """How many workers a role may have."""
-
-    min: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Fewest workers."""
-    max: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Most workers; the GPU budget decides if absent."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!has(self.max) || self.min <= self.max",
-            "spec.planning: min is above max; lower min or raise max",
-            lambda b: b.max is None or b.min <= b.max,
-        ),
-    )
-
-
 Ratio = Annotated[float, Field(gt=0, le=1024)]
 
 
@@ -125,13 +111,38 @@ class DegreePair(ApiModel):
     """Degree of the decode worker."""
 
 
+class Drift(ApiModel):
+    """How far a service may be from what its plan is for."""
+
+    burn_rate: Annotated[float, Field(gt=0, le=1000)] = 1
+    """How many times 1 - slo.attainment may miss the SLO, in the fast and in the slow window."""
+    workload: Annotated[float, Field(gt=0, le=10)] = 0.2
+    """Share by which mean lengths and rounds may differ; rates may be within status.plan.validity."""
+    residual: Annotated[float, Field(gt=0, le=100)] = 0.5
+    """Share by which TTFT or ITL may be above the prediction, where the SLO is missed by it too."""
+    min_samples: Annotated[int, Field(ge=5, le=1_000_000)] = 30
+    """Rounds or sessions below which a figure says nothing."""
+    shrink_after: Duration = "30m"
+    """How long less must have been enough, all of it seen, before a plan with fewer GPUs is asked for."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.shrinkAfter) >= duration('1m') && duration(self.shrinkAfter) <= duration('24h')",
+            "spec.planning.drift.shrinkAfter: must be between 1m and 24h; 30m is common",
+            lambda d: 60 <= parse_duration(d.shrink_after) <= DAY_S,
+        ),
+    )
+
+
 class Planning(ApiModel):
     """How plans are made."""
 
     objective: Literal["latency", "cost"] = "latency"
     """latency holds the SLO at the highest load; cost takes the cheapest plan that holds it with headroom."""
-    mode: Literal["Auto", "Off"] = "Auto"
-    """Auto plans anew when the spec changes; Off keeps the plan in force, and makes one only where there is none."""
+    mode: Literal["Auto", "Advisory", "Manual", "Off"] = "Auto"
+    """Who changes workers for a changed spec or drift. Auto: the operator; Manual: it too, once a person approved the
+    hash of status.proposedPlan (annotation weft.dev/approve); Advisory: nobody, plans are only proposed; Off: nobody,
+    the plan in force stays."""
     layouts: Annotated[
         list[LayoutKind], Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ["disaggregated"]  # noqa: RUF012 - pydantic copies it
@@ -152,6 +163,20 @@ class Planning(ApiModel):
     """Objective cost: share of load beyond the workload at which the SLO must still hold."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0.05
     """Share by which another layout must be better than the one in force to replace it."""
+    prometheus: Prometheus = Prometheus()
+    """Where the service is observed."""
+    interval: Duration = "10s"
+    """Time between two looks at it."""
+    cooldown: Duration = "10m"
+    """Shortest time from one plan, or from a judgement that none is better, to the next question for drift."""
+    scale_to_zero: ScaleToZero | None = None
+    """Whether all workers leave while no request comes: objective cost, and heeded in mode Auto; absent, never."""
+    schedules: Schedules = []  # noqa: RUF012 - pydantic copies it
+    """Hours of the day with bounds of their own; the first one that holds now is in force."""
+    drift: Drift = Drift()
+    """When what is seen differs so much from what the plan is for that another plan is asked for."""
+    revision_history_limit: Annotated[int, Field(ge=1, le=100)] = 10
+    """How many plans that were in force are kept as ControllerRevisions, the one in force included."""
     prediction_error: Annotated[float, Field(ge=0, le=2)] = 0
     """How far predicted prefill times may be off, as the sigma of a lognormal (0.3: a third); 0 trusts the profile."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -162,6 +187,27 @@ class Planning(ApiModel):
             "self.layouts.all(l, l in ['disaggregated', 'colocated'])",
             "spec.planning.layouts: symmetric and hybrid layouts are only advised yet; use disaggregated and colocated",
             lambda p: set(p.layouts) <= {"disaggregated", "colocated"},
+        ),
+        Rule(
+            "duration(self.interval) >= duration('1s') && duration(self.interval) <= duration('10m')",
+            "spec.planning.interval: must be between 1s and 10m",
+            lambda p: 1 <= parse_duration(p.interval) <= 600,
+        ),
+        Rule(
+            "duration(self.cooldown) <= duration('24h')",
+            "spec.planning.cooldown: must be at most 24h; 10m is common",
+            lambda p: parse_duration(p.cooldown) <= DAY_S,
+        ),
+        Rule(
+            "!has(self.scaleToZero) || self.objective == 'cost'",
+            "spec.planning.scaleToZero: only objective cost takes GPUs away; set spec.planning.objective to cost, or "
+            "remove scaleToZero",
+            lambda p: p.scale_to_zero is None or p.objective == "cost",
+        ),
+        Rule(
+            None,  # the list is keyed by name
+            "spec.planning.schedules: two have the same name; rename one",
+            lambda p: len({item.name for item in p.schedules}) == len(p.schedules),
         ),
         Rule(
             None,  # the list is a set
@@ -176,11 +222,30 @@ class Rollout(ApiModel):
 
     drain_timeout: Duration = "60s"
     """How long a worker that stops may finish its live requests."""
+    max_unavailable: Annotated[int, Field(ge=0, le=1024)] = 1
+    """Workers of each role that may be missing while a plan change is carried out, counted as the largest involved."""
+    start_timeout: Duration = "30m"
+    """How long a new worker may take from its node to ready before the plan that brought it is given up."""
+    unschedulable_timeout: Duration = "10m"
+    """How long a new worker may wait for a node, drainTimeout added, before the plan that brought it is given up."""
+    canary: Canary | None = None
+    """How a new plan is tried before it replaces the old one; absent, it is not."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "duration(self.drainTimeout) >= duration('1s') && duration(self.drainTimeout) <= duration('1h')",
             "spec.rollout.drainTimeout: must be between 1s and 1h",
             lambda r: 1 <= parse_duration(r.drain_timeout) <= 3600,
+        ),
+        Rule(
+            "duration(self.startTimeout) >= duration('10s') && duration(self.startTimeout) <= duration('24h')",
+            "spec.rollout.startTimeout: must be between 10s and 24h; 30m is common",
+            lambda r: 10 <= parse_duration(r.start_timeout) <= DAY_S,
+        ),
+        Rule(
+            "duration(self.unschedulableTimeout) >= duration('10s') "
+            "&& duration(self.unschedulableTimeout) <= duration('24h')",
+            "spec.rollout.unschedulableTimeout: must be between 10s and 24h; 10m is common",
+            lambda r: 10 <= parse_duration(r.unschedulable_timeout) <= DAY_S,
         ),
     )

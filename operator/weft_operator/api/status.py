@@ -7,17 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel
-from weft_operator.api.fields import Role
-
-Text = Annotated[str, StringConstraints(max_length=4096)]
-ShortText = Annotated[str, StringConstraints(max_length=253)]
+from weft_operator.api.fields import Role, ShortText, Text
+from weft_operator.api.observed import ObservedStatus
 
 
 class Condition(ApiModel):
     """One aspect of the service's state."""
 
     type: Annotated[str, StringConstraints(max_length=64)]
-    """Planned, Ready or Progressing."""
+    """Planned, Ready, Progressing, MetricsAvailable, SLOMet, Reconciling or Stalled."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, StringConstraints(max_length=64)]
@@ -171,11 +169,59 @@ class Shortfall(ApiModel):
     """GPUs that would hold the SLO."""
 
 
+class Validity(ApiModel):
+    """The traffic that the plan is for: means over all sessions."""
+
+    arrival_rate: float
+    """Sessions per second it was made for."""
+    rate_low: float
+    """Below so many a smaller plan might do; 0 where all GPUs are used at any load."""
+    rate_high: float
+    """Up to so many the SLO should hold."""
+    rounds: float
+    """Rounds of a session."""
+    first_prompt: float
+    """Tokens of a first prompt."""
+    increment: float
+    """New tokens of a later round."""
+    decode: float
+    """Tokens of an answer."""
+    gap: float
+    """Seconds between an answer and the next round."""
+
+
+class ProposedPlan(ApiModel):
+    """A plan that waits for a person."""
+
+    hash: ShortText
+    """What the annotation weft.dev/approve must hold for mode Manual to carry it out."""
+    revision: ShortText
+    """Name of the proposed plan."""
+    summary: ShortText
+    """The plan in short."""
+    reason: Text
+    """Why it is proposed."""
+    made_from: ShortText
+    """spec.workload, or observed."""
+    made_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When it was proposed."""
+    groups: Annotated[list[PlannedGroup], Field(max_length=64)]
+    """Workers to run."""
+    gpus: int
+    """GPUs that all groups take."""
+    predicted: Predicted
+    """What it should achieve at the traffic it was made for."""
+    diff: Annotated[list[Text], Field(max_length=32)] = []
+    """What would change, a line each; figures of both plans are at the traffic that the proposal was made for."""
+
+
 class PlanStatus(ApiModel):
     """The plan in force."""
 
     revision: ShortText
     """Name of the plan: changes with the groups, the profile and what engines are told."""
+    number: int | None = None
+    """Number of its ControllerRevision, as `weft rollout history` lists it."""
     inputs_hash: ShortText
     """Hash of all that the plan was made from."""
     objective: ShortText
@@ -198,6 +244,10 @@ class PlanStatus(ApiModel):
     """How layouts were found: optimal, incumbent, enumeration or heuristic."""
     shortfall: Shortfall | None = None
     """Why the SLO is missed and what would do, when it is missed."""
+    made_from: ShortText | None = None
+    """spec.workload, or observed."""
+    validity: Validity | None = None
+    """The traffic that it is for."""
     nodes_seen: bool | None = None
     """Whether the free GPUs of real nodes were known to the planner."""
     notes: Annotated[list[Text] | None, Field(max_length=16)] = None
@@ -217,6 +267,49 @@ class GroupStatus(ApiModel):
     """Workers the plan asks for."""
     ready: int
     """Workers that are ready at the newest template."""
+    name: ShortText | None = None
+    """The WorkerGroup; absent before it is made."""
+    draining: int = 0
+    """Workers on their way out whose pods are still there."""
+    sessions: int | None = None
+    """Sessions that are bound to the workers; absent where they do not tell."""
+
+
+class RouterStatus(ApiModel):
+    """The router image of the service's pods."""
+
+    image: Text
+    """What its pods run, or are being changed to."""
+    offered: Text | None = None
+    """What the operator would begin a new service with, where it is another; weft rollout upgrade changes to it."""
+
+
+class CanaryStatus(ApiModel):
+    """A plan on trial."""
+
+    plan: ShortText
+    """The plan in short."""
+    hash: ShortText
+    """Its name, as `weft rollout promote` and `abort` use it."""
+    state: Literal["Open", "Passed", "Failed", "Returned"]
+    """Open: not judged yet; Passed: the rest of it comes; Failed: on the way back; Returned: all workers are back."""
+    percent: int
+    """Share of new sessions that go to its workers; 100 where it could not be tried beside the old plan."""
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """Since when its workers are ready."""
+    until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """When it is judged; then, where too little was seen, at the latest."""
+    message: Text | None = None
+    """Why it passed or failed."""
+
+
+class ScheduleStatus(ApiModel):
+    """Which of spec.planning.schedules holds."""
+
+    name: ShortText | None = None
+    """Its name; absent while none is in force."""
+    until: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
+    """When another one holds, or none any more; absent where that never happens."""
 
 
 class Status(ApiModel):
@@ -227,9 +320,13 @@ class Status(ApiModel):
     conditions: Annotated[
         list[Condition], Field(max_length=16, json_schema_extra={"x-kubernetes-list-map-keys": ["type"]})
     ] = []
-    """Planned, Ready, Progressing."""
+    """Planned, Ready, Progressing, MetricsAvailable, SLOMet; Reconciling and Stalled for deployment tools."""
     plan: PlanStatus | None = None
     """The plan in force."""
+    schedule: ScheduleStatus | None = None
+    """The schedule in force, of a service that has schedules."""
+    proposed_plan: ProposedPlan | None = None
+    """The plan that waits for a person, in modes Advisory and Manual."""
     plan_summary: ShortText | None = None
     """The plan in short: P4x2 D8x1 is two prefill workers of 4 GPUs and one decode worker of 8; C means co-located."""
     slo_summary: ShortText | None = None
@@ -240,5 +337,11 @@ class Status(ApiModel):
     """Predicted ITL."""
     groups: Annotated[list[GroupStatus], Field(max_length=64)] = []
     """How far the workers of each group are."""
+    router: RouterStatus | None = None
+    """The router that runs in the pods."""
+    canary: CanaryStatus | None = None
+    """The plan on trial, where spec.rollout.canary asks for one and one is under way."""
+    observed: ObservedStatus | None = None
+    """What was last seen of the running service; written anew when a figure has moved by more than a tenth."""
     url: ShortText | None = None
     """Where requests go."""

@@ -1,22 +1,23 @@
 """Builders of every object that a service owns: pure, deterministic, one module per kind of object."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
+from weft_core.plan import PlannedGroup
 from weft_operator.desired.config import front_config, live_config, plan_config, router_config
 from weft_operator.desired.coordinator import coordinator
 from weft_operator.desired.disruption import disruption_budgets
 from weft_operator.desired.identity import redis_file, service_account, token_hash, token_secret
+from weft_operator.desired.network import network_policies
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.desired.router import Mounts
 from weft_operator.desired.services import services
-from weft_operator.desired.workers import statefulset
-from weft_operator.fleet import Worker
+from weft_operator.desired.workers import worker_group
 from weft_operator.manifest import Manifest
 
 __all__ = ["PlanRecord", "Rendering", "desired_objects"]
 
 
-def desired_objects(rendering: Rendering, workers: Sequence[Worker], *, token: bytes) -> tuple[Manifest, ...]:
+def desired_objects(rendering: Rendering, *, token: bytes) -> tuple[Manifest, ...]:
     """Return all objects of a service in the order in which they are applied: what pods mount comes first."""
     config = router_config(rendering)
     front = front_config(rendering)
@@ -35,6 +36,12 @@ def desired_objects(rendering: Rendering, workers: Sequence[Worker], *, token: b
         plan_config(rendering),
         *services(rendering),
         *disruption_budgets(rendering),
-        *(statefulset(rendering, worker, mounts) for worker in sorted(workers)),
+        *network_policies(rendering),
+        *(worker_group(rendering, group, mounts) for group in _places(rendering.record.plan.groups)),
         coordinator(rendering, mounts),
     )
+
+
+def _places(groups: Iterable[PlannedGroup]) -> list[PlannedGroup]:
+    """Return one group for each role, degree and pool, in a fixed order."""
+    return sorted({(group.role, group.degree, group.pool): group for group in groups}.values())

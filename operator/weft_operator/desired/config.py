@@ -12,7 +12,9 @@ from weft_core.profile_json import profile_from_json
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.desired.router_json import front_json, live_json, router_json
+from weft_operator.engines import engine_files
 from weft_operator.manifest import Manifest
+from weft_operator.replanning.standing import read_standing, standing_json
 
 
 def router_config(rendering: Rendering) -> Manifest:
@@ -22,6 +24,7 @@ def router_config(rendering: Rendering) -> Manifest:
         "router.json": canonical_json(router_json(rendering)),
         "profile.json": canonical_json(record.profile),
         **{profile_key(pool): canonical_json(profile) for pool, profile in record.profiles.items()},
+        **engine_files(record.spec, paired=record.paired),
     }
     return _immutable(rendering, "router", data)
 
@@ -47,6 +50,16 @@ def live_config(rendering: Rendering) -> Manifest:
     }
 
 
+def read_transition(config: Manifest | None) -> str:
+    """Return what the plan's ConfigMap keeps of plan changes, "" where there is nothing."""
+    return str(((config or {}).get("data") or {}).get("transition.json") or "")
+
+
+def read_kept_images(config: Manifest | None) -> str:
+    """Return what the plan's ConfigMap keeps of images, "" where there is nothing."""
+    return str(((config or {}).get("data") or {}).get("images.json") or "")
+
+
 def _immutable(rendering: Rendering, name: str, data: Mapping[str, str]) -> Manifest:
     return {
         "apiVersion": "v1",
@@ -64,24 +77,34 @@ def profile_key(pool: str) -> str:
 
 def plan_config(rendering: Rendering) -> Manifest:
     """Return the ConfigMap that keeps the plan in force with all it was made from."""
-    record = rendering.record
-    profiles = {"profiles.json": canonical_json(record.profiles)} if record.profiles else {}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": rendering.metadata(rendering.name("plan"), "plan"),
         "data": {
-            "plan.json": _pretty(plan_to_json(record.plan)),
-            "profile.json": canonical_json(record.profile),
-            **profiles,
-            "spec.json": canonical_json(spec_json(record.spec)),
-            "request-hash": record.request_hash,
+            **record_data(rendering.record),
+            **({"transition.json": rendering.transition} if rendering.transition else {}),
+            **({"images.json": rendering.images} if rendering.images else {}),
         },
     }
 
 
+def record_data(record: PlanRecord) -> dict[str, str]:
+    """Return a plan with all it was made from, as ConfigMaps and ControllerRevisions keep it."""
+    profiles = {"profiles.json": canonical_json(record.profiles)} if record.profiles else {}
+    standing = standing_json(record.standing)
+    return {
+        "plan.json": _pretty(plan_to_json(record.plan)),
+        "profile.json": canonical_json(record.profile),
+        **profiles,
+        **({"replanning.json": standing} if standing is not None else {}),
+        "spec.json": canonical_json(spec_json(record.spec)),
+        "request-hash": record.request_hash,
+    }
+
+
 def read_record(config: Manifest) -> PlanRecord | None:
-    """Return the record in a plan ConfigMap; None when somebody emptied or damaged it (then it is planned anew)."""
+    """Return the record that an object's data keeps; None when somebody emptied or damaged it."""
     data = config.get("data") or {}
     try:
         plan, profile = json.loads(data["plan.json"]), json.loads(data["profile.json"])
@@ -96,6 +119,7 @@ def read_record(config: Manifest) -> PlanRecord | None:
             profile=profile,
             request_hash=data["request-hash"],
             profiles=profiles,
+            standing=read_standing(data.get("replanning.json")),
         )
     except (KeyError, TypeError, AttributeError, ValidationError, PlanError, CostProfileError, json.JSONDecodeError):
         return None

@@ -14,6 +14,7 @@ from weft_operator.desired.router_json import JWKS_FOLDER, KEYS_FOLDER, TLS_FOLD
 from weft_operator.desired.security import pod_security
 from weft_operator.desired.workers import NODE_LOSS_S
 from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest
+from weft_operator.pod_templates.overrides import overridden
 
 COMPONENT = "coordinator"
 
@@ -35,13 +36,17 @@ def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": rendering.selector(COMPONENT)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {
-                "metadata": {
-                    "labels": rendering.labels(COMPONENT),
-                    "annotations": {TOKEN_HASH_ANNOTATION: mounts.token_hash},
+            "template": overridden(
+                rendering.spec,
+                {
+                    "metadata": {
+                        "labels": rendering.labels(COMPONENT),
+                        "annotations": {TOKEN_HASH_ANNOTATION: mounts.token_hash},
+                    },
+                    "spec": _pod(rendering, mounts),
                 },
-                "spec": _pod(rendering, mounts),
-            },
+                component=COMPONENT,
+            ),
         },
     }
 
@@ -74,6 +79,7 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
             }
             for taint in ("not-ready", "unreachable")
         ],
+        **({"priorityClassName": spec.priority_class_name} if spec.priority_class_name else {}),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,

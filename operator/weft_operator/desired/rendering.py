@@ -8,6 +8,7 @@ from weft_core.plan import Plan, Role, content_hash
 from weft_operator.api.capacity import Pool
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
 from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, Manifest, ServiceKey
+from weft_operator.replanning.standing import Standing
 from weft_operator.settings import Settings
 
 
@@ -25,6 +26,8 @@ class PlanRecord:
     request_hash: str
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The profile of each pool where pools differ; empty where ``profile`` is that of all."""
+    standing: Standing = field(default_factory=Standing)
+    """How the plan came to be, and what is proposed in its place."""
 
     @property
     def paired(self) -> bool:
@@ -40,6 +43,12 @@ class Rendering:
     uid: str
     record: PlanRecord
     settings: Settings
+    transition: str = ""
+    """What is kept of plan changes, as text (weft_operator.transition.ledger)."""
+    canary: Mapping[str, Any] | None = None
+    """What routers are told of a plan that a share of new sessions tries; None where there is none."""
+    images: str = ""
+    """The images that the service keeps, as text (weft_operator.kept_images)."""
 
     @property
     def spec(self) -> DisaggInferenceServiceSpec:
@@ -63,7 +72,7 @@ class Rendering:
                 "image": engine.image or self.settings.mock_image,
                 "args": list(engine.args),
                 "env": [[item.name, item.value] for item in engine.env],
-                "kvTransfer": engine.kv_transfer.model_dump(mode="json", by_alias=True),
+                "kvTransfer": engine.kv_transfer.model_dump(mode="json", by_alias=True, exclude_none=True),
             },
             10,
         )

@@ -94,6 +94,7 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
             "window": routing.window,
             **_races(routing),
             **_class_rules(spec, rendering.record.plan),
+            **({} if rendering.canary is None else {"canary": rendering.canary}),
         },
     }
 
@@ -126,6 +127,9 @@ def front_json(rendering: Rendering) -> Mapping[str, Any]:
     auth = spec.coordinator.auth
     if auth.jwt is not None:
         told["auth"] = {"jwt": _jwt(auth.jwt)}
+    rest = spec.planning.scale_to_zero
+    if rest is not None:
+        told["hold"] = {"seconds": parse_duration(rest.hold), "most": rest.max_held}
     tls = spec.coordinator.tls
     if tls is not None:
         told["tls"] = {
@@ -147,7 +151,7 @@ def _class_rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> dict[str, Any]
     for item in spec.routing.classes or ():
         own: dict[str, Any] = {"binding": item.binding}
         if plan.layout != "colocated":
-            own |= {"policy": item.policy, "mode": item.mode, "order": item.order, "params": item.params}
+            own |= {"policy": item.policy, "mode": item.mode, "params": item.params}
         rules[item.name] = _given(own)
     for limit in spec.slo.classes or ():
         times = {"ttft": limit.ttft, "itl": limit.itl}

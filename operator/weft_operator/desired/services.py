@@ -1,4 +1,7 @@
-"""Services: one address for clients, and headless ones that give the worker pods names."""
+"""Services: one address for clients, and headless ones that give the worker pods names.
+
+Pods have their names before they are ready, because the nodes of one worker must find each other to become so.
+"""
 
 from weft_operator.desired.rendering import ROLES, Rendering
 from weft_operator.desired.router import TLS_PORT
@@ -29,6 +32,7 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
             "spec": {
                 "type": "ClusterIP",
                 "clusterIP": "None",
+                "publishNotReadyAddresses": True,
                 "selector": rendering.selector(role),
                 "ports": [
                     {"name": "http", "port": ROUTER_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"},

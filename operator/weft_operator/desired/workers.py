@@ -1,13 +1,18 @@
-"""One StatefulSet per worker: an engine, and beside it the router sidecar that alone may reach it.
+"""One WorkerGroup per role, degree and pool: an engine, and beside it the router sidecar that alone may reach it.
 
 About the probes. The engine listens on loopback, where the kubelet cannot reach it, so its probes ask the
 sidecar, which asks the engine (``/engine/livez``). The sidecar is a native one: it starts before the engine and
 outlives it, so the engine's preStop waits in the sidecar until live requests have ended.
+
+A worker on several nodes has one pod on each, all of one template: the first leads, and alone registers and serves.
 """
 
-from weft_core.plan import content_hash
+from weft_core.plan import PlannedGroup, content_hash
+from weft_core.spans import nodes_spanned
 from weft_operator.api.capacity import Pool
+from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.desired.config import profile_key
+from weft_operator.desired.placing import affinity_of, spread
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     CONFIG_VOLUME,
@@ -23,18 +28,19 @@ from weft_operator.desired.router import (
 )
 from weft_operator.desired.security import container_security, pod_security
 from weft_operator.engines import EngineContainer, EngineRequest, engine_container
-from weft_operator.engines.container import CONFIG_FOLDER, ROUTER_PORT, SIDE_CHANNEL_PORT
-from weft_operator.fleet import Worker
+from weft_operator.engines.container import CONFIG_FOLDER, LEADER, LEADER_VARIABLE, RANK_VARIABLE, ROUTER_PORT
+from weft_operator.groups.group import GROUP_API, group_name
+from weft_operator.groups.statefulset import WORKER_VARIABLE
 from weft_operator.manifest import (
     DEGREE_LABEL,
+    OPERATOR_LABEL,
     PLAN_REVISION_LABEL,
     POOL_LABEL,
     REVISION_LABEL,
-    TEMPLATE_HASH_ANNOTATION,
     TOKEN_HASH_ANNOTATION,
-    WORKER_LABEL,
     Manifest,
 )
+from weft_operator.pod_templates.overrides import overridden
 
 NODE_LOSS_S = 15
 """How long a pod stays bound to a node that does not answer; Kubernetes' default is 300."""
@@ -42,43 +48,53 @@ NODE_LOSS_S = 15
 _SHM_VOLUME = "shm"
 
 
-def statefulset(rendering: Rendering, worker: Worker, mounts: Mounts) -> Manifest:
-    """Return the StatefulSet of one worker."""
-    name = worker.name(rendering.key.name)
-    identity = {WORKER_LABEL: name, DEGREE_LABEL: str(worker.degree), POOL_LABEL: worker.pool}
-    metadata = rendering.metadata(name, worker.role, {**identity, PLAN_REVISION_LABEL: rendering.record.plan.revision})
-    template = {
-        "metadata": {
-            "labels": {
-                **rendering.labels(worker.role),
-                **identity,
-                REVISION_LABEL: rendering.revision,
+def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> Manifest:
+    """Return the WorkerGroup of one group of the plan, without its replicas: these are asked for by themselves.
+
+    Its controller adds the worker's name to the template, as a label and as the variable WEFT_WORKER.
+    """
+    identity = {DEGREE_LABEL: str(group.degree), POOL_LABEL: group.pool, REVISION_LABEL: rendering.revision}
+    template = overridden(
+        rendering.spec,
+        {
+            "metadata": {
+                "labels": {**rendering.labels(group.role), **identity},
+                "annotations": {
+                    "kubectl.kubernetes.io/default-container": "engine",
+                    TOKEN_HASH_ANNOTATION: mounts.token_hash,
+                },
             },
-            "annotations": {
-                "kubectl.kubernetes.io/default-container": "engine",
-                TOKEN_HASH_ANNOTATION: mounts.token_hash,
-            },
+            "spec": _pod(rendering, group, mounts),
         },
-        "spec": _pod(rendering, worker, name, mounts),
-    }
+        component=group.role,
+        pool=group.pool,
+    )
+    marks = {PLAN_REVISION_LABEL: rendering.record.plan.revision}
+    if rendering.settings.instance:
+        marks[OPERATOR_LABEL] = rendering.settings.instance
+    nodes = _nodes(rendering, group)
+    name = group_name(rendering.key.name, group.role, group.degree, group.pool, rendering.revision)
     return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {**metadata, "annotations": {TEMPLATE_HASH_ANNOTATION: content_hash(template, 16)}},
+        "apiVersion": GROUP_API,
+        "kind": GROUP_KIND,
+        "metadata": rendering.metadata(name, group.role, {**identity, **marks}),
         "spec": {
-            "replicas": 1,
-            "serviceName": rendering.name(worker.role),
-            "podManagementPolicy": "Parallel",
-            "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": {**rendering.selector(worker.role), WORKER_LABEL: name}},
-            "updateStrategy": {"type": "RollingUpdate"},
+            "service": rendering.key.name,
+            "role": group.role,
+            "degree": group.degree,
+            "pool": group.pool,
+            "nodesPerWorker": nodes,
+            **({"isolated": True} if nodes > 1 and rendering.spec.network_policy.enabled else {}),
+            "revision": rendering.revision,
+            "templateHash": content_hash(template, 16),
+            "drainTimeout": rendering.spec.rollout.drain_timeout,
             "template": template,
         },
     }
 
 
-def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Manifest:
-    pool = rendering.pool(worker.pool)
+def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest:
+    pool, nodes = rendering.pool(worker.pool), _nodes(rendering, worker)
     engine = engine_container(
         rendering.spec,
         EngineRequest(
@@ -86,6 +102,7 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
             degree=worker.degree,
             default_image=rendering.settings.mock_image,
             paired=rendering.record.paired,
+            nodes=nodes,
             profile_file=f"{CONFIG_FOLDER}/{_profile_key(rendering, worker)}",
         ),
     )
@@ -96,15 +113,8 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": drain_seconds(rendering) + STOP_MARGIN_S,
         "tolerations": _tolerations(pool),
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": pool.topology_key,
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": rendering.selector(worker.role)},
-            }
-        ],
-        "initContainers": [_sidecar(rendering, worker, name, mounts)],
+        "topologySpreadConstraints": [spread(rendering.selector(worker.role), pool, nodes=nodes)],
+        "initContainers": [_sidecar(rendering, worker, mounts)],
         "containers": [_engine(rendering, worker, pool, engine)],
         "volumes": [
             *router_volumes(rendering, mounts.config),
@@ -115,6 +125,14 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
             *engine.volumes,
         ],
     }
+    claims = _claims(pool, worker.degree)
+    if claims:
+        pod["resourceClaims"] = claims
+    if pool.priority_class_name:
+        pod["priorityClassName"] = pool.priority_class_name
+    affinity = affinity_of(rendering.selector(worker.role), pool, nodes=nodes)
+    if affinity:
+        pod["affinity"] = affinity
     if pool.node_selector:
         pod["nodeSelector"] = dict(sorted(pool.node_selector.items()))
     if rendering.spec.engine.image_pull_secrets:
@@ -122,17 +140,35 @@ def _pod(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Man
     return pod
 
 
-def _profile_key(rendering: Rendering, worker: Worker) -> str:
+def _nodes(rendering: Rendering, worker: PlannedGroup) -> int:
+    return nodes_spanned(worker.degree, rendering.pool(worker.pool).gpus_per_node)
+
+
+def _node_env(rendering: Rendering, worker: PlannedGroup) -> list[Manifest]:
+    """Return what the pods of a worker on several nodes know of each other; those of any other know nothing."""
+    if _nodes(rendering, worker) == 1:
+        return []
+    leader = f"$({WORKER_VARIABLE})-0.{rendering.name(worker.role)}.{rendering.key.namespace}.svc"
+    return [
+        from_field(RANK_VARIABLE, "metadata.labels['apps.kubernetes.io/pod-index']"),
+        {"name": LEADER_VARIABLE, "value": leader},
+    ]
+
+
+def _profile_key(rendering: Rendering, worker: PlannedGroup) -> str:
     return profile_key(worker.pool) if worker.pool in rendering.record.profiles else "profile.json"
 
 
-def _sidecar(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) -> Manifest:
+def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest:
     env: list[Manifest] = [
-        {"name": "WEFT_WORKER", "value": name},
+        {"name": WORKER_VARIABLE, "value": ""},
         {"name": "WEFT_DEGREE", "value": str(worker.degree)},
         {"name": "WEFT_POOL", "value": worker.pool},
         {"name": "WEFT_REVISION", "value": rendering.revision},
+        *_node_env(rendering, worker),
     ]
+    if _nodes(rendering, worker) > 1:
+        env.append({"name": "WEFT_LEADER_URL", "value": f"http://{LEADER}:{ROUTER_PORT}"})
     resources = rendering.spec.routing.resources
     container = router_container(rendering, mounts, role=worker.role, env=env, resources=resources)
     return {
@@ -145,14 +181,14 @@ def _sidecar(rendering: Rendering, worker: Worker, name: str, mounts: Mounts) ->
     }
 
 
-def _engine(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineContainer) -> Manifest:
+def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: EngineContainer) -> Manifest:
     container: Manifest = {
         "name": "engine",
         "image": engine.image,
         "imagePullPolicy": "IfNotPresent",
         "args": list(engine.args),
-        "env": _engine_env(rendering, engine),
-        "ports": [{"name": "kv", "containerPort": SIDE_CHANNEL_PORT, "protocol": "TCP"}],
+        "env": _engine_env(rendering, worker, engine),
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in engine.ports],
         "resources": _engine_resources(rendering, worker, pool, engine),
         "securityContext": container_security(),
         "startupProbe": http_probe(
@@ -175,12 +211,13 @@ def _engine(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineCont
     return container
 
 
-def _engine_env(rendering: Rendering, engine: EngineContainer) -> list[Manifest]:
+def _engine_env(rendering: Rendering, worker: PlannedGroup, engine: EngineContainer) -> list[Manifest]:
     """Return the engine's variables; the spec's win over the adapter's, for a name may appear once only."""
     env: list[Manifest] = [
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_IP", "status.podIP"),
         from_field("NODE_NAME", "spec.nodeName"),
+        *([{"name": WORKER_VARIABLE, "value": ""}, *nodes] if (nodes := _node_env(rendering, worker)) else []),
         *({"name": name, "value": value} for name, value in engine.env),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
@@ -191,17 +228,28 @@ def _engine_env(rendering: Rendering, engine: EngineContainer) -> list[Manifest]
     return list({item["name"]: item for item in env}.values())
 
 
-def _engine_resources(rendering: Rendering, worker: Worker, pool: Pool, engine: EngineContainer) -> Manifest:
+def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: EngineContainer) -> Manifest:
     """Return the engine's resources: devices from the pool, requests equal to limits as extended resources need."""
-    devices = {pool.resource: str(worker.degree)}
+    devices = {} if pool.gpus_from_claims else {pool.resource: str(worker.degree // _nodes(rendering, worker))}
     if pool.rdma is not None and rendering.record.paired:
         devices[pool.rdma.resource] = str(pool.rdma.count)
     asked = resources_of(rendering.spec.engine.resources)
     requests = {**{name: str(amount) for name, amount in engine.requests.items()}, **asked.get("requests", {})}
+    claims = [{"name": claim["name"]} for claim in _claims(pool, worker.degree)]
     return {
         "limits": dict(sorted({**asked.get("limits", {}), **devices}.items())),
         "requests": dict(sorted({**requests, **devices}.items())),
+        **({"claims": claims} if claims else {}),
     }
+
+
+def _claims(pool: Pool, degree: int) -> list[Manifest]:
+    """Return the claims of a worker's pod by dynamic resource allocation."""
+    return [
+        {"name": claim.name, "resourceClaimTemplateName": claim.template}
+        for claim in pool.resource_claims or ()
+        if claim.degrees is None or degree in claim.degrees
+    ]
 
 
 def _tolerations(pool: Pool) -> list[Manifest]:

@@ -7,8 +7,21 @@ from weft_operator.manifest import Manifest
 
 ENGINE_PORT = 8000
 SIDE_CHANNEL_PORT = 5600
+BOOTSTRAP_PORT = 8998
+"""SGLang's default; the router's, too."""
+DATA_PORTS = (32768, 60999)
+"""Where transfer libraries listen without RDMA: a port of the kernel's own choice (Linux' ip_local_port_range)."""
+RENDEZVOUS_PORT = 29500
+"""Where the engine of a worker's first node waits for those of the others."""
 ROUTER_PORT = 8080
 CONFIG_FOLDER = "/etc/weft"
+RANK_VARIABLE = "WEFT_NODE_RANK"
+"""Which of its worker's nodes a pod is, where there are several; 0 leads."""
+LEADER_VARIABLE = "WEFT_LEADER"
+"""The host name of the pod that leads."""
+RANK = f"$({RANK_VARIABLE})"
+LEADER = f"$({LEADER_VARIABLE})"
+"""How arguments name both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +29,14 @@ class EngineRequest:
     """The worker an engine is started for; ``default_image`` serves where the spec names none.
 
     ``paired``: it hands KV to workers of the other role; ``profile_file`` is its cost profile, for the mock engine.
+    ``nodes``: how many it spans; its pods then know the variables above.
     """
 
     role: Role
     degree: int
     default_image: str
     paired: bool = True
+    nodes: int = 1
     profile_file: str = f"{CONFIG_FOLDER}/profile.json"
 
 
@@ -32,6 +47,8 @@ class EngineContainer:
     image: str
     args: tuple[str, ...]
     command: tuple[str, ...] = ()
+    ports: tuple[tuple[str, int], ...] = (("kv", SIDE_CHANNEL_PORT),)
+    """Ports with a fixed number that engines of the other role connect to: name and number."""
     env: tuple[tuple[str, str], ...] = ()
     secret_env: tuple[tuple[str, str, str], ...] = ()
     """Variables from Secrets: name, Secret, key."""
@@ -41,3 +58,11 @@ class EngineContainer:
     probe_period: int = 5
     requests: dict[str, str | int] = field(default_factory=dict)
     """CPU and memory to set aside where the spec says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvPorts:
+    """What engines of one role let those of the other connect to: single ports, and a range (first, last)."""
+
+    single: tuple[int, ...] = ()
+    span: tuple[int, int] | None = DATA_PORTS

@@ -1,12 +1,20 @@
 """The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol."""
 
+from weft_core.plan import Role
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.engines.container import (
     ENGINE_PORT,
+    LEADER,
+    RANK,
+    RENDEZVOUS_PORT,
     SIDE_CHANNEL_PORT,
     EngineContainer,
     EngineRequest,
+    KvPorts,
 )
+
+_SIDE_CHANNEL = KvPorts(single=(SIDE_CHANNEL_PORT,), span=None)
+KV_PORTS: dict[Role, KvPorts] = {"prefill": _SIDE_CHANNEL, "decode": _SIDE_CHANNEL}
 
 
 def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
@@ -28,6 +36,13 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
     ]
     if transfer.bidirectional and request.paired:
         args.append("--bidirectional")
+    if request.nodes > 1:
+        args += [
+            f"--nodes={request.nodes}",
+            f"--node-rank={RANK}",
+            f"--leader={LEADER}:{RENDEZVOUS_PORT}",
+            f"--nodes-listen=0.0.0.0:{RENDEZVOUS_PORT}",
+        ]
     if mock is not None:
         args.append(f"--time-scale={mock.time_scale:g}")
         if mock.chunk_tokens is not None:

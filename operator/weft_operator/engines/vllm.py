@@ -3,33 +3,49 @@
 Flags and settings: vLLM 0.32's ``vllm serve`` and its NixlConnector (docs/features/nixl_connector_usage). The API
 server listens on loopback, because only the sidecar in the same pod may reach it: it accepts transfer parameters
 from anyone.
+
+On several nodes (docs/serving/parallelism_scaling, "Running vLLM with MultiProcessing") every one runs the same command
+with its rank, and all but the first ``--headless``: they have ranks of the model and no API.
 """
 
 import json
 
+from weft_core.plan import Role
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.engines.container import ENGINE_PORT, SIDE_CHANNEL_PORT, EngineContainer, EngineRequest
-from weft_operator.manifest import Manifest
+from weft_operator.engines.container import (
+    ENGINE_PORT,
+    LEADER,
+    RANK,
+    RANK_VARIABLE,
+    RENDEZVOUS_PORT,
+    SIDE_CHANNEL_PORT,
+    EngineContainer,
+    EngineRequest,
+    KvPorts,
+)
+from weft_operator.engines.weights import HOME_ENV, START_SECONDS, weights_of
 
 RECOMPUTE_THRESHOLD = 64
 """Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
-
-START_SECONDS = 1800
-"""Loading 140 GB at 100 MB/s takes 1,400 s; compiling and capturing graphs some minutes more."""
 
 _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
 _SIDE_CHANNEL = (
     ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
     ("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT)),
 )
-_MODEL_VOLUME = "model"
+_PORTS = KvPorts(single=(SIDE_CHANNEL_PORT,))
+KV_PORTS: dict[Role, KvPorts] = {"prefill": _PORTS, "decode": _PORTS}
+
+
+_ON_NODES = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
+"""All pods of a worker have one template, so each finds out for itself whether it leads."""
 
 
 def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return vLLM's command line, environment and volumes."""
-    model, volumes, mounts, secret_env, revision = _weights(spec)
+    weights = weights_of(spec)
     args = [
-        model,
+        weights.model,
         "--host=127.0.0.1",
         f"--port={ENGINE_PORT}",
         f"--served-model-name={spec.model.name}",
@@ -39,28 +55,35 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
         f"--gpu-memory-utilization={spec.engine.memory_fraction:g}",
     ]
+    if request.nodes > 1:
+        args += [
+            "--distributed-executor-backend=mp",
+            f"--nnodes={request.nodes}",
+            f"--node-rank={RANK}",
+            f"--master-addr={LEADER}",
+            f"--master-port={RENDEZVOUS_PORT}",
+        ]
     if request.paired:
         args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
-    if revision:
-        args.append(f"--revision={revision}")
+    size = spec.engine.kv_transfer.block_size(request.role)
+    if size is not None:
+        args.append(f"--block-size={size}")
+    if weights.revision:
+        args.append(f"--revision={weights.revision}")
     return EngineContainer(
         image=spec.engine.image or request.default_image,
-        command=("vllm", "serve"),
+        command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _ON_NODES, "vllm"),
         args=(*args, *spec.engine.args),
         env=(
             *(_SIDE_CHANNEL if request.paired else ()),
+            *((("VLLM_HOST_IP", "$(POD_IP)"),) if request.nodes > 1 else ()),
             ("VLLM_NO_USAGE_STATS", "1"),
-            # The root file system is read-only and user 65532 has no home in most images.
-            ("HOME", "/tmp"),  # noqa: S108 - an emptyDir of the pod
-            ("USER", "weft"),
-            ("HF_HOME", "/tmp/huggingface"),  # noqa: S108
-            ("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor"),  # noqa: S108
-            ("TRITON_CACHE_DIR", "/tmp/triton"),  # noqa: S108
+            *HOME_ENV,
             ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108
         ),
-        secret_env=secret_env,
-        volumes=volumes,
-        mounts=mounts,
+        secret_env=weights.secret_env,
+        volumes=weights.volumes,
+        mounts=weights.mounts,
         start_seconds=START_SECONDS,
         probe_period=10,
     )
@@ -81,26 +104,3 @@ def _transfer_config(spec: DisaggInferenceServiceSpec, request: EngineRequest) -
         "kv_connector_extra_config": extra,
     }
     return json.dumps(config, separators=(",", ":"))
-
-
-def _weights(
-    spec: DisaggInferenceServiceSpec,
-) -> tuple[str, tuple[Manifest, ...], tuple[Manifest, ...], tuple[tuple[str, str, str], ...], str | None]:
-    """Return (what to load, volumes, mounts, variables from Secrets, revision on the hub)."""
-    source = spec.model.source
-    if source is not None and source.pvc is not None:
-        volume: Manifest = {
-            "name": _MODEL_VOLUME,
-            "persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True},
-        }
-        mount: Manifest = {"name": _MODEL_VOLUME, "mountPath": "/models", "readOnly": True}
-        return f"/models/{source.pvc.path}", (volume,), (mount,), (), None
-    hub = source.hugging_face if source is not None else None
-    token = hub.token_secret_ref if hub is not None else None
-    return (
-        spec.model.name,
-        (),
-        (),
-        (("HF_TOKEN", token.name, token.key),) if token is not None else (),
-        hub.revision if hub is not None else None,
-    )

@@ -17,12 +17,13 @@ class Capacity:
 
     ``total``: GPUs that they can allocate, each node counted once. ``free``: free GPUs of each node, by pool; pools
     that share nodes with others are left out, because it is not known which of them gets a GPU. ``notes`` say what
-    could not be told.
+    could not be told; ``empty`` names pools that no node belongs to.
     """
 
     total: int
     free: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
 
 def capacity_of(
@@ -56,7 +57,26 @@ def capacity_of(
             usable = [node for node in matching[pool.name] if _accepts(node, pool.tolerations)]
             rest = (_allocatable(node, pool.resource) - taken.get(name_of(node), 0) for node in usable)
             free[pool.name] = tuple(sorted((gpus for gpus in rest if gpus > 0), reverse=True))
-    return Capacity(total=sum(total.values()), free=free, notes=tuple(notes))
+    empty = tuple(pool.name for pool in pools if not matching[pool.name])
+    notes += [f"no node has the labels of spec.capacity.pools[{name}].nodeSelector" for name in empty]
+    return Capacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty)
+
+
+def gpu_part(pod: Manifest) -> Manifest:
+    """Return what ``capacity_of`` reads of a pod: thousands are kept for a while."""
+    spec, metadata = pod.get("spec") or {}, pod["metadata"]
+    parts = ("resources", "restartPolicy")
+    return {
+        "metadata": {name: metadata[name] for name in ("name", "namespace", "labels") if name in metadata},
+        "spec": {
+            "nodeName": spec.get("nodeName"),
+            **{
+                field: [{part: one[part] for part in parts if part in one} for one in spec.get(field) or ()]
+                for field in ("containers", "initContainers")
+            },
+        },
+        "status": {"phase": (pod.get("status") or {}).get("phase")},
+    }
 
 
 def _belongs(node: Manifest, pool: Pool) -> bool:

@@ -32,11 +32,15 @@ def in_its_place(request: Request, there: Capacity | None, record: PlanRecord | 
     """Return a request with what is free on real nodes, and what runs now.
 
     Neither is part of the question: GPUs that come and go, and the plan's own groups, must not ask for another plan.
+    Of the nodes no more is told than a budget of so many GPUs can use: as many nodes, the largest, each with as many
+    GPUs free at most. So services that ask for the same in a large cluster ask the very same.
     """
     capacity = request["capacity"]
+    budget = capacity["gpus"]
     free = there.free if there is not None else {}
     pools = [
-        {**pool, "nodes": list(free[pool["name"]])} if pool["name"] in free else pool for pool in capacity["pools"]
+        {**pool, "nodes": [min(gpus, budget) for gpus in free[pool["name"]][:budget]]} if pool["name"] in free else pool
+        for pool in capacity["pools"]
     ]
     groups = record.plan.groups if record is not None else ()
     running = [{"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in groups]

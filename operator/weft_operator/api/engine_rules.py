@@ -1,0 +1,42 @@
+"""What an engine cannot do, beyond its own fields: refused when a service is applied, with the field and the fix."""
+
+from typing import Any
+
+from weft_operator.api.base import Rule
+
+_LOCAL_POLICIES = ("always-local", "fixed-x")
+"""Policies that prefill at the decode worker whatever the load."""
+
+
+def _is(spec: Any, engine: str) -> bool:
+    return bool(spec.engine.type == engine)
+
+
+ENGINE_RULES: tuple[Rule, ...] = (
+    Rule(
+        "self.engine.type != 'sglang' || self.model.kvCacheDtype != 'fp8'",
+        "spec.model.kvCacheDtype: sglang has two formats of fp8; choose fp8_e4m3 or fp8_e5m2",
+        lambda s: not _is(s, "sglang") or s.model.kv_cache_dtype != "fp8",
+    ),
+    Rule(
+        "self.engine.type != 'tensorrt-llm' || self.model.kvCacheDtype in ['auto', 'fp8']",
+        "spec.model.kvCacheDtype: tensorrt-llm takes auto or fp8; choose one of them",
+        lambda s: not _is(s, "tensorrt-llm") or s.model.kv_cache_dtype in ("auto", "fp8"),
+    ),
+    Rule(
+        "self.engine.type != 'sglang' || !('colocated' in self.planning.layouts)",
+        "spec.planning.layouts: sglang's decode workers take only what a prefill worker computed; remove colocated",
+        lambda s: not _is(s, "sglang") or "colocated" not in s.planning.layouts,
+    ),
+    Rule(
+        f"self.engine.type != 'sglang' || !(self.routing.policy in {list(_LOCAL_POLICIES)})",
+        "spec.routing.policy: sglang's decode workers cannot prefill; choose another policy, such as weft",
+        lambda s: not _is(s, "sglang") or s.routing.policy not in _LOCAL_POLICIES,
+    ),
+    Rule(
+        "self.engine.type != 'sglang' || self.networkPolicy.enabled",
+        "spec.networkPolicy.enabled: sglang's prefill API listens where its bootstrap server does, on all interfaces, "
+        "and only the network policy keeps strangers off it; leave it on",
+        lambda s: not _is(s, "sglang") or s.network_policy.enabled,
+    ),
+)

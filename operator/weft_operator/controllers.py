@@ -1,0 +1,95 @@
+"""What makes the passes while this replica leads: built when a term begins, taken apart when it ends."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+
+from weft_operator.apiserver import ApiServer
+from weft_operator.desired.identity import TOKEN_BYTES
+from weft_operator.errors import OldSightError
+from weft_operator.groups.reconcile import GroupReconciler
+from weft_operator.live_cluster import LiveCluster
+from weft_operator.manifest import GroupKey, PassKey
+from weft_operator.measuring.demand import DemandWatch
+from weft_operator.measuring.heartbeats import Heartbeats
+from weft_operator.measuring.watch import Measurements
+from weft_operator.observe_many import Sight
+from weft_operator.planning.child import Answer, Refused, solve
+from weft_operator.planning.desk import PlannerDesk
+from weft_operator.planning.request import Request
+from weft_operator.probes import OperatorMetrics
+from weft_operator.reconcile import Outcome, Reconciler
+from weft_operator.replanning.memory import Memories
+from weft_operator.settings import Settings
+from weft_operator.sleeping.sleeper import Sleeper
+
+OnePass = Callable[[PassKey, Sight | None], Awaitable[Outcome]]
+"""Makes one pass over a service or a group, with what was listed of it a moment ago, if it was."""
+
+
+@asynccontextmanager
+async def controllers(
+    api: ApiServer, settings: Settings, *, wake: Callable[[PassKey], None], metrics: OperatorMetrics
+) -> AsyncIterator[OnePass]:
+    """Give the function that makes one pass over a service or a group; ``api`` is fenced by the term."""
+
+    async def ask(request: Request) -> Answer:
+        answer = await solve(request, deadline=settings.planner_deadline)
+        outcome = answer.reason if isinstance(answer, Refused) else "ok"
+        metrics.planner_runs[outcome] = metrics.planner_runs.get(outcome, 0) + 1
+        return answer
+
+    desk = PlannerDesk(solve=ask, wake=wake, clock=asyncio.get_running_loop().time)
+    cluster = LiveCluster(api)
+    memories = Memories()
+    measurements = Measurements(
+        read_secret=cluster.read_secret, wake=wake, clock=lambda: datetime.now(UTC), heed=memories.heed
+    )
+    heartbeats = Heartbeats(settings.redis_url)
+    demand = DemandWatch(settings.redis_url, wake=wake, clock=asyncio.get_running_loop().time)
+    reconciler = Reconciler(
+        cluster=cluster,
+        desk=desk,
+        measurements=measurements,
+        memories=memories,
+        sleeper=Sleeper(demand=demand, heartbeats=heartbeats.read, memories=memories, clock=lambda: datetime.now(UTC)),
+        settings=settings,
+        clock=lambda: datetime.now(UTC),
+        new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),
+    )
+
+    groups = GroupReconciler(
+        cluster=cluster,
+        heartbeats=heartbeats.read,
+        instance=settings.instance,
+        clock=lambda: datetime.now(UTC),
+    )
+
+    async def reconcile(key: PassKey) -> Outcome:
+        return await (groups.reconcile(key) if isinstance(key, GroupKey) else reconciler.reconcile(key))
+
+    async def look(key: PassKey, sight: Sight | None) -> Outcome:
+        if sight is not None:
+            with suppress(OldSightError), cluster.lent(key, sight):
+                return await reconcile(key)
+        return await reconcile(key)
+
+    async def one_pass(key: PassKey, sight: Sight | None) -> Outcome:
+        try:
+            outcome = await look(key, sight)
+        except BaseException:
+            metrics.passes["error"] += 1
+            raise
+        metrics.passes["ok"] += 1
+        metrics.actions += outcome.actions
+        return outcome
+
+    try:
+        yield one_pass
+    finally:
+        await measurements.close()
+        await demand.close()
+        await heartbeats.close()
+        await desk.close()

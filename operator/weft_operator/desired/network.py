@@ -1,0 +1,85 @@
+"""NetworkPolicies: clients reach the coordinator, the coordinator reaches sidecars, and engines meet in pairs of roles.
+
+Nothing is said about what pods may connect to: engines load models from wherever the service says.
+"""
+
+from collections.abc import Sequence
+
+from weft_core.plan import Role
+from weft_operator.api.network import Peer
+from weft_operator.desired.rendering import ROLES, Rendering
+from weft_operator.desired.router import TLS_PORT
+from weft_operator.engines import kv_ports
+from weft_operator.engines.container import ROUTER_PORT
+from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, Manifest
+
+COORDINATOR = "coordinator"
+_OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
+
+
+def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return one policy per component; none where the service wants none."""
+    if not rendering.spec.network_policy.enabled:
+        return ()
+    return (
+        _policy(rendering, COORDINATOR, _to_coordinator(rendering)),
+        *(_policy(rendering, role, _to_workers(rendering, role)) for role in ROLES),
+    )
+
+
+def _policy(rendering: Rendering, component: str, ingress: list[Manifest]) -> Manifest:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": rendering.metadata(rendering.name(component), component),
+        "spec": {
+            "podSelector": {"matchLabels": rendering.selector(component)},
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
+    }
+
+
+def _to_coordinator(rendering: Rendering) -> list[Manifest]:
+    asked = rendering.spec.network_policy
+    secure = rendering.spec.coordinator.tls is not None
+    clients: Manifest = {"ports": _tcp(TLS_PORT if secure else ROUTER_PORT)}
+    if asked.clients_from is not None:
+        clients["from"] = _peers(asked.clients_from)
+    if not secure and asked.clients_from is None:
+        return [clients]  # everyone may reach the port that metrics are on
+    # An empty list of clients is nobody; a rule without peers would be everybody.
+    rules = [clients] if asked.clients_from is None or asked.clients_from else []
+    return [*rules, {"ports": _tcp(ROUTER_PORT), "from": _scrapers(rendering)}]
+
+
+def _to_workers(rendering: Rendering, role: Role) -> list[Manifest]:
+    own: Manifest = {
+        "podSelector": {
+            "matchLabels": {SERVICE_LABEL: rendering.key.name},
+            "matchExpressions": [{"key": COMPONENT_LABEL, "operator": "In", "values": [COORDINATOR, *ROLES]}],
+        }
+    }
+    sidecars = [own, *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
+    rules: list[Manifest] = [{"ports": _tcp(ROUTER_PORT), "from": sidecars}]
+    ports = kv_ports(rendering.spec, role)
+    if rendering.record.paired and (ports.single or ports.span):
+        span = [{"protocol": "TCP", "port": ports.span[0], "endPort": ports.span[1]}] if ports.span else []
+        other = {"podSelector": {"matchLabels": rendering.selector(_OTHER[role])}}
+        rules.append({"ports": [*_tcp(*ports.single), *span], "from": [other]})
+    return rules
+
+
+def _scrapers(rendering: Rendering) -> list[Manifest]:
+    return [
+        *(dict(peer) for peer in rendering.settings.metrics_from),
+        *_peers(rendering.spec.network_policy.metrics_from),
+    ]
+
+
+def _tcp(*ports: int) -> list[Manifest]:
+    return [{"protocol": "TCP", "port": port} for port in ports]
+
+
+def _peers(peers: Sequence[Peer]) -> list[Manifest]:
+    return [peer.model_dump(mode="json", by_alias=True, exclude_none=True) for peer in peers]

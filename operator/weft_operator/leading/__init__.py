@@ -1,0 +1,1 @@
+"""One replica leads: the Lease, the term of leadership it grants, and the fence around every write."""

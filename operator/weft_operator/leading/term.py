@@ -1,0 +1,65 @@
+"""A term of leadership: leave to write that ends by itself, and once ended never comes back."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from weft_operator.errors import NotLeaderError
+
+
+def steady_clock() -> float:
+    """Return seconds of a clock that goes on while the process is stopped and the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Term:
+    """Asked by every write at the moment its bytes go out; may be asked from any thread.
+
+    A replica that stood still, or could not renew, finds its term over by the clock alone, whatever else it has
+    still to notice. A later leadership of the same process is another term, so work begun under this one stays
+    refused.
+    """
+
+    def __init__(self, until: float, *, clock: Callable[[], float] = steady_clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until = until
+        self._over = False
+
+    def extend(self, until: float) -> None:
+        """Let it last until a time of the clock.
+
+        Raises:
+            NotLeaderError: it is over already.
+        """
+        self.insist()
+        with self._lock:
+            self._until = max(self._until, until)
+
+    def end(self) -> None:
+        """End it now and for good."""
+        with self._lock:
+            self._over = True
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether it lasts still."""
+        with self._lock:
+            self._over = self._over or self._clock() >= self._until
+            return not self._over
+
+    def insist(self) -> None:
+        """Let a write pass.
+
+        Raises:
+            NotLeaderError: the term is over.
+        """
+        if not self.holds:
+            raise NotLeaderError("this replica leads no more; nothing is written")
+
+
+class Always:
+    """The leave of an operator that runs alone, without a Lease."""
+
+    def insist(self) -> None:
+        """Let every write pass."""

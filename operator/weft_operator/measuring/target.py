@@ -1,0 +1,83 @@
+"""What the watch is to look at for one service: read from its spec and its pods in every pass."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from weft_core.durations import parse_duration
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.manifest import COMPONENT_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
+from weft_operator.measuring.queries import windows_of
+from weft_operator.measuring.reading import Subject
+
+_SERVING = ("coordinator", "prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to look, how often, and at what."""
+
+    url: str
+    """Empty where no Prometheus is configured."""
+    secret: str | None
+    """Name of the Secret with credentials, in the service's namespace."""
+    interval_s: float
+    subject: Subject
+    trial_since: datetime | None = None
+    """Since when a plan is on trial, None where none is."""
+
+
+def target_of(
+    spec: DisaggInferenceServiceSpec,
+    pods: Sequence[Manifest],
+    *,
+    default_url: str,
+    trial_since: datetime | None = None,
+) -> Target:
+    """Return the target of a service: the spec's Prometheus, else the operator's."""
+    asked = spec.planning.prometheus
+    return Target(
+        url=asked.url or default_url,
+        secret=asked.auth_secret_ref.name if asked.auth_secret_ref is not None else None,
+        interval_s=parse_duration(spec.planning.interval),
+        subject=Subject(
+            windows=windows_of(parse_duration(asked.window)),
+            stale_after_s=parse_duration(asked.stale_after),
+            pods=serving_pods(pods),
+            percentile=spec.slo.percentile,
+            unit=spec.slo.unit,
+            target=spec.slo.attainment,
+        ),
+        trial_since=trial_since,
+    )
+
+
+def serving_pods(pods: Sequence[Manifest]) -> dict[str, float]:
+    """Return the pods that may serve rounds, and when (Unix time) their router began; 0 where that is not known.
+
+    A pod that is not ready has no part of the load, and may not answer a scrape.
+    """
+    return {
+        name_of(pod): _began(pod)
+        for pod in sorted(pods, key=name_of)
+        if labels_of(pod).get(COMPONENT_LABEL) in _SERVING
+        and not is_terminating(pod)
+        and (condition_of(pod, "Ready") or {}).get("status") == "True"
+    }
+
+
+def _began(pod: Manifest) -> float:
+    status: Mapping[str, Any] = pod.get("status") or {}
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if container.get("name") == "router":
+            return _seconds(((container.get("state") or {}).get("running") or {}).get("startedAt"))
+    return 0.0
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return 0.0
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()

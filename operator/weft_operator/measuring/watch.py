@@ -1,0 +1,160 @@
+"""Look at every service that has a plan, again and again, and keep the newest observation of each.
+
+Looks are spread over the interval, a few at a time, in threads of their own: a Prometheus that hangs must not hold up
+calls to the API server.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from weft_operator.errors import ApiError
+from weft_operator.manifest import ServiceKey
+from weft_operator.measuring.observation import BlindError, Observation, Sight
+from weft_operator.measuring.prometheus import Credentials, ask, credentials_of
+from weft_operator.measuring.queries import queries
+from weft_operator.measuring.reading import Answers, read
+from weft_operator.measuring.shown import differs
+from weft_operator.measuring.target import Target
+
+LOOKS_AT_ONCE = 4
+SHORTEST_TRIAL_S = 15
+"""A window with fewer scrapes tells nothing."""
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[str, Credentials, tuple[str, ...]], tuple[object, list[object]]]
+ReadSecret = Callable[[ServiceKey, str], Awaitable[Mapping[str, Any] | None]]
+
+
+@dataclass(slots=True)
+class _Watched:
+    target: Target
+    task: "asyncio.Task[None] | None" = None
+    last: Observation | None = None
+    shown: Observation | None = None
+
+
+class Measurements:
+    """Keeps the observations of all services; passes say what is to be looked at, and read what was seen."""
+
+    def __init__(
+        self,
+        *,
+        read_secret: ReadSecret,
+        wake: Callable[[ServiceKey], None],
+        clock: Callable[[], datetime],
+        ask: Ask = ask,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        heed: Callable[[ServiceKey, Observation], bool] | None = None,
+    ) -> None:
+        """Create it; ``heed`` is told of every look and says whether its service must be woken for it."""
+        self._read_secret = read_secret
+        self._wake = wake
+        self._clock = clock
+        self._ask = ask
+        self._sleep = sleep
+        self._heed = heed
+        self._watched: dict[ServiceKey, _Watched] = {}
+        self._threads = ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="prometheus")
+
+    def serve(self, key: ServiceKey, target: Target) -> None:
+        """Look at a service from now on; a changed target holds from the next look."""
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _Watched(target)
+            watched.task = asyncio.create_task(self._look_forever(key, watched), name=f"measure {key}")
+        watched.target = target
+
+    def forget(self, key: ServiceKey) -> None:
+        """Look at a service no more."""
+        watched = self._watched.pop(key, None)
+        if watched is not None and watched.task is not None:
+            watched.task.cancel()
+
+    def last(self, key: ServiceKey) -> Observation | None:
+        """Return the newest observation, None before the first."""
+        watched = self._watched.get(key)
+        return watched.last if watched is not None else None
+
+    def shown(self, key: ServiceKey) -> Observation | None:
+        """Return the observation that status shows: a newer one takes its place only when it says something else."""
+        watched = self._watched.get(key)
+        return watched.shown if watched is not None else None
+
+    async def close(self) -> None:
+        """End all looks."""
+        tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
+        for key in list(self._watched):
+            self.forget(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.end_threads()
+
+    def end_threads(self) -> None:
+        """End the threads that look as soon as each is done with its look; no look may follow."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _look_forever(self, key: ServiceKey, watched: _Watched) -> None:
+        # Services that a restarted operator finds all at once get their places within the interval by name.
+        await self._sleep(watched.target.interval_s * (zlib.crc32(str(key).encode()) % 1000) / 1000)
+        while True:
+            observation = await self._look(key, watched.target)
+            self._keep(key, watched, observation)
+            await self._sleep(watched.target.interval_s)
+
+    def _keep(self, key: ServiceKey, watched: _Watched, observation: Observation) -> None:
+        watched.last = observation
+        changed = watched.shown is None or differs(watched.shown, observation)
+        if changed:
+            if watched.shown is None or watched.shown.sight.reason != observation.sight.reason:
+                log.info("sight", extra={"service": str(key), "reason": observation.sight.reason})
+            watched.shown = observation
+        heeded = self._heed is not None and self._heed(key, observation)
+        if changed or heeded:
+            self._wake(key)
+
+    async def _look(self, key: ServiceKey, target: Target) -> Observation:
+        windows = target.subject.windows
+        try:
+            clock, results = await self._answers(key, target)
+        except BlindError as error:
+            sight = error.sight
+        except Exception:
+            # A bug in one look must not end the watch of the service: that would be blindness nobody is told of.
+            log.exception("look_failed", extra={"service": str(key)})
+            sight = Sight("QueryFailed", "the operator could not look; its log says why")
+        else:
+            seen = read(Answers(clock, results), target.subject, at=self._clock())
+            return replace(seen, trial_since=target.trial_since)
+        return Observation(
+            at=self._clock(), window_s=float(windows.whole), fast_window_s=float(windows.fast), sight=sight
+        )
+
+    async def _answers(self, key: ServiceKey, target: Target) -> tuple[object, list[object]]:
+        if not target.url:
+            raise BlindError(
+                "NotConfigured",
+                "no Prometheus is known; give spec.planning.prometheus.url, or the chart's prometheus.url",
+            )
+        credentials = Credentials()
+        if target.secret is not None:
+            try:
+                secret = await self._read_secret(key, target.secret)
+            except ApiError as error:
+                raise BlindError(
+                    "PrometheusUnauthorized",
+                    f"Secret {target.secret} of spec.planning.prometheus.authSecretRef cannot be read "
+                    f"(status {error.status})",
+                ) from error
+            credentials = credentials_of(secret, target.secret)
+        trial_s = None
+        if target.trial_since is not None:
+            trial_s = max(SHORTEST_TRIAL_S, int((self._clock() - target.trial_since).total_seconds()))
+        asked = queries(key.namespace, key.name, target.subject.windows, trial_s=trial_s)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._ask, target.url, credentials, asked)

@@ -1,0 +1,75 @@
+"""Which of a service's schedules is in force at a moment, and when that changes next. Pure: the clock is given.
+
+Times of day are of the schedule's time zone. An hour that the change to summer time leaves out is taken an hour later;
+of one that comes twice the first is meant.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from weft_operator.api.scaling import DAYS, Schedule
+from weft_operator.api.service import DisaggInferenceServiceSpec
+
+_DAY = timedelta(days=1)
+_AHEAD = 9
+"""Days ahead in which every schedule has an edge: each has a day of the week."""
+
+
+def unknown_zone(schedules: Iterable[Schedule]) -> str:
+    """Return what to say of a time zone that is not known here, "" where all are."""
+    for item in schedules:
+        try:
+            ZoneInfo(item.time_zone)
+        except (KeyError, ValueError, OSError):
+            return (
+                f"spec.planning.schedules[{item.name}].timeZone: {item.time_zone} is not in the time zone database; "
+                "use a name such as Europe/Berlin or UTC"
+            )
+    return ""
+
+
+def in_force(schedules: Sequence[Schedule], now: datetime) -> Schedule | None:
+    """Return the first schedule whose hours it is, None where there is none."""
+    return next(
+        (item for item in schedules if any(begin <= now < end for begin, end in _hours(item, now))),
+        None,
+    )
+
+
+def next_edge(schedules: Sequence[Schedule], now: datetime) -> datetime | None:
+    """Return when another schedule comes into force, or none is any more; None where that never changes."""
+    present = in_force(schedules, now)
+    edges = {edge for item in schedules for hours in _hours(item, now) for edge in hours if edge > now}
+    return next((edge for edge in sorted(edges) if in_force(schedules, edge) != present), None)
+
+
+def bounded(spec: DisaggInferenceServiceSpec, schedule: Schedule | None) -> DisaggInferenceServiceSpec:
+    """Return a spec with the bounds of a schedule in place of its own."""
+    if schedule is None:
+        return spec
+    planning = spec.planning.model_copy(
+        update={name: bounds for name, bounds in (("prefill", schedule.prefill), ("decode", schedule.decode)) if bounds}
+    )
+    capacity = spec.capacity if schedule.gpus is None else spec.capacity.model_copy(update={"gpus": schedule.gpus})
+    return spec.model_copy(update={"planning": planning, "capacity": capacity})
+
+
+def wants_workers(schedule: Schedule | None) -> bool:
+    """Tell whether a schedule asks for workers whatever the traffic is."""
+    return schedule is not None and (schedule.prefill is not None or schedule.decode is not None)
+
+
+def _hours(schedule: Schedule, now: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the begin and end (UTC) of a schedule's hours around a moment."""
+    zone = ZoneInfo(schedule.time_zone)
+    begin, end = time.fromisoformat(schedule.begin), time.fromisoformat(schedule.end)
+    today = now.astimezone(zone).date()
+    for ahead in range(-2, _AHEAD):
+        day = today + ahead * _DAY
+        if DAYS[day.weekday()] in schedule.days:
+            yield _moment(day, begin, zone), _moment(day if end > begin else day + _DAY, end, zone)
+
+
+def _moment(day: date, at: time, zone: ZoneInfo) -> datetime:
+    return datetime.combine(day, at, tzinfo=zone).astimezone(UTC)

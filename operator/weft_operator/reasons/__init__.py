@@ -1,0 +1,87 @@
+"""Every condition and reason that a status can hold, with its remedy: the source of docs/reference/status.md."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from weft_operator.reasons.carried_out import PROGRESSING, READY, RECONCILING, STALLED
+from weft_operator.reasons.groups import GROUP_PROGRESSING, GROUP_READY
+from weft_operator.reasons.measured import METRICS_AVAILABLE, SLO_MET
+from weft_operator.reasons.planned import PLANNED
+from weft_operator.reasons.reason import Reason
+
+__all__ = [
+    "CONDITIONS",
+    "GROUP_MEANING",
+    "GROUP_REASONS",
+    "MEANING",
+    "METRICS_AVAILABLE",
+    "PLANNED",
+    "REASONS",
+    "SLO_MET",
+    "ConditionType",
+    "Reason",
+    "status_page",
+]
+
+ConditionType = Literal["Planned", "Ready", "Progressing", "MetricsAvailable", "SLOMet", "Reconciling", "Stalled"]
+CONDITIONS: tuple[ConditionType, ...] = (
+    "Planned",
+    "Ready",
+    "Progressing",
+    "MetricsAvailable",
+    "SLOMet",
+    "Reconciling",
+    "Stalled",
+)
+
+
+MEANING: Mapping[ConditionType, str] = {
+    "Planned": "A plan for the current spec is in force.",
+    "Ready": "The coordinator and all planned workers are ready at the newest template: requests are served.",
+    "Progressing": "Workers are being made, replaced or removed.",
+    "MetricsAvailable": "Prometheus tells what the running service does. While it does not, nothing shrinks.",
+    "Reconciling": "The service is not yet as its spec and plan want it: what deployment tools wait for (kstatus).",
+    "Stalled": "Nothing but a change of the spec or the cluster helps: what deployment tools give up at (kstatus).",
+    "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
+}
+
+REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
+    "Planned": PLANNED,
+    "Ready": READY,
+    "Progressing": PROGRESSING,
+    "MetricsAvailable": METRICS_AVAILABLE,
+    "SLOMet": SLO_MET,
+    "Reconciling": RECONCILING,
+    "Stalled": STALLED,
+}
+
+
+GROUP_MEANING: Mapping[str, str] = {
+    "Ready": "As many workers as are asked for serve with the newest template.",
+    "Progressing": "Workers of the group are being made, replaced or removed.",
+}
+
+GROUP_REASONS: Mapping[str, Mapping[str, Reason]] = {"Ready": GROUP_READY, "Progressing": GROUP_PROGRESSING}
+"""The conditions of a WorkerGroup."""
+
+
+def status_page() -> str:
+    """Return docs/reference/status.md."""
+    lines = [
+        "# Conditions of a DisaggInferenceService",
+        "",
+        "Generated from the code by `make generate`: do not edit. Each condition names the generation of the spec that",
+        "it is about. Reasons are stable words; messages are for people and hold the numbers. What usually brings each",
+        "about is in [the runbook](runbook.md), and `weft explain REASON` prints it.",
+    ]
+    for condition in CONDITIONS:
+        lines += _table(condition, MEANING[condition], REASONS[condition])
+    lines += ["", "# Conditions of a WorkerGroup"]
+    for name, reasons in GROUP_REASONS.items():
+        lines += _table(f"{name} of a WorkerGroup", GROUP_MEANING[name], reasons)
+    return "\n".join(lines) + "\n"
+
+
+def _table(title: str, meaning: str, reasons: Mapping[str, Reason]) -> list[str]:
+    head = ["", f"## {title}", "", meaning, "", "| reason | meaning | remedy |", "| --- | --- | --- |"]
+    return [*head, *(f"| `{name}` | {reason.meaning} | {reason.remedy} |" for name, reason in reasons.items())]

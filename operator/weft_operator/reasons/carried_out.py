@@ -1,0 +1,121 @@
+"""The reasons of the conditions that say how far a plan is carried out: Ready, Progressing, Reconciling, Stalled."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from weft_operator.reasons.reason import Reason
+
+READY: Mapping[str, Reason] = MappingProxyType(
+    {
+        "Serving": Reason("The coordinator and every planned worker are ready."),
+        "Degraded": Reason(
+            "Requests are served, but not by all planned workers at the newest template.",
+            "Wait while Progressing is True; else see the message for the workers that are missing.",
+            cause="Workers are starting, were lost, or cannot be scheduled.",
+        ),
+        "CoordinatorNotReady": Reason(
+            "No coordinator pod is available.",
+            "`kubectl describe deployment` of the service's name tells why.",
+            cause="Its image cannot be pulled, its configuration is refused, or no node has room.",
+        ),
+        "NoPrefillWorker": Reason(
+            "No prefill worker is ready.",
+            "See the message, then the pods' events.",
+            cause="The engine is loading its model, keeps ending, or found no node.",
+        ),
+        "NoDecodeWorker": Reason(
+            "No decode worker is ready.",
+            "See the message, then the pods' events.",
+            cause="The engine is loading its model, keeps ending, or found no node.",
+        ),
+        "ScaledToZero": Reason(
+            "No worker runs, for nobody asks anything (`planning.scaleToZero`). The coordinator takes requests: the "
+            "first one brings the plan's workers back and waits for them, up to `scaleToZero.hold`.",
+            cause="No request was seen for `scaleToZero.after`, and no worker had a live round.",
+        ),
+        "DemandUnknown": Reason(
+            "No worker runs, and the operator cannot tell whether requests wait for one.",
+            "Bring Redis (the chart's `redis.*`) back; or remove `planning.scaleToZero`: then the workers come back.",
+            cause="Redis does not answer the operator for half a minute.",
+        ),
+        "NotPlanned": Reason(
+            "There is no plan yet.", "See the condition Planned.", cause="The planner is at work, or refused the spec."
+        ),
+    }
+)
+
+PROGRESSING: Mapping[str, Reason] = MappingProxyType(
+    {
+        "UpToDate": Reason("Every object is as the plan and the spec want it."),
+        "RollingOut": Reason(
+            "Workers or coordinators are starting or being replaced.",
+            cause="The plan, the engine or the configuration changed.",
+        ),
+        "ReplacingWorkers": Reason(
+            "Workers were lost (their node is gone, or a broken pod cannot be updated); new ones take their place.",
+            cause="A node died, or a template that does not start was replaced.",
+        ),
+        "Unschedulable": Reason(
+            "The scheduler finds no node for a worker.",
+            "See the message: GPUs, RDMA devices, taints or labels are missing.",
+            cause="Other pods took the GPUs, nodes went away, or taints and labels do not match the pool.",
+        ),
+        "PlanGivenUp": Reason(
+            "The workers of the new plan did not come up in time, so the plan before is in force. It is tried again "
+            "when the spec or the observed workload changes.",
+            "See the message for what kept them, mend it, then change the spec.",
+            cause="A template that does not start, too few GPUs on the nodes, or no room for any step.",
+        ),
+        "CanaryRunning": Reason(
+            "The new plan is on trial (`rollout.canary`): the message says which sessions go to it and when it is "
+            "judged. `status.canary` shows it.",
+            "Wait; `weft rollout promote NAME` or `abort NAME` ends it now.",
+            cause="A plan with other workers came into force, and its workers are ready.",
+        ),
+        "CanaryFailed": Reason(
+            "The new plan did worse on live sessions than predicted, or nothing could be told of it in time; the "
+            "plan before is taken up again. The message says what was seen.",
+            "Measure the cost profile again (`weft profile`) where it was too fast; see MetricsAvailable where "
+            "nothing was seen. Another plan is tried when the spec or the traffic changes.",
+            cause="A cost profile that is too fast, an engine that is slower than the one before, or missing metrics.",
+        ),
+        "WaitingForPlan": Reason(
+            "There is no plan for the current spec yet; workers of the last plan keep running.",
+            "See the condition Planned.",
+            cause="The service is new, or its spec changed.",
+        ),
+        "NameTaken": Reason(
+            "An object that Weft did not make has a name that the service needs.",
+            "Rename the service, or remove the object that the message names.",
+            cause="An object of this name was there before the service.",
+        ),
+        "ApplyFailed": Reason(
+            "The API server refused an object; it is tried again.",
+            "The message holds the server's answer.",
+            cause="An admission webhook, a quota or a policy refused it, or the operator lacks a right.",
+        ),
+    }
+)
+
+RECONCILING: Mapping[str, Reason] = MappingProxyType(
+    {
+        "Working": Reason("The planner is at work, or pods are on their way; the message says which."),
+        "Settled": Reason("Nothing is under way."),
+    }
+)
+
+STALLED: Mapping[str, Reason] = MappingProxyType(
+    {
+        "NotStalled": Reason("Nothing is in the way."),
+        "SpecRefused": Reason(
+            "There is no plan for the spec as it is; what ran before goes on running.",
+            "See the condition Planned.",
+            cause="The planner refused the spec, or it refers to something that is not there.",
+        ),
+        "ObjectRefused": Reason(
+            "An object of the service cannot be made.",
+            "See the condition Progressing.",
+            cause="An admission webhook, a quota, a policy or another object's name is in the way.",
+        ),
+    }
+)

@@ -1,0 +1,350 @@
+"""Decide what to do about a service whose traffic or SLO may have drifted: keep, ask the planner, propose or apply.
+
+Pure: everything comes in, and a decision goes out. The order of the questions is the order of the code.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from weft_core.durations import format_seconds, parse_duration
+from weft_core.plan import Plan
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.desired.rendering import PlanRecord
+from weft_operator.measuring.observation import Blindness, Observation, Pressure
+from weft_operator.plan_status import plan_summary
+from weft_operator.planning.child import Answer, Planned
+from weft_operator.replanning.drift import Drift, drifts_of
+from weft_operator.replanning.history import History
+from weft_operator.replanning.judging import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
+from weft_operator.replanning.news import is_news, judged_traffic
+from weft_operator.replanning.rollback import still_held
+from weft_operator.replanning.standing import Proposal, Standing, proposal_hash
+from weft_operator.replanning.workload import observed_workload, stored
+
+UNMEASURED: tuple[Blindness, ...] = ("NotConfigured", "NotYetObserved", "TooFewSamples")
+"""Not blind: nobody was to look, or nobody has looked for long enough."""
+
+SHORTEST_PAUSE_S = 60.0
+NEWS_PAUSE_S = 10.0
+"""How long a judgement stands at least, however much more arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """What the planner is asked for: a workload in a request's form, frozen until there is an answer, and why."""
+
+    workload: Mapping[str, Any]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision follows from; ``prior`` is the workload of the spec's own request.
+
+    ``history`` ends with ``observation``; ``approval`` is the hash in the service's annotation, "" for none.
+    """
+
+    spec: DisaggInferenceServiceSpec
+    prior: Mapping[str, Any]
+    record: PlanRecord
+    history: History
+    observation: Observation | None
+    now: datetime
+    approval: str = ""
+    inquiry: Inquiry | None = None
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Change no worker; ``record`` may hold a new proposal or verdict. ``reason`` "" has nothing to tell."""
+
+    record: PlanRecord
+    reason: str = ""
+    message: str = ""
+    again_s: float | None = None
+    """When to decide again although nothing else happens, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Let the planner answer the inquiry, and decide again with its answer."""
+
+    inquiry: Inquiry
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Put another plan in force."""
+
+    record: PlanRecord
+
+
+Decision = Keep | Ask | Change
+
+
+def decide(now: Situation) -> Decision:
+    """Return what to do; nothing is ever changed while the newest look is blind."""
+    mode = now.spec.planning.mode
+    if mode == "Off":
+        return Keep(now.record)
+    if mode == "Auto" and now.record.standing.proposal is not None:
+        # Nobody is to be asked any more: what was proposed is judged anew, on what is seen now.
+        standing = replace(now.record.standing, proposal=None, judged_at=None, verdict=("", ""))
+        return decide(replace(now, record=replace(now.record, standing=standing)))
+    if mode == "Manual" and now.approval not in ("", now.record.standing.approved):
+        return _approval(now)
+    return _unapproved(now)
+
+
+def approve(record: PlanRecord, spec: DisaggInferenceServiceSpec, *, now: datetime) -> PlanRecord:
+    """Return the record with its proposal in force."""
+    proposal = record.standing.proposal
+    if proposal is None:
+        raise ValueError("there is no proposal to approve")
+    return PlanRecord(
+        spec=spec,
+        plan=proposal.plan,
+        profile=proposal.profile,
+        request_hash=proposal.request_hash,
+        profiles=proposal.profiles,
+        standing=Standing(
+            workload=proposal.workload,
+            cause=proposal.cause if proposal.request_hash == record.request_hash else "",
+            changed_at=now,
+            judged_at=now,
+            approved=proposal.hash,
+            rolled_back=record.standing.rolled_back,
+        ),
+    )
+
+
+def propose(
+    record: PlanRecord,
+    answer: Planned,
+    *,
+    request_hash: str,
+    cause: str,
+    now: datetime,
+    workload: Mapping[str, Any] | None = None,
+) -> PlanRecord:
+    """Return the record with a proposal; one for the same change stays as it was first made."""
+    before = record.standing.proposal
+    same = before is not None and before.request_hash == request_hash and same_rules(before.plan, answer.plan)
+    proposal = (
+        before
+        if before is not None and same
+        else Proposal(
+            hash=proposal_hash(answer.plan, instead_of=record.plan, request_hash=request_hash, made_at=now),
+            plan=answer.plan,
+            profile=answer.profile,
+            profiles=answer.profiles,
+            request_hash=request_hash,
+            workload=None if workload is None else stored(workload),
+            cause=cause,
+            made_at=now,
+        )
+    )
+    return replace(record, standing=replace(record.standing, proposal=proposal, judged_at=now, verdict=("", "")))
+
+
+def waits(record: PlanRecord, mode: str) -> tuple[str, str]:
+    """Return the reason and message of a record whose proposal waits for somebody."""
+    proposal = record.standing.proposal
+    if proposal is None:
+        return "", ""
+    change = f"{plan_summary(record.plan)} -> {plan_summary(proposal.plan)}"
+    if mode == "Manual":
+        return "AwaitingApproval", (
+            f"{change} is proposed, because {proposal.cause}; approve it with the annotation weft.dev/approve: "
+            f"{proposal.hash}"
+        )
+    return (
+        "ReplanProposed",
+        f"{change} is proposed, because {proposal.cause}; spec.planning.mode {mode} applies nothing",
+    )
+
+
+def stale(record: PlanRecord, approval: str) -> str:
+    """Return what to tell of an approval that names no proposal."""
+    proposal = record.standing.proposal
+    there = "there is no proposal" if proposal is None else f"the proposal is {proposal.hash}"
+    return (
+        f"the annotation weft.dev/approve names {approval[:64]!r}, and {there}; nothing was changed: look at "
+        "status.proposedPlan, and approve its hash or remove the annotation"
+    )
+
+
+def _approval(now: Situation) -> Decision:
+    proposal = now.record.standing.proposal
+    if proposal is None or proposal.hash != now.approval:
+        decision = _unapproved(now)
+        if isinstance(decision, Keep):
+            return replace(decision, reason="ApprovalStale", message=stale(decision.record, now.approval))
+        return decision
+    held = _held(now, proposal.plan, proposal.profile, proposal.profiles, patient=False)
+    if held is not None:
+        reason, message = held
+        return Keep(now.record, reason, f"approved, and waits: {message}")
+    return Change(approve(now.record, now.spec, now=now.now))
+
+
+def _unapproved(now: Situation) -> Decision:
+    record, standing, seen = now.record, now.record.standing, now.observation
+    waiting = waits(record, now.spec.planning.mode)
+    if standing.hold is not None:
+        # Blind, too, nothing is known that would speak against the plan that was taken up again.
+        if seen is None or still_held(record, now.spec, now.history, seen):
+            return Keep(record)
+        return _unapproved(replace(now, record=replace(record, standing=replace(standing, hold=None))))
+    if seen is None or seen.sight.reason in UNMEASURED:
+        return Keep(record, *waiting)
+    newest = now.history.newest
+    if not seen.sight.seen or newest is None or not newest.seen:
+        # The sight's own words may hold figures that change with every look; the condition MetricsAvailable has them.
+        words = f"the plan is kept, for nothing may be concluded from what is seen: {seen.sight.reason}"
+        return Keep(record, *(waiting if waiting[0] else ("KeptBlind", words)))
+    drifts = drifts_of(
+        record.plan,
+        now.spec.slo,
+        now.spec.planning,
+        history=now.history,
+        observation=seen,
+        changed_at=standing.changed_at,
+    )
+    if not drifts:
+        return _nothing_drifted(now)
+    if now.inquiry is not None:
+        return Ask(now.inquiry) if now.answer is None else _judge(now, now.inquiry, now.answer)
+    cooldown = _cooldown(now)
+    if cooldown is not None:
+        return replace(cooldown, reason=waiting[0], message=waiting[1]) if waiting[0] else cooldown
+    return Ask(_inquiry(now, seen, drifts))
+
+
+def _nothing_drifted(now: Situation) -> Keep:
+    """Withdraw a proposal, and forget a verdict, once the traffic has long been what the plan in force is for."""
+    record = now.record
+    calm = now.history.throughout(parse_duration(now.spec.planning.drift.shrink_after), lambda s: not s.missing_slo)
+    if calm and record.standing.proposal is not None:
+        record = replace(record, standing=replace(record.standing, proposal=None, verdict=("", "")))
+    return Keep(record, *waits(record, now.spec.planning.mode))
+
+
+def _cooldown(now: Situation) -> Keep | None:
+    """Return why the planner is not asked yet, None when it may be."""
+    standing = now.record.standing
+    until = now.now
+    if standing.changed_at is not None:
+        until = max(until, standing.changed_at + timedelta(seconds=parse_duration(now.spec.planning.cooldown)))
+    if standing.judged_at is not None:
+        news = is_news(standing.judged, now.history.newest, tolerance=now.spec.planning.drift.workload)
+        pause = timedelta(seconds=NEWS_PAUSE_S) if news else _pause(now.spec)
+        until = max(until, standing.judged_at + pause)
+    if until <= now.now:
+        return None
+    wait = (until - now.now).total_seconds()
+    if standing.verdict[0]:
+        return Keep(now.record, *standing.verdict, again_s=wait)
+    words = (
+        f"traffic or SLO drifted from what the plan is for; the planner is asked at {until:%H:%M:%S} UTC "
+        f"(spec.planning.cooldown {now.spec.planning.cooldown})"
+    )
+    return Keep(now.record, "Cooldown", words, again_s=wait)
+
+
+def _inquiry(now: Situation, seen: Observation, drifts: tuple[Drift, ...]) -> Inquiry:
+    """Ask for the highest rate of the window, or of the whole quiet time where less is enough."""
+    settings = now.spec.planning.drift
+    more = any(drift.direction == "more" for drift in drifts)
+    span = seen.window_s if more else parse_duration(settings.shrink_after)
+    load, valid = seen.workload, now.record.plan.validity
+    if load is None:
+        raise ValueError("a look that saw has a workload")
+    # An hour without a session says that there are fewer than a few an hour, not that there are none.
+    rate = max(now.history.peak_rate(span) or 0.0, 1 / span)
+    return Inquiry(
+        workload=observed_workload(now.prior, load, rate=rate, validity=valid, min_samples=settings.min_samples),
+        cause="; ".join(drift.sentence for drift in drifts),
+    )
+
+
+def _judge(now: Situation, inquiry: Inquiry, answer: Answer) -> Decision:
+    """Weigh the planner's answer; what it was made for is remembered only with the plan."""
+    if not isinstance(answer, Planned):
+        return _judged(now, "ReplanFailed", f"{answer.reason}: {answer.message}")
+    plan, record = answer.plan, now.record
+    broken = within_bounds(now.spec, plan)
+    if broken:
+        return _judged(now, "ReplanFailed", f"the planner's plan {plan_summary(plan)} cannot be used: {broken}")
+    if same_rules(record.plan, plan):
+        words = f"{plan_summary(plan)} stays the best although {inquiry.cause}"
+        # The same workers, now known to be right for this traffic: from here on drift is measured from it.
+        renewed = replace(record, plan=plan, profile=answer.profile, profiles=answer.profiles)
+        made_from = stored(inquiry.workload)
+        standing = replace(record.standing, workload=made_from, proposal=None)
+        return _judged(replace(now, record=replace(renewed, standing=standing)), "KeptNoGain", words)
+    why = no_gain(record.plan, plan, min_improvement=now.spec.planning.min_improvement)
+    if why:
+        other = f"policy {plan.policy}" if same_workers(record.plan, plan) else plan_summary(plan)
+        words = f"{plan_summary(record.plan)} stays although {inquiry.cause}: {other} was found, but {why}"
+        return _judged(now, "KeptNoGain", words)
+    held = _held(now, plan, answer.profile, answer.profiles, patient=True)
+    if held is not None:
+        return _judged(now, *held)
+    offered = propose(
+        record,
+        answer,
+        request_hash=record.request_hash,
+        cause=inquiry.cause,
+        now=now.now,
+        workload=inquiry.workload,
+    )
+    if now.spec.planning.mode == "Auto":
+        changed = approve(offered, now.spec, now=now.now)
+        # Nobody approved this one, so the last approval is still the last.
+        return Change(replace(changed, standing=replace(changed.standing, approved=record.standing.approved)))
+    return Keep(offered, *waits(offered, now.spec.planning.mode))
+
+
+def _judged(now: Situation, reason: str, message: str) -> Keep:
+    record = now.record
+    judged = judged_traffic(now.inquiry.workload) if now.inquiry is not None else None
+    standing = replace(record.standing, judged_at=now.now, verdict=(reason, message), judged=judged)
+    return Keep(replace(record, standing=standing), reason, message, again_s=_pause(now.spec).total_seconds())
+
+
+def _pause(spec: DisaggInferenceServiceSpec) -> timedelta:
+    """Return how long a judgement stands: without a cooldown, too, the planner must not run all the time."""
+    return timedelta(seconds=max(SHORTEST_PAUSE_S, parse_duration(spec.planning.cooldown)))
+
+
+def _held(
+    now: Situation, plan: Plan, profile: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any]], *, patient: bool
+) -> tuple[str, str] | None:
+    """Return why a plan must wait, None when it need not; ``patient``: a shrink needs a long quiet time before it,
+    which is longer than the time to grow, so that plans do not flap.
+
+    Whatever is changed, live sessions must fit, and nothing is changed for fewer GPUs that is not seen.
+    """
+    seen, newest = now.observation, now.history.newest
+    smaller = shrinks(now.record.plan, plan)
+    sighted = seen is not None and seen.sight.seen and newest is not None and newest.seen
+    if smaller and not sighted:
+        why = f": {seen.sight.reason}" if seen is not None else ""
+        return "KeptBlind", f"a plan with fewer GPUs needs fresh measurements{why}"
+    if smaller and patient:
+        span = parse_duration(now.spec.planning.drift.shrink_after)
+        changed_at = now.record.standing.changed_at
+        rested = changed_at is None or now.now - changed_at >= timedelta(seconds=span)
+        if not rested or not now.history.throughout(span, lambda sample: not sample.missing_slo):
+            return "ShrinkHeld", (
+                f"{plan_summary(plan)} with fewer GPUs waits until the plan in force was seen to hold the SLO for "
+                f"{format_seconds(span)} (spec.planning.drift.shrinkAfter)"
+            )
+    live = too_small(now.record, plan, {"": profile, **profiles}, seen.pressure if seen is not None else Pressure())
+    if live and sighted:
+        return "KeptForSessions", f"{plan_summary(plan)} is too small for the sessions that live now: {live}"
+    return None

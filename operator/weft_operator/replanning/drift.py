@@ -1,0 +1,227 @@
+"""Tell how far a service is from what its plan was made for: the SLO burns, the traffic changed, or predictions err."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from weft_core.durations import format_seconds, parse_duration
+from weft_core.plan import Plan
+from weft_operator.api.serving import Planning
+from weft_operator.api.workload import Slo
+from weft_operator.measuring.observation import Observation, ObservedSlo, Tally
+from weft_operator.replanning.history import CONFIDENCE, FIGURES, History, Mean, Sample, surely_above
+
+Kind = Literal["SloBurn", "Rate", "Rounds", "Lengths", "Residual"]
+Direction = Literal["more", "less"]
+
+ENOUGH = 0.1
+"""What must pile up before a change counts: a rate of 3x the bound takes a tenth of a window, one 20 % above it half.
+Noise, whose standard error is taken off each sample, does not get there."""
+
+_WORDS = {
+    "rounds": ("rounds a session", 1),
+    "first_prompt": ("tokens of a first prompt", 0),
+    "increment": ("new tokens of a later round", 0),
+    "decode": ("tokens of an answer", 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One way in which the plan no longer fits; ``less`` asks for no more than now, and may wait.
+
+    ``figures`` are those the sentence tells: rates a second, tokens, shares, seconds.
+    """
+
+    kind: Kind
+    direction: Direction
+    figures: Mapping[str, float]
+    sentence: str
+
+
+def drifts_of(
+    plan: Plan,
+    slo: Slo,
+    planning: Planning,
+    *,
+    history: History,
+    observation: Observation,
+    changed_at: datetime | None,
+) -> tuple[Drift, ...]:
+    """Return all that has drifted, what asks for more first; nothing while the newest look is blind.
+
+    ``changed_at`` is when workers last changed: what was served before that does not speak against the plan.
+    """
+    newest = history.newest
+    if newest is None or not newest.seen or not observation.sight.seen:
+        return ()
+    found: list[Drift] = []
+    window_s, drift = observation.window_s, planning.drift
+    age_s = math.inf if changed_at is None else (observation.at - changed_at).total_seconds()
+    shrink_after = parse_duration(drift.shrink_after)
+    found += _rate(plan, history, newest, window_s=window_s, shrink_after=shrink_after)
+    found += _shape(plan, history, newest, drift.workload, window_s=window_s, shrink_after=shrink_after)
+    if age_s >= observation.fast_window_s:
+        if not found:
+            # While the traffic is another one, predictions for the planned one say nothing.
+            found += _residual(plan, slo, history, newest, drift.residual, window_s=window_s)
+        found += _burn(slo, planning, observation)
+    found = [one for one in found if one.direction == "more" or age_s >= shrink_after]
+    return tuple(sorted(found, key=lambda one: (one.direction == "less", one.kind != "SloBurn")))
+
+
+def burn_rate(tally: Tally, attainment: float) -> float | None:
+    """Return how fast the share that may miss the SLO is used up: 1 is just as fast as allowed; None without samples.
+
+    A target of 1 allows no miss: any is infinitely fast.
+    """
+    attained = tally.attained
+    if attained is None:
+        return None
+    budget = 1 - attainment
+    missed = 1 - attained
+    return missed / budget if budget > 0 else (math.inf if missed > 0 else 0.0)
+
+
+def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[Drift]:
+    """Two windows, as in Google's SRE workbook: the slow one says that it matters, the fast one that it still goes on.
+
+    Without enough samples in both, or where chance alone could explain the misses, nothing burns.
+    """
+    seen = observation.slo
+    if seen is None:
+        return []
+    limit, allowed = planning.drift.burn_rate, 1 - slo.attainment
+    slow, units, of_a_round = seen.slow, "rounds", allowed
+    if seen.unit == "session":
+        # Sessions end too seldom for the fast window, where one of so many rounds may miss as make a session miss.
+        slow, units = _sessions(seen), "sessions"
+        rounds = observation.workload.rounds if observation.workload is not None else None
+        of_a_round = 1 - slo.attainment ** (1 / max(1.0, rounds.mean if rounds is not None else 1.0))
+    for tally, share in ((seen.fast, of_a_round), (slow, allowed)):
+        if tally.total < planning.drift.min_samples or not surely_above(tally.bad, tally.total, limit * share):
+            return []
+    fast_burn, slow_burn = burn_rate(seen.fast, 1 - of_a_round), burn_rate(slow, slo.attainment)
+    if fast_burn is None or slow_burn is None:
+        return []
+    return [
+        Drift(
+            kind="SloBurn",
+            direction="more",
+            figures={"fast": fast_burn, "slow": slow_burn, "limit": limit},
+            sentence=f"{slow.bad} of {slow.total} {units} missed the SLO in {format_seconds(observation.window_s)}, "
+            f"{slow_burn:.1f} times what {slo.attainment:.0%} attainment allows, and {seen.fast.bad} of "
+            f"{seen.fast.total} rounds in the last {format_seconds(observation.fast_window_s)}",
+        )
+    ]
+
+
+def _sessions(seen: ObservedSlo) -> Tally:
+    return Tally(
+        sum(item.sessions.good for item in seen.classes),
+        sum(item.sessions.bad for item in seen.classes),
+    )
+
+
+def _rate(plan: Plan, history: History, newest: Sample, *, window_s: float, shrink_after: float) -> list[Drift]:
+    valid = plan.validity
+    if valid is None or newest.rate is None:
+        return []
+    rate = newest.rate.value
+    figures = {"rate": rate, "low": valid.rate_low, "high": valid.rate_high, "sessions": float(newest.rate.count)}
+    # A newest look within the bound ends the matter: most looks are no more work than this.
+    if (
+        rate > valid.rate_high
+        and history.evidence(lambda s: _above(s.rate, valid.rate_high), window_s=window_s) > ENOUGH
+    ):
+        words = f"{rate:.3g} sessions/s arrive ({newest.rate.count} seen) and the plan holds the SLO up to"
+        return [Drift("Rate", "more", figures, f"{words} {valid.rate_high:.3g}")]
+    if valid.rate_low > 0 and history.throughout(shrink_after, lambda s: _below(s.rate, valid.rate_low)):
+        peak = history.peak_rate(shrink_after) or rate
+        words = f"at most {peak:.3g} sessions/s arrived for {format_seconds(shrink_after)} and the plan is for"
+        return [Drift("Rate", "less", figures, f"{words} {valid.arrival_rate:.3g}: fewer than {valid.rate_low:.3g}")]
+    return []
+
+
+def _shape(
+    plan: Plan, history: History, newest: Sample, tolerance: float, *, window_s: float, shrink_after: float
+) -> list[Drift]:
+    if plan.validity is None:
+        return []
+    found = []
+    for name in FIGURES:
+        planned: float = getattr(plan.validity, name)
+        seen = newest.figures.get(name)
+        if seen is None or planned <= 0:
+            continue
+        high, low = planned * (1 + tolerance), planned / (1 + tolerance)
+
+        def above(sample: Sample, name: str = name, bound: float = high) -> float | None:
+            return _above(sample.figures.get(name), bound)
+
+        def below(sample: Sample, name: str = name, bound: float = low) -> bool:
+            return _below(sample.figures.get(name), bound)
+
+        longer = seen.value > high and history.evidence(above, window_s=window_s) > ENOUGH
+        if not longer and not history.throughout(shrink_after, below):
+            continue
+        words, digits = _WORDS[name]
+        found.append(
+            Drift(
+                kind="Rounds" if name == "rounds" else "Lengths",
+                direction="more" if longer else "less",
+                figures={"seen": seen.value, "planned": planned, "samples": float(seen.count)},
+                sentence=f"{seen.value:.{digits}f} {words} are seen (mean of {seen.count}) and the plan is for "
+                f"{planned:.{digits}f}",
+            )
+        )
+    return found
+
+
+def _residual(
+    plan: Plan, slo: Slo, history: History, newest: Sample, tolerance: float, *, window_s: float
+) -> list[Drift]:
+    """Compare latencies with the prediction; those within the SLO need no other plan, whatever was predicted.
+
+    An ITL is seen of single gaps and predicted of rounds' means: the SLO keeps these two apart, too.
+    """
+    found = []
+    figures = (
+        ("TTFT", "ttft_s", plan.predicted.ttft_p95_s, parse_duration(slo.ttft)),
+        ("ITL", "itl_s", plan.predicted.itl_p95_s, parse_duration(slo.itl)),
+    )
+    for name, field, predicted, promised in figures:
+        seen: float | None = getattr(newest, field)
+        if seen is None or not math.isfinite(predicted) or predicted <= 0:
+            continue
+        bound = max(predicted * (1 + tolerance), promised)
+
+        def beyond(sample: Sample, field: str = field, bound: float = bound) -> float | None:
+            value: float | None = getattr(sample, field)
+            return math.log(value / bound) if value is not None and value > 0 else None
+
+        if seen > bound and history.evidence(beyond, window_s=window_s) > ENOUGH:
+            found.append(
+                Drift(
+                    kind="Residual",
+                    direction="more",
+                    figures={"seen": seen, "predicted": predicted},
+                    sentence=f"P{slo.percentile} {name} is {format_seconds(seen)} and {format_seconds(predicted)} was "
+                    "predicted at this traffic: the cost profile is too fast; measure it again with `weft profile`",
+                )
+            )
+    return found
+
+
+def _above(mean: Mean | None, bound: float) -> float | None:
+    """Return the logarithm of how far a mean is surely above a bound, negative where it is not; None: not known."""
+    if mean is None or mean.value <= 0 or bound <= 0:
+        return None
+    return math.log(mean.value / bound) - CONFIDENCE * mean.error
+
+
+def _below(mean: Mean | None, bound: float) -> bool:
+    """Tell whether a mean is surely below a bound; what is not known is not."""
+    return mean is not None and mean.value * (1 + CONFIDENCE * mean.error) < bound

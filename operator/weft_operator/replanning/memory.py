@@ -1,0 +1,116 @@
+"""Remember what was seen of each service, and what the planner is being asked: all that is lost with the process.
+
+Lost memory only makes the operator wait: nothing is quiet, and no change is proved, before it was seen for a while.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from weft_core.durations import parse_duration
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.desired.rendering import PlanRecord
+from weft_operator.manifest import ServiceKey
+from weft_operator.measuring.observation import Observation
+from weft_operator.replanning.decide import Inquiry, Situation
+from weft_operator.replanning.drift import drifts_of
+from weft_operator.replanning.history import History, quiet_for, sample_of
+
+
+@dataclass(slots=True)
+class _Memory:
+    spec: DisaggInferenceServiceSpec
+    record: PlanRecord
+    history: History
+    inquiry: Inquiry | None = None
+    told: tuple[frozenset[tuple[str, str]], bool] = (frozenset(), False)
+    """Kinds of drift with their directions, and whether it was quiet for long, as the service was last woken for."""
+
+
+class Memories:
+    """The histories and open inquiries of all services that are planned on what is seen."""
+
+    def __init__(self) -> None:
+        self._of: dict[ServiceKey, _Memory] = {}
+
+    def heed(self, key: ServiceKey, observation: Observation) -> bool:
+        """Take in one look; tell whether the service must be woken for it: something began or ceased to drift."""
+        memory = self._of.get(key)
+        if memory is None:
+            return False
+        _take_in(memory, observation)
+        found = drifts_of(
+            memory.record.plan,
+            memory.spec.slo,
+            memory.spec.planning,
+            history=memory.history,
+            observation=observation,
+            changed_at=memory.record.standing.changed_at,
+        )
+        kinds = frozenset((drift.kind, drift.direction) for drift in found)
+        rest = memory.spec.planning.scale_to_zero
+        since = memory.history.quiet_since
+        told = kinds, rest is not None and quiet_for(since, observation.at, parse_duration(rest.after))
+        changed = told != memory.told
+        memory.told = told
+        return changed
+
+    def quiet_since(self, key: ServiceKey) -> datetime | None:
+        """Return since when surely nobody asks a service anything, None where somebody may, or nobody looked."""
+        memory = self._of.get(key)
+        return None if memory is None else memory.history.quiet_since
+
+    def situation(
+        self,
+        key: ServiceKey,
+        *,
+        spec: DisaggInferenceServiceSpec,
+        prior: Mapping[str, Any],
+        record: PlanRecord,
+        observation: Observation | None,
+        now: datetime,
+        approval: str,
+    ) -> Situation:
+        """Return what is to be decided on, the newest look taken in."""
+        keep_s = parse_duration(spec.planning.drift.shrink_after)
+        memory = self._of.get(key)
+        if memory is None:
+            memory = self._of[key] = _Memory(spec, record, History(keep_s))
+        if memory.history.keep_s != keep_s:
+            memory.history = replace(memory.history, keep_s=keep_s)
+        if memory.record.request_hash != record.request_hash or memory.record.plan.groups != record.plan.groups:
+            memory.inquiry = None  # it was about another plan
+        memory.spec, memory.record = spec, record
+        if observation is not None:
+            _take_in(memory, observation)
+        return Situation(
+            spec=spec,
+            prior=prior,
+            record=record,
+            history=memory.history,
+            observation=observation,
+            now=now,
+            approval=approval,
+            inquiry=memory.inquiry,
+        )
+
+    def hold(self, key: ServiceKey, inquiry: Inquiry | None) -> None:
+        """Keep an inquiry until it is answered; None: there is none any more."""
+        if key in self._of:
+            self._of[key].inquiry = inquiry
+
+    def forget(self, key: ServiceKey) -> None:
+        """Drop what is known of a service."""
+        self._of.pop(key, None)
+
+
+def _take_in(memory: _Memory, observation: Observation) -> None:
+    memory.history = memory.history.with_(
+        sample_of(
+            observation,
+            attainment=memory.spec.slo.attainment,
+            min_samples=memory.spec.planning.drift.min_samples,
+            burn_rate=memory.spec.planning.drift.burn_rate,
+        )
+    )

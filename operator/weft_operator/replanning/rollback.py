@@ -1,0 +1,147 @@
+"""Take up an older plan again, because a person asked for it or because the newer one did worse: pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.desired.rendering import PlanRecord
+from weft_operator.measuring.observation import Observation
+from weft_operator.plan_status import plan_summary
+from weft_operator.replanning.drift import drifts_of
+from weft_operator.replanning.history import History
+from weft_operator.replanning.judging import too_small, within_bounds
+from weft_operator.replanning.standing import Hold, Standing
+
+TRAFFIC = frozenset({"Rate", "Rounds", "Lengths"})
+"""Kinds of drift that end a hold. A burning SLO does not: whoever goes back to a plan takes its figures with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """The record after what the annotation asks for; with a ``reason`` and message where it was not done."""
+
+    record: PlanRecord
+    reason: str = ""
+    message: str = ""
+
+
+def undo(
+    token: str,
+    record: PlanRecord,
+    spec: DisaggInferenceServiceSpec,
+    *,
+    request_hash: str,
+    find: Callable[[int], PlanRecord | None],
+    seen: Observation | None,
+    now: datetime,
+) -> Undoing:
+    """Do what the annotation weft.dev/rollback-to asks for, once: its value is the number of a kept revision.
+
+    ``token`` is the annotation's value, "" for none: a hold that it began ends when it is taken away. ``request_hash``
+    is the question of the spec, which the older plan stands for from now on.
+    """
+    standing = record.standing
+    if standing.hold is not None and standing.hold.token and token != standing.hold.token:
+        record = replace(record, standing=replace(standing, hold=None))
+    if token in ("", standing.rolled_back):
+        return Undoing(record)
+    to = find(int(token)) if token.isdecimal() else None
+    if to is None:
+        return Undoing(
+            record,
+            "RollbackStale",
+            f"the annotation weft.dev/rollback-to names {token[:64]!r}, and no revision of that number is kept; "
+            "nothing was changed: see `weft rollout history`, or remove the annotation",
+        )
+    broken = unusable(spec, to)
+    if broken:
+        return Undoing(
+            record,
+            "RollbackRefused",
+            f"revision {token}, {plan_summary(to.plan)}, cannot be taken up again: {broken}; nothing was changed: "
+            "choose another revision, change the spec back, or remove the annotation weft.dev/rollback-to",
+        )
+    pressure = seen.pressure if seen is not None and seen.sight.seen else None
+    full = "" if pressure is None else too_small(record, to.plan, {"": to.profile, **to.profiles}, pressure)
+    if full:
+        return Undoing(
+            record,
+            "KeptForSessions",
+            f"revision {token}, {plan_summary(to.plan)}, waits: it is too small for the sessions that live now: {full}",
+        )
+    cause = f"revision {token} was asked for in place of {plan_summary(record.plan)}"
+    return Undoing(roll_back(record, to, spec, request_hash=request_hash, cause=cause, now=now, token=token))
+
+
+def roll_back(
+    record: PlanRecord,
+    to: PlanRecord,
+    spec: DisaggInferenceServiceSpec,
+    *,
+    request_hash: str,
+    cause: str,
+    now: datetime,
+    token: str = "",
+) -> PlanRecord:
+    """Return the record with an older plan in force, held while the traffic is that of the plan it takes over from.
+
+    Without the hold the planner would find the newer plan again at the next look. ``token`` is the annotation's value
+    where a person asked for it.
+    """
+    before = record.standing
+    validity = before.hold.validity if before.hold is not None else record.plan.validity
+    return PlanRecord(
+        spec=spec,
+        plan=to.plan,
+        profile=to.profile,
+        request_hash=request_hash,
+        profiles=to.profiles,
+        standing=Standing(
+            workload=to.standing.workload,
+            changed_at=now,
+            judged_at=now,
+            approved=before.approved,
+            rolled_back=token or before.rolled_back,
+            hold=Hold(cause=cause, token=token, validity=validity),
+        ),
+    )
+
+
+def still_held(record: PlanRecord, spec: DisaggInferenceServiceSpec, history: History, seen: Observation) -> bool:
+    """Tell whether a held plan stays: the traffic is still that of the plan whose place it took."""
+    hold = record.standing.hold
+    if hold is None:
+        return False
+    drifts = drifts_of(
+        replace(record.plan, validity=hold.validity),
+        spec.slo,
+        spec.planning,
+        history=history,
+        observation=seen,
+        changed_at=record.standing.changed_at,
+    )
+    return not any(drift.kind in TRAFFIC for drift in drifts)
+
+
+def unusable(spec: DisaggInferenceServiceSpec, to: PlanRecord) -> str:
+    """Return why a plan cannot run for a spec any more, "" when it can."""
+    for field, then, today in (
+        ("spec.model.name", to.spec.model.name, spec.model.name),
+        ("spec.engine.type", to.spec.engine.type, spec.engine.type),
+    ):
+        if then != today:
+            return f"it was made for {field} {then}, and it is {today} now"
+    if to.plan.layout not in spec.planning.layouts:
+        return f"its layout is {to.plan.layout} and spec.planning.layouts has {', '.join(spec.planning.layouts)}"
+    pools: Mapping[str, Any] = {pool.name: pool for pool in spec.capacity.pools}
+    for group in to.plan.groups:
+        pool = pools.get(group.pool)
+        if pool is None:
+            return f"it uses pool {group.pool} and spec.capacity.pools has {', '.join(sorted(pools))}"
+        if group.degree not in pool.degrees:
+            return f"it uses degree {group.degree} and spec.capacity.pools[{group.pool}].degrees is {pool.degrees}"
+        if group.role not in pool.roles:
+            return f"it has {group.role} workers in pool {group.pool}, whose roles are {', '.join(pool.roles)}"
+    return within_bounds(spec, to.plan)

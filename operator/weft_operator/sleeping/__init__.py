@@ -1,0 +1,1 @@
+"""Services without workers: when all of them leave, and when they come back."""

@@ -1,0 +1,148 @@
+"""Services that ``kubectl apply`` must refuse for what their engine cannot do, and for who may reach their pods."""
+
+from typing import Any
+
+from weft_operator_tests.invalid_case import Case
+from weft_operator_tests.valid import changed, service, sglang_service, tensorrt_llm_service, vllm_service
+
+_BLOCKS = (
+    "spec.engine.kvTransfer.blockTokens: blocks of these sizes cannot pair; for vllm decode must be a multiple of "
+    "prefill, for sglang and tensorrt-llm both must be the same"
+)
+_SGLANG_ARGS = (
+    "spec.engine.args: the operator sets --host, --port, --model-path, --model, --served-model-name, --tp-size, --tp, "
+    "--tensor-parallel-size, --pp-size, --pipeline-parallel-size, --nnodes, --node-rank, --dist-init-addr, "
+    "--context-length, --dtype, --kv-cache-dtype, "
+    "--mem-fraction-static, --page-size, --disaggregation-mode, --disaggregation-transfer-backend, "
+    "--disaggregation-bootstrap-port, --api-key from other fields; remove them here"
+)
+_TENSORRT_ARGS = (
+    "spec.engine.args: the operator sets --host, --port, --backend, --tp-size, --tensor-parallel-size, --pp-size, "
+    "--pipeline-parallel-size, --max-seq-len, --extra-llm-api-options, --config, --server-role, "
+    "--free-gpu-memory-fraction, --kv-cache-free-gpu-memory-fraction from other fields; remove them here"
+)
+_ONE_WAY = (
+    "spec.engine.kvTransfer.bidirectional: sglang and tensorrt-llm cannot read a session's history back from its "
+    "decode worker; set it to false"
+)
+_IMAGE = (
+    "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
+    "TensorRT-LLM 1.0 or newer"
+)
+_PEER = (
+    "spec.networkPolicy: an entry needs namespaceSelector, podSelector or both, or ipBlock alone; "
+    "name one and remove the rest"
+)
+
+
+def _case(name: str, body: dict[str, Any], path: str, value: Any, rule: str) -> Case:
+    return Case(name, changed(body, path, value), rule=rule)
+
+
+ENGINE_CASES: tuple[Case, ...] = (
+    _case("sglang-alone", service(), "spec.engine", {"type": "sglang", "kvTransfer": {"bidirectional": False}}, _IMAGE),
+    _case("sglang-reads-back", sglang_service(), "spec.engine.kvTransfer.bidirectional", True, _ONE_WAY),
+    _case("tensorrt-reads-back", tensorrt_llm_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
+    _case("sglang-managed", sglang_service(), "spec.engine.args", ["--tp_size", "2"], _SGLANG_ARGS),
+    _case("tensorrt-managed", tensorrt_llm_service(), "spec.engine.args", ["--tp_size=2"], _TENSORRT_ARGS),
+    _case("sglang-pages", sglang_service(), "spec.engine.kvTransfer.blockTokens.decode", 128, _BLOCKS),
+    _case(
+        "tensorrt-blocks",
+        tensorrt_llm_service(),
+        "spec.engine.kvTransfer.blockTokens",
+        {"prefill": 32, "decode": 64},
+        _BLOCKS,
+    ),
+    _case(
+        "vllm-blocks", vllm_service(), "spec.engine.kvTransfer", {"blockTokens": {"prefill": 64, "decode": 16}}, _BLOCKS
+    ),
+    _case(
+        "mock-blocks",
+        service(),
+        "spec.engine.kvTransfer",
+        {"blockTokens": {"prefill": 16, "decode": 16}},
+        "spec.engine.kvTransfer.blockTokens: the mock engine has no blocks to choose; remove it",
+    ),
+    _case(
+        "sglang-fp8",
+        sglang_service(),
+        "spec.model.kvCacheDtype",
+        "fp8",
+        "spec.model.kvCacheDtype: sglang has two formats of fp8; choose fp8_e4m3 or fp8_e5m2",
+    ),
+    _case(
+        "tensorrt-fp8-format",
+        tensorrt_llm_service(),
+        "spec.model.kvCacheDtype",
+        "fp8_e4m3",
+        "spec.model.kvCacheDtype: tensorrt-llm takes auto or fp8; choose one of them",
+    ),
+    _case(
+        "sglang-colocated",
+        sglang_service(),
+        "spec.planning.layouts",
+        ["colocated", "disaggregated"],
+        "spec.planning.layouts: sglang's decode workers take only what a prefill worker computed; remove colocated",
+    ),
+    _case(
+        "sglang-always-local",
+        sglang_service(),
+        "spec.routing.policy",
+        "always-local",
+        "spec.routing.policy: sglang's decode workers cannot prefill; choose another policy, such as weft",
+    ),
+    _case(
+        "sglang-without-network-policy",
+        sglang_service(),
+        "spec.networkPolicy.enabled",
+        False,
+        "spec.networkPolicy.enabled: sglang's prefill API listens where its bootstrap server does, on all interfaces, "
+        "and only the network policy keeps strangers off it; leave it on",
+    ),
+    _case(
+        "claims-without-a-degree",
+        changed(service(), "spec.capacity.elastic", True),
+        "spec.capacity.pools.0",
+        {
+            **service()["spec"]["capacity"]["pools"][0],
+            "gpusFromClaims": True,
+            "resourceClaims": [{"name": "gpus", "template": "four", "degrees": [1, 2, 4]}],
+        },
+        "spec.capacity.pools.gpusFromClaims: every degree needs a claim with that many GPUs; add one to resourceClaims "
+        "that names the degree",
+    ),
+    _case(
+        "claims-that-cannot-be-counted",
+        service(),
+        "spec.capacity.pools.0",
+        {
+            **service()["spec"]["capacity"]["pools"][0],
+            "gpusFromClaims": True,
+            "resourceClaims": [{"name": "gpus", "template": "any"}],
+        },
+        "spec.capacity.elastic: must be true where pools.gpusFromClaims is, because free GPUs are counted by extended "
+        "resource; set it",
+    ),
+    _case(
+        "patch-for-no-pool",
+        service(),
+        "spec.podTemplates",
+        [{"pool": "h100", "patch": {"spec": {}}}],
+        "spec.podTemplates.pool: is none of spec.capacity.pools; correct the name",
+    ),
+    _case(
+        "patch-for-a-coordinator-in-a-pool",
+        service(),
+        "spec.podTemplates",
+        [{"component": "coordinator", "pool": "h20", "patch": {"spec": {}}}],
+        "spec.podTemplates.pool: coordinators run in no pool; remove pool, or choose component prefill or decode",
+    ),
+    _case("peer-of-nothing", service(), "spec.networkPolicy.workersFrom", [{}], _PEER),
+    _case(
+        "peer-of-both",
+        service(),
+        "spec.networkPolicy.clientsFrom",
+        [{"podSelector": {"matchLabels": {"app": "web"}}, "ipBlock": {"cidr": "10.0.0.0/8"}}],
+        _PEER,
+    ),
+)

@@ -1,0 +1,36 @@
+"""The operator, with a planner that answers at once: ``python -m weft_operator_tests.operator_with_plans``.
+
+What a kill or a fault does to writes does not depend on how a plan was found. The plan follows from the request alone:
+the smallest and the largest degree of the first pool for the two roles, and a decode worker more for a higher rate.
+"""
+
+import sys
+from unittest import mock
+
+from weft_operator import controllers
+from weft_operator.cli import operator
+from weft_operator.planning.child import Answer
+from weft_operator.planning.request import Request
+from weft_operator_tests.samples import group, planned
+from weft_planner.cli.running import run
+
+
+async def solve(request: Request, *, deadline: float) -> Answer:
+    """Answer as the planner does, without its work."""
+    del deadline
+    pool = request["capacity"]["pools"][0]
+    degrees = pool.get("degrees") or [1]
+    many = request["workload"]["arrivalRate"] > 1
+    return planned(
+        group("decode", max(degrees), 1 + int(many), pool["name"]), group("prefill", min(degrees), 1, pool["name"])
+    )
+
+
+def token(_bytes: int | None = None) -> str:
+    """Return the same token in every life: names follow from templates, and these from the token's hash."""
+    return "0123456789abcdef" * 4
+
+
+if __name__ == "__main__":
+    with mock.patch.object(controllers, "solve", solve), mock.patch("secrets.token_hex", token):
+        sys.exit(run(operator, prog="weft operator"))

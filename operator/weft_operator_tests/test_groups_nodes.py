@@ -1,0 +1,162 @@
+"""Workers on several nodes: when they serve, and when one lost node restarts them all."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from weft_operator.diff import Delete
+from weft_operator.groups.nodes import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_facts
+from weft_operator.groups.plan import GroupPlan, plan_group
+from weft_operator.groups.status import places_of
+from weft_operator.manifest import Manifest
+from weft_operator.readiness import stuck_workers, worker_states
+from weft_operator_tests.test_groups_plan import NOW, group, made
+
+TWO = group(1, degree=16, nodesPerWorker=2)
+(SET,) = made(TWO, 0)
+UP = -600.0
+"""When pods were made, engines began and the worker came to serve; seconds from now."""
+
+
+def at(seconds: float) -> str:
+    return (NOW + timedelta(seconds=seconds)).isoformat()
+
+
+def node(
+    rank: int,
+    *,
+    made_at: float = UP,
+    began: float | None = UP + 10,
+    ended: float | None = None,
+    ready: float | None = UP + 60,
+    unready: float | None = None,
+    going: float | None = None,
+    revision: str = "r",
+    name: str = "n",
+) -> Manifest:
+    """Return a node's pod: when its engine began and the one before ended, since when it is ready or not, and when it
+    was told to go; all seconds from now."""
+    metadata: Manifest = {
+        "name": f"demo-p16-0-{rank}",
+        "namespace": "default",
+        "uid": f"pod-{rank}",
+        "labels": {**SET["spec"]["template"]["metadata"]["labels"], "controller-revision-hash": revision},
+        "creationTimestamp": at(made_at),
+    }
+    if going is not None:
+        metadata |= {"deletionTimestamp": at(going + 70), "deletionGracePeriodSeconds": 70}
+    engine: dict[str, Any] = {"name": "engine", "state": {} if began is None else {"running": {"startedAt": at(began)}}}
+    if ended is not None:
+        engine["lastState"] = {"terminated": {"startedAt": at(UP + 10), "finishedAt": at(ended)}}
+    since = unready if unready is not None else ready
+    condition = {"type": "Ready", "status": "True" if unready is None else "False"}
+    if since is not None:
+        condition["lastTransitionTime"] = at(since)
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": f"{name}-{rank}"},
+        "status": {"conditions": [condition], "containerStatuses": [engine]},
+    }
+
+
+def run(*pods: Manifest, item: Manifest = SET) -> GroupPlan:
+    return plan_group(TWO, statefulsets=[item], pods=list(pods), records={}, now=NOW)
+
+
+def restarted(plan: GroupPlan) -> dict[str, int | None]:
+    """Return the pods that are deleted, with the grace they are given."""
+    pods = [action for action in plan.actions if isinstance(action, Delete) and action.key.kind == "Pod"]
+    assert all(action.uid for action in pods)
+    return {action.key.name: action.grace_s for action in pods}
+
+
+BOTH = {"demo-p16-0-0": DEAD_GRACE_S, "demo-p16-0-1": DEAD_GRACE_S}
+
+
+def test_a_worker_serves_when_all_its_nodes_do() -> None:
+    worker = TWO.worker(0)
+
+    def ready(*pods: Manifest) -> bool:
+        (state,) = worker_states("demo", [worker], statefulsets=[SET], pods=list(pods), changed=frozenset())
+        return state.ready
+
+    assert ready(node(0), node(1))
+    assert not ready(node(0))
+    assert not ready(node(0), node(1, unready=-5))
+    assert run(node(0), node(1)).actions == ()
+    assert places_of([SET], [node(1), node(0)])["demo-p16-0"].node == "n-0", "the leader's node"
+
+
+def test_engines_that_begin_one_after_another_are_of_one_life() -> None:
+    assert restarted(run(node(0, began=UP + 2, unready=UP), node(1, began=UP + 500, unready=UP))) == {}
+    assert restarted(run(node(0, unready=UP, began=None), node(1, unready=UP, began=None))) == {}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_an_engine_that_ended_takes_the_others_along(lost: int) -> None:
+    """The one that began anew could not join: the others still hold the ranks of the life before."""
+    pods = [node(0, unready=-18), node(1)]
+    pods[lost] = node(lost, ended=-20, began=-15, unready=-18)
+    plan = run(*pods)
+    assert restarted(plan) == BOTH
+    (fact,) = restart_facts(plan.restarts)
+    assert (fact.type, fact.reason) == ("Warning", "WorkerRestarted")
+    assert f"the engine of pod demo-p16-0-{lost} ended" in fact.message
+
+
+def test_engines_are_left_a_moment_to_end_by_themselves() -> None:
+    plan = run(node(0, unready=-2), node(1, ended=-SETTLE_S + 4, began=-SETTLE_S + 5))
+    assert (restarted(plan), plan.restart_in) == ({}, 4.0)
+
+
+def test_engines_that_all_began_anew_are_left_alone() -> None:
+    assert restarted(run(node(0, ended=-20, began=-15, unready=-19), node(1, ended=-21, began=-16))) == {}
+    assert restarted(run(node(0, ended=-20, began=-15, ready=-5), node(1, ended=-18, began=-17))) == {}, "it serves"
+
+
+def test_an_engine_that_ended_before_its_worker_served_is_awaited() -> None:
+    waits = run(node(0, unready=UP), node(1, ended=-100, began=-90, unready=UP))
+    assert (restarted(waits), waits.restart_in) == ({}, JOIN_S - 100)
+    assert restarted(run(node(0, unready=UP), node(1, ended=-JOIN_S - 1, began=-JOIN_S, unready=UP))) == BOTH
+
+
+def test_a_pod_that_was_made_anew_takes_the_others_along() -> None:
+    """As after the loss of a node, or a deletion that nobody saw."""
+    assert restarted(run(node(0), node(1, made_at=-30, began=-20, ready=-15))) == BOTH
+    joined = run(node(0, ready=-10), node(1, made_at=-30, began=-20, ready=-15))
+    assert restarted(joined) == {}, "it came to serve with that pod"
+
+
+def test_a_pod_that_leaves_takes_the_others_along_and_all_drain() -> None:
+    leaves = run(node(0), node(1, going=-3))
+    assert restarted(leaves) == {"demo-p16-0-0": None}
+    (fact,) = restart_facts(leaves.restarts)
+    assert fact.type == "Normal"
+    successor = run(node(0, made_at=-1, began=None, unready=-1), node(1, going=-3))
+    assert restarted(successor) == {}, "the leader's successor is of the next life"
+
+
+def test_a_new_template_restarts_all_nodes_at_once() -> None:
+    newer = {**SET, "status": {**SET["status"], "updateRevision": "s"}}
+    assert restarted(run(node(0), node(1), item=newer)) == dict.fromkeys(BOTH)
+    assert stuck_workers([newer], [node(0, unready=-60), node(1)]) == frozenset()
+    unseen = {**newer, "metadata": {**newer["metadata"], "generation": 9}}
+    assert restarted(run(node(0), node(1), item=unseen)) == {}
+
+
+def test_a_worker_whose_node_is_lost_is_given_up_as_a_whole() -> None:
+    gone = node(1, going=-200)
+    plan = run(node(0), gone)
+    assert [worker.index for worker in plan.fleet.workers] == [1]
+    deleted = [action.key.kind for action in plan.actions if isinstance(action, Delete)]
+    assert deleted == ["StatefulSet"], "its pods go with it"
+
+
+def test_a_worker_on_one_node_is_restarted_by_its_kubelet_alone() -> None:
+    one = group(1)
+    (item,) = made(one, 0)
+    pods = [node(0, ended=-20, began=-15, unready=-18)]
+    pods[0]["metadata"]["labels"] = {**item["spec"]["template"]["metadata"]["labels"], "controller-revision-hash": "r"}
+    plan = plan_group(one, statefulsets=[item], pods=pods, records={}, now=NOW)
+    assert plan.actions == ()

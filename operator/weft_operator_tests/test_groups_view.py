@@ -1,0 +1,178 @@
+"""What the service controller asks of its groups, reads of their status, and says of them."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from weft_core.heartbeat import WorkerRecord
+from weft_operator.api.status import GroupStatus
+from weft_operator.api.worker_group import WorkerGroup, WorkerGroupStatus
+from weft_operator.diff import Delete, Scale
+from weft_operator.groups.asking import asking_actions, replicas_now, wanted_groups
+from weft_operator.groups.group import group_name
+from weft_operator.groups.view import GroupView, leaving_of, lost_of, rows_of, states_of, view_of
+from weft_operator.manifest import Manifest
+from weft_operator_tests.samples import KEY, group, planned, rendered, rendering
+from weft_operator_tests.world import serving
+
+NEW, OLD = "a" * 10, "b" * 10
+
+
+def name(revision: str = NEW, role: Any = "prefill", degree: int = 4) -> str:
+    return group_name("demo", role, degree, "h20", revision)
+
+
+def view(
+    *rows: dict[str, Any], asked: int | None = 2, revision: str = NEW, role: str = "prefill", seen: int = 1
+) -> GroupView:
+    degree = 4 if role == "prefill" else 8
+    body: Manifest = {
+        "metadata": {"name": name(revision, role, degree), "uid": f"uid-{revision}", "generation": 1},
+        "spec": {"service": "demo", "role": role, "degree": degree, "pool": "h20", "revision": revision},
+        "status": {"observedGeneration": seen, "workers": list(rows)},
+    }
+    if asked is not None:
+        body["spec"]["replicas"] = asked
+    return view_of(body)
+
+
+def row(index: int, **parts: Any) -> dict[str, Any]:
+    return {"name": f"demo-p4-{index}", "ready": True, **parts}
+
+
+def wanted(*views: GroupView, replicas: int = 2, by_hand: bool = False) -> Any:
+    return wanted_groups("demo", [group("prefill", 4, replicas)], views, revision=NEW, scaled_by_hand=by_hand)
+
+
+def test_groups_are_asked_for_the_plans_numbers_and_others_for_none() -> None:
+    views = (view(row(0), asked=1), view(row(1), row(2), revision=OLD))
+    asked = replicas_now(wanted(*views), views)
+    assert asked.replicas == {name(): 2, name(OLD): 0}
+    assert asked.retire == frozenset(), "workers are still there"
+    actions = asking_actions(KEY, asked, views)
+    assert [(type(item), item.key.name, getattr(item, "replicas", None)) for item in actions] == [
+        (Scale, name(), 2),
+        (Scale, name(OLD), 0),
+    ]
+    assert [item.uid for item in actions if isinstance(item, Scale)] == [f"uid-{NEW}", f"uid-{OLD}"]
+
+
+def test_what_is_asked_already_is_not_asked_again() -> None:
+    views = (view(row(0), row(1)),)
+    assert asking_actions(KEY, replicas_now(wanted(*views), views), views) == ()
+
+
+def test_an_empty_group_that_is_not_in_the_plan_is_removed() -> None:
+    for left, retired in (
+        ((), True),
+        (({"name": "demo-p4-1", "draining": True},), False),
+        (({"name": "demo-p4-1", "lost": "its node is gone"},), True),
+    ):
+        views = (view(row(0), row(1)), view(*left, asked=0, revision=OLD))
+        actions = asking_actions(KEY, replicas_now(wanted(*views), views), views)
+        assert [type(item) for item in actions] == ([Delete] if retired else [])
+    unseen = (view(row(0), row(1)), view(asked=0, revision=OLD, seen=0))
+    assert asking_actions(KEY, replicas_now(wanted(*unseen), unseen), unseen) == (), "its controller has not looked yet"
+
+
+def test_with_planning_off_a_group_keeps_its_number_and_a_new_one_takes_that_of_the_one_before() -> None:
+    scaled = (view(row(0), asked=7),)
+    assert replicas_now(wanted(*scaled, by_hand=True), scaled).replicas == {name(): 7}
+    to_zero = (view(asked=0),)
+    assert replicas_now(wanted(*to_zero, by_hand=True), to_zero).replicas == {name(): 0}
+    before = (view(row(0), asked=5, revision=OLD),)
+    assert replicas_now(wanted(*before, by_hand=True), before).replicas == {name(): 5, name(OLD): 0}
+    assert replicas_now(wanted(by_hand=True), ()).replicas == {name(): 2}
+
+
+def test_states_are_those_of_the_groups_rows() -> None:
+    sick = row(1, ready=False, trouble="pod demo-p4-1-0 cannot be scheduled: no GPU", unschedulable=True)
+    views = (view(row(0), sick, row(9, ready=False, draining=True)),)
+    first, second = states_of("demo", wanted(*views), views, changed=frozenset())
+    assert (first.name, first.ready) == ("demo-p4-0", True)
+    assert (second.ready, second.unschedulable) == (False, True)
+    assert "no GPU" in second.trouble
+    assert leaving_of(wanted(*views), views) == ("demo-p4-9",)
+
+
+def test_rows_about_a_spec_before_are_not_taken_for_the_newest() -> None:
+    for views, changed in (((view(row(0), row(1), seen=0),), frozenset()), ((view(row(0), row(1)),), {name()})):
+        states = states_of("demo", wanted(*views), views, changed=frozenset(changed))
+        assert [(state.ready, state.waits) for state in states] == [(False, True)] * 2
+
+
+def test_workers_of_a_group_before_stand_in_for_those_to_come() -> None:
+    views = (view(asked=2), view(row(5), revision=OLD))
+    states = states_of("demo", wanted(*views), views, changed=frozenset())
+    assert {(state.name, state.ready, state.waits) for state in states} == {
+        ("demo-p4-5", False, True),
+        (f"{name()}[1]", False, False),
+    }
+    assert leaving_of(wanted(*views), views) == ("demo-p4-5",)
+
+
+def test_the_services_status_tells_of_each_group() -> None:
+    views = (
+        view(row(0, sessions=3), row(1, sessions=4), row(2, ready=False, draining=True, sessions=1)),
+        view(row(7), row(8, ready=False, lost="gone"), revision=OLD),
+    )
+    rows = rows_of(wanted(*views), views, states_of("demo", wanted(*views), views, changed=frozenset()))
+    for item in rows:
+        GroupStatus.model_validate(item)
+    assert [
+        (item["name"], item["desired"], item["ready"], item["draining"], item.get("sessions")) for item in rows
+    ] == [
+        (name(), 2, 2, 1, 8),
+        (name(OLD), 0, 0, 0, None),
+    ]
+    assert lost_of(views) == ("demo-p4-8",)
+
+
+async def test_groups_and_their_status_are_what_the_definition_says() -> None:
+    world = await serving()
+    for key in world.cluster.groups():
+        found = world.cluster.named("WorkerGroup", key.name)
+        WorkerGroupStatus.model_validate(found["status"])
+        WorkerGroup.model_validate({"spec": found["spec"], "status": found["status"]})
+        assert {item["type"]: item["status"] for item in found["status"]["conditions"]} == {
+            "Ready": "True",
+            "Progressing": "False",
+        }
+        assert found["status"]["replicas"] == found["status"]["readyReplicas"] == found["spec"]["replicas"]
+        labels = dict(part.split("=") for part in found["status"]["selector"].split(","))
+        chosen = [pod for pod in world.cluster.pods.values() if labels.items() <= pod["metadata"]["labels"].items()]
+        assert len(chosen) == found["spec"]["replicas"]
+
+
+async def test_figures_of_sessions_alone_are_shown_again_after_ten_seconds_only() -> None:
+    world = await serving()
+    writes = world.cluster.group_writes
+    world.heartbeats = {"demo-d8-0": WorkerRecord("demo-d8-0", "decode", "http://x", 8, 1, sessions=5, kv_tokens=90)}
+    await world.step()
+    assert world.cluster.group_writes == writes
+    world.now += timedelta(seconds=11)
+    await world.until_quiet()
+    assert world.cluster.group_writes == writes + 1
+    (decode,) = [item for item in world.cluster.service["status"]["groups"] if item["role"] == "decode"]
+    assert decode["sessions"] == 5
+
+
+async def test_whose_sessions_lose_the_least_leaves_when_the_plan_shrinks() -> None:
+    world = await serving()
+    world.heartbeats = {
+        f"demo-p4-{index}": WorkerRecord(f"demo-p4-{index}", "prefill", "http://x", 4, 1, live_rounds=rounds)
+        for index, rounds in ((0, 1), (1, 9))
+    }
+    world.answer = planned(group("prefill", 4, 1), group("decode", 8, 1))
+    load = world.cluster.service["spec"]["workload"]
+    world.cluster.change(workload={**load, "arrivalRate": 0.1})
+    await world.until_quiet()
+    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1"]
+
+
+@pytest.mark.parametrize("kind", ["WorkerGroup", "StatefulSet"])
+def test_names_are_those_of_objects(kind: str) -> None:
+    names = [item["metadata"]["name"] for item in rendered(rendering()) if item["kind"] == kind]
+    assert len(set(names)) == len(names) > 1
+    assert all(len(one) <= 63 for one in names)

@@ -1,0 +1,104 @@
+"""A service keeps its router through upgrades of the operator, until it is to change."""
+
+from dataclasses import replace
+
+import pytest
+
+from weft_operator.kept_images import Images, images_json, read_images
+from weft_operator.settings import Settings
+from weft_operator_tests.samples import SETTINGS, group, planned
+from weft_operator_tests.valid import service
+from weft_operator_tests.world import World, serving, summary
+
+NEWER = replace(SETTINGS, router_image="registry.example.com/weft-router:2", mock_image="registry.example.com/mock:2")
+
+
+def routers(world: World) -> set[str]:
+    """Return the router images in all templates: of groups, of workers, of the coordinator."""
+    items = [item for item in world.cluster.objects.values() if "template" in (item.get("spec") or {})]
+    specs = [item["spec"]["template"]["spec"] for item in items]
+    containers = [one for spec in specs for one in (*spec.get("initContainers", ()), *spec["containers"])]
+    return {one["image"] for one in containers if one["name"] == "router"}
+
+
+def uids(world: World) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+
+
+async def upgraded(settings: Settings = NEWER) -> World:
+    """Return a world whose service was made by the operator before this one."""
+    world = await serving()
+    world.restart(settings)
+    return world
+
+
+async def test_another_operator_changes_no_pod_and_says_what_it_offers() -> None:
+    world = await serving()
+    assert world.cluster.service["status"]["router"] == {"image": SETTINGS.router_image}
+    before, actions = uids(world), len(world.cluster.actions)
+    world.restart(NEWER)
+    await world.until_quiet()
+    assert (uids(world), len(world.cluster.actions)) == (before, actions)
+    assert routers(world) == {SETTINGS.router_image}
+    assert world.cluster.service["status"]["router"] == {
+        "image": SETTINGS.router_image,
+        "offered": NEWER.router_image,
+    }
+    world.restart()
+    await world.until_quiet()
+    assert (uids(world), len(world.cluster.actions)) == (before, actions), "and back"
+
+
+async def test_workers_that_are_lost_or_added_are_made_of_what_the_others_run() -> None:
+    world = await serving()
+    load = service()["spec"]["workload"]
+    world.answer = planned(group("prefill", 4, 1), group("decode", 8, 1))
+    world.cluster.change(workload={**load, "arrivalRate": 0.1})
+    await world.until_quiet()
+    before = uids(world)
+    world.restart(NEWER)
+    world.answer = planned(group("prefill", 4, 2), group("decode", 8, 1))
+    world.cluster.change(workload={**load, "arrivalRate": 0.2})
+    await world.until_quiet()
+    assert len(uids(world)) > len(before)
+    assert before.items() <= uids(world).items()
+    assert routers(world) == {SETTINGS.router_image}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "runs"),
+    [(NEWER.router_image, NEWER.router_image), ("registry.example.com/weft-router:3", SETTINGS.router_image)],
+)
+async def test_the_annotation_names_what_is_taken_once_the_operator_brings_it(wanted: str, runs: str) -> None:
+    world = await upgraded()
+    world.cluster.service["metadata"]["annotations"] = {"weft.dev/upgrade-router-to": wanted}
+    await world.until_quiet()
+    assert routers(world) == {runs}
+    assert world.cluster.service["status"]["router"]["image"] == runs
+    assert summary(world)["Ready"] == ("True", "Serving")
+    world.cluster.service["metadata"].pop("annotations")
+    await world.until_quiet()
+    assert routers(world) == {runs}, "it stays when the annotation goes"
+
+
+async def test_when_all_workers_restart_anyway_the_newer_images_come_along() -> None:
+    world = await upgraded()
+    world.cluster.change(engine={"type": "mock", "image": "registry.example.com/mock:9"})
+    await world.until_quiet()
+    assert routers(world) == {NEWER.router_image}
+    assert "offered" not in world.cluster.service["status"]["router"]
+
+
+async def test_at_once_all_services_change_with_the_operator() -> None:
+    world = await upgraded(replace(NEWER, router_upgrade="AtOnce"))
+    await world.until_quiet()
+    assert routers(world) == {NEWER.router_image}
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"router": ""}', '{"router": "a"}'])
+def test_what_somebody_damaged_is_taken_for_nothing(text: str) -> None:
+    assert read_images(text) is None
+
+
+def test_what_is_kept_is_read_again() -> None:
+    assert read_images(images_json(Images("a:1", "b:2"))) == Images("a:1", "b:2")

@@ -1,0 +1,44 @@
+"""The queries, pinned: WEFT_UPDATE_GOLDEN=1 rewrites the file."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from weft_operator.measuring.queries import GAUGES, LONGEST, PRESENCE, Windows, queries, windows_of
+
+GOLDEN = Path(__file__).parent / "golden" / "queries.promql"
+
+
+def test_the_queries_are_those_of_the_golden_file() -> None:
+    text = "\n\n".join(queries("llm", "demo", windows_of(300))) + "\n"
+    if os.environ.get("WEFT_UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert GOLDEN.read_text() == text, (
+        "if this is meant, run WEFT_UPDATE_GOLDEN=1 make test-unit and read the difference"
+    )
+
+
+def test_every_query_fits_into_a_url() -> None:
+    asked = queries("n" * 63, "s" * 40, windows_of(21600))
+    # One figure may be longer than the bound for several, never longer than what a proxy takes.
+    assert max(map(len, asked)) < 2 * LONGEST
+    assert len(asked) < 12
+    tried = queries("n" * 63, "s" * 40, windows_of(21600), trial_s=86400)
+    assert max(map(len, tried)) < 2 * LONGEST
+    assert len(tried) < 14
+
+
+def test_figures_have_names_of_their_own() -> None:
+    names = [
+        part.split('"')[0] for part in "".join(queries("a", "b", windows_of(300), trial_s=60)).split('"figure", "')[1:]
+    ]
+    assert len(names) == len(set(names))
+    assert set(names) >= PRESENCE | GAUGES
+
+
+@pytest.mark.parametrize(
+    ("window_s", "expected"), [(300, Windows(300, 60)), (20, Windows(20, 15)), (3600, Windows(3600, 720))]
+)
+def test_the_fast_window_is_a_fifth(window_s: float, expected: Windows) -> None:
+    assert windows_of(window_s) == expected

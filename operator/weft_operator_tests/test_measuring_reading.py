@@ -1,0 +1,197 @@
+"""What an observation says, and that it never makes the load look smaller because something is missing."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from weft_operator.measuring.observation import Observation
+from weft_operator.measuring.queries import windows_of
+from weft_operator.measuring.reading import Answers, read
+from weft_operator_tests.scraped import Prometheus, Router
+
+NOW = 1_800_000_000.0
+AT = datetime.fromtimestamp(NOW, UTC)
+WINDOWS = windows_of(300)
+OLD = NOW - 5000
+
+
+def scraped(*routers: Router, **more: Any) -> Prometheus:
+    return Prometheus(list(routers) or [Router("d0", OLD, 2.0), Router("d1", OLD, 2.0)], NOW, WINDOWS, **more)
+
+
+def look(prometheus: Prometheus, **more: Any) -> Observation:
+    return read(prometheus.answers(), prometheus.subject(**more), at=AT)
+
+
+def test_a_service_that_is_seen() -> None:
+    found = look(scraped())
+    assert found.sight.seen
+    assert found.workload is not None
+    assert found.slo is not None
+    assert found.workload.session_rate == pytest.approx(1.0, rel=0.03)
+    assert found.workload.round_rate == pytest.approx(4.0, rel=0.03)
+    assert found.workload.sessions_lately == pytest.approx(60, rel=0.05)
+    assert found.workload.rounds is not None
+    assert (found.workload.rounds.mean, found.workload.rounds.p50, found.workload.rounds.p95) == (4.0, 4.0, 4.0)
+    assert found.workload.decode is not None
+    assert found.workload.decode.mean == pytest.approx(210)
+    assert found.workload.decode.p50 == pytest.approx(200)
+    assert (found.workload.decode.edges, len(found.workload.decode.weights)) == ((0, 100, 200, 400, 800), 4)
+    assert found.slo.attainment == pytest.approx(0.95, abs=0.005)
+    assert found.slo.fast.total == pytest.approx(240, rel=0.05)
+    assert found.slo.slow.total == pytest.approx(1200, rel=0.03)
+    assert found.slo.itl is not None
+    assert found.slo.itl.value_s == pytest.approx(0.4)
+    assert (found.pressure.queue, found.pressure.sessions, found.pressure.kv_use) == (3, 12, {"decode": 0.4})
+
+
+def test_pods_that_two_jobs_scrape_are_counted_once() -> None:
+    once, twice = look(scraped()), look(scraped(copies={"d0": 2, "d1": 2}))
+    assert twice.sight.seen
+    assert (twice.workload, twice.slo) == (once.workload, once.slo)
+
+
+def test_pods_of_which_two_jobs_scrape_some_are_not_seen() -> None:
+    found = look(scraped(copies={"d0": 2}))
+    assert found.sight.reason == "Partial"
+    assert "d1" in found.sight.message
+    assert "PodMonitor" in found.sight.message
+
+
+def test_no_load_is_seen_as_no_load() -> None:
+    found = look(scraped(Router("d0", OLD, 0.0)))
+    assert found.sight.seen
+    assert found.workload is not None
+    assert (found.workload.session_rate, found.workload.sessions, found.workload.decode) == (0.0, 0, None)
+    assert found.slo is not None
+    assert found.slo.attainment is None
+
+
+def test_a_new_pods_rounds_before_its_first_scrape_are_counted() -> None:
+    prometheus = scraped(Router("d0", OLD, 2.0), Router("d1", NOW - 35, 20.0), interval=20.0)
+    found = look(prometheus)
+    assert found.workload is not None
+    told = prometheus.routers[1].samples(NOW, 20.0)[-1][1]
+    # increase() sees at most two samples of the new pod, and nothing of what it counted before the first.
+    assert told is not None
+    assert found.workload.round_rate == pytest.approx(2.0 + told / 300, rel=0.05)
+
+
+def test_a_service_that_just_began_has_its_rate_over_the_time_it_was_seen() -> None:
+    found = look(scraped(Router("d0", NOW - 200, 2.0)))
+    assert found.workload is not None
+    assert found.workload.session_rate == pytest.approx(0.5, rel=0.1)
+
+
+def gone(begin: float, end: float = 0.0) -> Callable[[float], bool]:
+    return lambda at: not NOW - begin <= at <= NOW - end
+
+
+CASES: dict[str, tuple[Prometheus, dict[str, Any], str]] = {
+    "nothing at all": (scraped(Router("d0", OLD, 2.0, told=lambda _at: False)), {}, "NoSeries"),
+    "no pod is ready": (scraped(), {"pods": {}}, "NoSeries"),
+    "a pod not scraped": (scraped(Router("d0", OLD, 2.0), Router("d1", OLD, 2.0, told=gone(1300))), {}, "Partial"),
+    "a pod that came a moment ago": (scraped(), {"pods": {"d0": OLD, "d1": OLD, "d2": NOW - 3}}, "Partial"),
+    "one scrape fails": (scraped(Router("d0", OLD, 2.0), Router("d1", OLD, 2.0, seen=gone(90))), {}, "Partial"),
+    "scraping stopped": (scraped(Router("d0", OLD, 2.0, told=gone(70))), {}, "Stale"),
+    "a hole": (scraped(Router("d0", OLD, 2.0, told=gone(250, 60))), {}, "Stale"),
+    "a hole at the beginning": (scraped(Router("d0", OLD, 2.0, seen=gone(290, 60))), {}, "TooFewSamples"),
+    "a fresh database": (scraped(Router("d0", OLD, 2.0, told=gone(1300, 100))), {}, "TooFewSamples"),
+    "a service of a minute": (scraped(Router("d0", NOW - 60, 2.0)), {}, "TooFewSamples"),
+    "another clock": (scraped(clock_off_s=61.0), {}, "ClockSkew"),
+    "no histogram of answers": (scraped(dropped=frozenset({"decode"})), {}, "Partial"),
+    "no counter of rounds": (scraped(dropped=frozenset({"rounds"})), {}, "Partial"),
+    "no sums": (scraped(dropped=frozenset({"gap_sum"})), {}, "Partial"),
+    "NaN": (scraped(spoilt={"rounds": math.nan}), {}, "NotANumber"),
+    "Inf": (scraped(spoilt={"decode": math.inf}), {}, "NotANumber"),
+    "below 0": (scraped(spoilt={"fast": -1.0}), {}, "NotANumber"),
+    "times that are none": (scraped(spoilt={"last": math.nan}), {}, "NotANumber"),
+    "a sample of the future": (scraped(spoilt={"last": NOW + 30}), {}, "ClockSkew"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_in_doubt_is_not_seen(case: str) -> None:
+    prometheus, more, reason = CASES[case]
+    found = look(prometheus, **more)
+    assert found.sight.reason == reason, found.sight.message
+    assert (found.workload, found.slo) == (None, None)
+
+
+def test_words_hold_no_figures_that_change_with_every_look() -> None:
+    prometheus = scraped(Router("d0", OLD, 2.0, told=gone(100, -1000)))
+    later = dataclasses.replace(prometheus, now=NOW + 10)
+    assert look(prometheus).sight == read(later.answers(), later.subject(), at=AT).sight
+
+
+@pytest.mark.parametrize(
+    "result",
+    [None, {}, "", [{}], [{"metric": {}}], [{"metric": {}, "value": [0]}], [{"metric": {}, "value": [0, "x"]}], [7]],
+)
+def test_what_is_no_answer_is_not_read(result: object) -> None:
+    subject = scraped().subject()
+    assert read(Answers([NOW, str(NOW)], [result]), subject, at=AT).sight.reason == "QueryFailed"
+    assert read(Answers(result, []), subject, at=AT).sight.reason == "QueryFailed"
+    assert read(Answers([NOW, "NaN"], []), subject, at=AT).sight.reason == "ClockSkew"
+
+
+def holes(draw: st.DrawFn) -> Callable[[float], bool]:
+    """Return a hole anywhere in the last ten minutes, often none."""
+    if draw(st.integers(0, 2)):
+        return lambda _at: True
+    begin = draw(st.sampled_from([3, 10, 61, 90, 200, 299, 301, 400, 1300]))
+    length = draw(st.sampled_from([5, 20, 61, 120, 299, 600]))
+    return lambda at: not NOW - begin <= at <= NOW - begin + length
+
+
+@st.composite
+def troubled(draw: st.DrawFn) -> Prometheus:
+    routers = []
+    for number in range(draw(st.integers(1, 4))):
+        age = draw(st.sampled_from([5000, 1000, 420, 361, 330, 301, 250, 160, 70, 20, 3]))
+        restarts = draw(st.sampled_from([(), (), (), (NOW - 100,), (NOW - 400, NOW - 30)]))
+        routers.append(
+            Router(
+                f"d{number}",
+                NOW - age,
+                draw(st.sampled_from([0.0, 0.3, 2.0, 17.0])),
+                # A container that began anew is no older than that.
+                restarts=tuple(moment for moment in restarts if age == 5000 and moment > NOW - age),
+                seen=holes(draw),
+                told=holes(draw),
+            )
+        )
+    prometheus = scraped(*routers)
+    prometheus.interval = draw(st.sampled_from([5.0, 10.0, 15.0]))
+    prometheus.clock_off_s = draw(st.sampled_from([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -70.0, 200.0, math.nan]))
+    figures = ["rounds", "index", "decode", "decode_sum", "last", "steps", "before", "slow"]
+    if not draw(st.integers(0, 4)):
+        prometheus.dropped = frozenset(draw(st.lists(st.sampled_from(figures), max_size=2)))
+    if not draw(st.integers(0, 4)):
+        prometheus.spoilt = draw(
+            st.dictionaries(
+                st.sampled_from(figures), st.sampled_from([math.nan, math.inf, -math.inf, -1.0]), max_size=2
+            )
+        )
+    return prometheus
+
+
+@settings(max_examples=5000)
+@given(troubled())
+def test_missing_data_never_make_the_load_look_smaller(prometheus: Prometheus) -> None:
+    found = look(prometheus)
+    if not found.sight.seen:
+        assert (found.workload, found.slo) == (None, None)
+        return
+    event("seen")
+    assert found.workload is not None
+    # Two intervals that nobody can know, a few rounds of rounding, and holes shorter than the steps they are sought in.
+    truth = prometheus.truth()
+    unknown = 2 * prometheus.interval * sum(router.rate for router in prometheus.routers) / 4 / WINDOWS.whole
+    assert found.workload.session_rate >= truth * 0.96 - unknown - 5 / 4 / WINDOWS.whole * len(prometheus.routers)

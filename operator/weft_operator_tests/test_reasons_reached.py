@@ -1,0 +1,332 @@
+"""Every documented reason is reached, and no other one is used: by running passes, and by reading the sources."""
+
+import ast
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from weft_operator.manifest import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION
+from weft_operator.measuring.observation import Blindness, Pressure, Sight, Tally
+from weft_operator.planning.child import Refused
+from weft_operator.reasons import CONDITIONS, REASONS
+from weft_operator.status import Result, Verdict, build_status
+from weft_operator.transition import Ledger, Refusal, Step
+from weft_operator_tests.sights import blind, look
+from weft_operator_tests.test_reconcile_replanning import Watched, watched
+from weft_operator_tests.test_status import NOW, result
+from weft_operator_tests.valid import service
+from weft_operator_tests.world import World, serving, summary
+
+ROOT = Path(__file__).parents[2]
+TELLERS = {"runbook.py", "events.py", "kstatus.py"}
+"""Modules that speak of reasons and give none, but for the two that kstatus derives."""
+
+FIRST = {"StalledError", "Infeasible", "Refused", "BlindError", "Sight"}
+SECOND = {"Verdict", "Undoing", "Keep", "_judged"}
+
+Reached = tuple[str, str]
+
+
+def shown(status: Mapping[str, Any]) -> set[Reached]:
+    return {(item["type"], item["reason"]) for item in status["conditions"]}
+
+
+# --- what statuses say of workers, coordinator and figures
+
+
+def stuck(**parts: Any) -> Result:
+    found = result("110", **parts)
+    sick = dataclasses.replace(found.workers[2], unschedulable=True, trouble="no node has room")
+    return dataclasses.replace(found, workers=(*found.workers[:2], sick))
+
+
+def at_zero(**parts: Any) -> Result:
+    found = result(**parts)
+    assert found.record is not None
+    standing = dataclasses.replace(found.record.standing, asleep_at=datetime(2026, 1, 1, tzinfo=UTC))
+    return dataclasses.replace(found, workers=(), record=dataclasses.replace(found.record, standing=standing))
+
+
+SEEN = look(0.0)
+GIVEN_UP = Step(
+    replicas={},
+    outcome="Refused",
+    ledger=Ledger(),
+    message="back to the plan before",
+    refusal=Refusal((), "q", "NeverReady", "no worker got ready", datetime(2026, 1, 1, tzinfo=UTC)),
+)
+RESULTS: Mapping[Reached, Result] = {
+    ("Ready", "Serving"): result(),
+    ("Ready", "Degraded"): result("110"),
+    ("Ready", "NoPrefillWorker"): result("100"),
+    ("Ready", "NoDecodeWorker"): result("011"),
+    ("Ready", "CoordinatorNotReady"): result(coordinator=False),
+    ("Ready", "ScaledToZero"): at_zero(),
+    ("Ready", "DemandUnknown"): at_zero(unheard=True),
+    ("Ready", "NotPlanned"): dataclasses.replace(result(), record=None),
+    ("Progressing", "UpToDate"): result(),
+    ("Progressing", "RollingOut"): result("110"),
+    ("Progressing", "ReplacingWorkers"): result("110", lost=("demo-p4-0",)),
+    ("Progressing", "Unschedulable"): stuck(),
+    ("Progressing", "PlanGivenUp"): dataclasses.replace(result(), step=GIVEN_UP),
+    ("Progressing", "CanaryRunning"): dataclasses.replace(
+        result(), step=Step(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions go to it")
+    ),
+    ("Progressing", "CanaryFailed"): dataclasses.replace(
+        result(),
+        step=dataclasses.replace(
+            GIVEN_UP, refusal=Refusal((), "q", "CanaryFailed", "it did worse", datetime(2026, 1, 1, tzinfo=UTC))
+        ),
+    ),
+    ("Progressing", "WaitingForPlan"): dataclasses.replace(result(), record=None),
+    ("Progressing", "NameTaken"): result(failure=Verdict("False", "NameTaken", "remove it")),
+    ("Progressing", "ApplyFailed"): result(failure=Verdict("False", "ApplyFailed", "422")),
+    ("MetricsAvailable", "Fresh"): result(observation=SEEN),
+    ("SLOMet", "Met"): result(observation=SEEN),
+    ("SLOMet", "Missed"): result(observation=look(0.0, slow=Tally(100, 900), fast=Tally(20, 180))),
+    ("SLOMet", "TooFewRounds"): result(observation=look(0.0, slow=Tally(3, 0), fast=Tally(1, 0))),
+    ("SLOMet", "Unknown"): result(),
+    ("Reconciling", "Working"): result("110"),
+    ("Reconciling", "Settled"): result(),
+    ("Stalled", "NotStalled"): result(),
+    ("Stalled", "SpecRefused"): dataclasses.replace(result(), planned=Verdict("False", "OverBudget", "raise it")),
+    ("Stalled", "ObjectRefused"): result(failure=Verdict("False", "NameTaken", "remove it")),
+    **{
+        ("MetricsAvailable", reason): result(observation=blind(0.0, reason))
+        for reason in get_args(Blindness)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", list(RESULTS), ids="-".join)
+def test_what_is_seen_of_a_service_reaches_the_reason(wanted: Reached) -> None:
+    assert wanted in shown(build_status(RESULTS[wanted], {}, now=NOW))
+
+
+# --- what passes say of plans
+
+Way = Callable[[], Awaitable[World]]
+
+
+def spec_with(**parts: Any) -> Way:
+    """A serving service whose spec is changed so."""
+
+    async def way() -> World:
+        world = await serving()
+        world.cluster.api_key_found = world.cluster.jwks_found = False
+        world.cluster.change(**parts)
+        await world.until_quiet()
+        return world
+
+    return way
+
+
+def planner_says(reason: str) -> Way:
+    """A serving service whose changed spec the planner refuses."""
+
+    async def way() -> World:
+        world = await serving()
+        world.answer = Refused(reason, "why, and what helps")
+        world.cluster.change(slo={"ttft": "3s", "itl": "40ms"})
+        await world.until_quiet()
+        return world
+
+    return way
+
+
+def drifted(workers: int, rate: float, *, annotated: Mapping[str, str] | None = None, **parts: Any) -> Way:
+    """A watched service whose traffic went on so for long, and that was annotated then."""
+    planning = parts.pop("planning", {})
+
+    async def way() -> World:
+        world = await watched(**planning)
+        world.offers(workers, rate)
+        world.serves(10, 2000, rate, **parts)
+        await world.until_quiet()
+        if annotated:
+            world.cluster.service["metadata"].setdefault("annotations", {}).update(annotated)
+            await world.until_quiet()
+        return world
+
+    return way
+
+
+async def planning() -> World:
+    world = World()
+    await world.reconciler.reconcile(key())
+    return world
+
+
+def key() -> Any:
+    from weft_operator_tests.samples import KEY
+
+    return KEY
+
+
+async def replanning() -> World:
+    world = await watched()
+    world.serves(10, 310, 1.8)
+    world.offers(5, 1.8)
+    await world.step()
+    return world
+
+
+async def cooldown() -> World:
+    world = await watched(cooldown="10m")
+    world.serves(10, 310, 1.8)
+    await world.step()
+    return world
+
+
+async def kept_blind() -> World:
+    world = await watched()
+    world.serves(10, 310, 0.6)
+    world.see(dataclasses.replace(blind(320.0, "PrometheusUnreachable"), sight=Sight("PrometheusUnreachable", "no")))
+    await world.until_quiet()
+    return world
+
+
+async def schedule_held() -> World:
+    night = {"name": "day", "days": ["Thu"], "begin": "00:00", "end": "01:00", "decode": {"min": 4}}
+    world = Watched(schedules=[night])
+    world.offers(4, 0.6)
+    world.see(look(0.0))
+    await world.until_quiet()
+    world.offers(1, 0.1)
+    world.see(look(3600.0, 1.8))
+    await world.until_quiet()
+    return world
+
+
+async def kept_awake() -> World:
+    world = await watched(scaleToZero={"after": "10m"})
+    world.see(blind(320.0, "NotConfigured"))
+    await world.until_quiet()
+    return world
+
+
+async def rollback_refused() -> World:
+    world: Watched = await watched()
+    world.offers(5, 1.8)
+    world.serves(10, 310, 1.8)
+    await world.until_quiet()
+    world.cluster.change(planning={"objective": "cost", "decode": {"min": 3, "max": 15}})
+    world.cluster.service["metadata"]["annotations"] = {ROLLBACK_ANNOTATION: "1"}
+    await world.until_quiet()
+    return world
+
+
+LONG = {"cooldown": "10m"}
+CAPACITY = service()["spec"]["capacity"]
+JWT = {
+    "issuer": "https://login.example.com/",
+    "audiences": ["weft"],
+    "jwksConfigMapRef": {"name": "keys", "key": "jwks.json"},
+}
+PLANNER = (
+    *(
+        "ModelDoesNotFit",
+        "ContextDoesNotFit",
+        "NoPoolForRole",
+        "BoundsUnsatisfiable",
+        "NotPlaceable",
+        "NoPairOfDegrees",
+    ),
+    *("OverBudget", "UnknownModel", "ModelConfigInvalid", "UnknownGpu", "NothingRuns", "Infeasible", "PlannerTimeout"),
+    *("PlannerCrashed", "ProfileInvalid", "MixedGpuTypes"),
+)
+"""What the planner, or the process that it runs in, refuses with; the sources below prove that it does."""
+
+WAYS: Mapping[str, Way] = {
+    "PlanReady": serving,
+    "Planning": planning,
+    "Replanned": drifted(5, 1.8),
+    "Replanning": replanning,
+    "AwaitingApproval": drifted(5, 1.8, planning={"mode": "Manual"}),
+    "ReplanProposed": drifted(5, 1.8, planning={"mode": "Advisory"}),
+    "ApprovalStale": drifted(5, 1.8, planning={"mode": "Manual"}, annotated={APPROVE_ANNOTATION: "0" * 12}),
+    "RolledBack": drifted(5, 1.8, annotated={ROLLBACK_ANNOTATION: "1"}),
+    "RollbackStale": drifted(5, 1.8, annotated={ROLLBACK_ANNOTATION: "9"}),
+    "RollbackRefused": rollback_refused,
+    "Cooldown": cooldown,
+    "KeptNoGain": drifted(2, 0.6, planning=LONG, fast=Tally(100, 100), slow=Tally(500, 500)),
+    "KeptBlind": kept_blind,
+    "KeptAwake": kept_awake,
+    "ScheduleHeld": schedule_held,
+    "KeptForSessions": drifted(1, 0.1, planning=LONG, pressure=Pressure(queue=0.0, kv_use={"decode": 0.8})),
+    "ShrinkHeld": drifted(1, 0.1, planning=LONG, fast=Tally(100, 100)),
+    "ReplanFailed": drifted(12, 1.8, planning={**LONG, "decode": {"min": 1, "max": 4}}),
+    "InvalidSpec": spec_with(slo={"ttft": "1ms", "itl": "40ms"}),
+    "ProtectedField": spec_with(
+        podTemplates=[{"component": "decode", "patch": {"spec": {"serviceAccountName": "mine"}}}]
+    ),
+    "ProfileNotFound": spec_with(profile={"ref": {"name": "measured"}}),
+    "TraceNotFound": spec_with(workload={"traceConfigMap": {"name": "trace", "key": "t"}, "arrivalRate": 1.0}),
+    "SecretNotFound": spec_with(coordinator={"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}),
+    "JwksNotFound": spec_with(coordinator={"auth": {"jwt": JWT}}),
+    "TooFewGpus": spec_with(capacity={**CAPACITY, "gpus": 64}),
+    **{reason: planner_says(reason) for reason in PLANNER},
+}
+
+
+@pytest.mark.parametrize("reason", list(WAYS))
+async def test_passes_reach_the_reason_of_planned(reason: str) -> None:
+    world = await WAYS[reason]()
+    assert summary(world)["Planned"][1] == reason, world.cluster.condition("Planned")
+    if reason not in ("Planning",):
+        assert summary(world)["Ready"] == ("True", "Serving"), "what ran runs on"
+
+
+def test_every_documented_reason_has_its_way() -> None:
+    ways = {*RESULTS, *(("Planned", reason) for reason in WAYS)}
+    documented = {(condition, reason) for condition in CONDITIONS for reason in REASONS[condition]}
+    assert documented - ways == set(), "documented, and nobody shows how it is reached"
+    assert ways - documented == set(), "reached, and not documented"
+
+
+# --- what the sources say
+
+
+def sources() -> Iterator[tuple[Path, ast.AST]]:
+    for folder in ("operator/weft_operator", "planner/weft_planner"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.name not in TELLERS and not {"reasons", "verbs"} & set(path.parts):
+                yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def given_reasons(tree: ast.AST) -> Iterator[str]:
+    """Yield the words that stand where a reason is given."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            place = 0 if node.func.id in FIRST else 1 if node.func.id in SECOND else None
+            if place is not None and len(node.args) > place:
+                for part in ast.walk(node.args[place]):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value[:1].isupper():
+                        yield part.value
+
+
+def test_no_reason_is_given_that_is_not_documented() -> None:
+    documented = {reason for reasons in REASONS.values() for reason in reasons}
+    unknown = {
+        f"{path.relative_to(ROOT)}: {word}"
+        for path, tree in sources()
+        for word in given_reasons(tree)
+        if word not in documented and "groups" not in path.parts
+    }
+    assert unknown == set()
+
+
+def test_no_reason_is_documented_that_no_source_gives() -> None:
+    words = {
+        node.value
+        for _, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    derived = {*REASONS["Reconciling"], *REASONS["Stalled"]}  # kstatus.py, by the results above
+    nowhere = {reason for reasons in REASONS.values() for reason in reasons} - words - derived
+    assert nowhere == set()

@@ -1,0 +1,291 @@
+"""Plans on trial through whole passes: a share of the workers first, and back without a person where they do worse."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from weft_operator.desired.config import read_transition
+from weft_operator.manifest import CANARY_ANNOTATION, Manifest
+from weft_operator.measuring.observation import BlindError
+from weft_operator.measuring.queries import windows_of
+from weft_operator.transition import Trial, read_ledger
+from weft_operator_tests.samples import group, planned
+from weft_operator_tests.scraped import Prometheus, Router
+from weft_operator_tests.valid import changed, service
+from weft_operator_tests.world import Answered, World, summary
+from weft_router.config import CanaryConfig
+
+NEW = (("prefill", 2, 4), ("decode", 4, 2))
+OLD = {"p4": 2, "d8": 1}
+SHARE = {**OLD, "p2": 1, "d4": 1}
+
+
+def body(gpus: int = 32, **more: Any) -> Manifest:
+    given = changed(service(), "spec.planning.prometheus", {"url": "https://prometheus.example.com/tenant"})
+    given = changed(given, "spec.capacity.gpus", gpus)
+    return changed(given, "spec.rollout.canary", {"percent": 10, "window": "5m", **more})
+
+
+class Traffic:
+    """A Prometheus of the world's pods; ``good`` is the share of good rounds on decode workers of each degree."""
+
+    def __init__(self, world: World, good: dict[str, float], *, rounds: int = 200) -> None:
+        self.world, self.good, self.rounds = world, good, rounds
+        self.spoilt: float | None = None
+        world.prometheus = self.answers
+
+    def answers(self) -> Answered:
+        now = self.world.now.timestamp()
+        pods = self.world.cluster.pods
+        routers = [Router(name, now - 5000, 2.0 / len(pods)) for name in sorted(pods)]
+        given = Prometheus(routers, now, windows_of(300)).answers()
+        rows = []
+        for name, pod in pods.items():
+            labels = pod["metadata"]["labels"]
+            share = self.good.get(labels.get("weft.dev/degree", ""))
+            if labels["app.kubernetes.io/component"] != "decode" or share is None:
+                continue
+            for outcome, part in (("good", share), ("bad", 1 - share)):
+                value = part * self.rounds if self.spoilt is None else self.spoilt
+                metric = {"figure": "pod_rounds", "pod": name, "outcome": outcome}
+                rows.append({"metric": metric, "value": [0, str(value)]})
+        return given.clock, [*given.results, rows]
+
+
+async def another_plan(world: World, *groups: tuple[str, int, int]) -> None:
+    world.answer = planned(*(group(role, degree, count) for role, degree, count in groups))
+    world.cluster.change(slo={"ttft": "4s", "itl": "45ms"})
+    await world.step()
+
+
+async def steps(world: World, count: int = 8) -> None:
+    """Let passes and controllers go on, and the operator look."""
+    for _ in range(count):
+        world.cluster.settle()
+        await world.look()
+        await world.step()
+
+
+async def restarted(world: World) -> None:
+    """Let another operator go on, which remembers nothing, for a pass and a look."""
+    await world.measurements.close()
+    world.restart()
+    await world.step()
+    await steps(world, 1)
+
+
+async def on_trial(given: Manifest | None = None, **good: float) -> tuple[World, Traffic]:
+    world = World(given or body())
+    world.cluster.gpus = 32
+    await world.until_quiet()
+    traffic = Traffic(world, {degree[1:]: share for degree, share in (good or {"d8": 0.95, "d4": 0.95}).items()})
+    await another_plan(world, *NEW)
+    await steps(world)
+    return world, traffic
+
+
+def asked(world: World) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for key in world.cluster.groups():
+        spec = world.cluster.named("WorkerGroup", key.name)["spec"]
+        name = f"{spec['role'][0]}{spec['degree']}"
+        found[name] = found.get(name, 0) + (spec.get("replicas") or 0)
+    return {name: count for name, count in found.items() if count}
+
+
+def routed(world: World) -> dict[str, Any] | None:
+    live = json.loads(world.cluster.named("ConfigMap", "demo-live")["data"]["live.json"])
+    found: dict[str, Any] | None = live["routing"].get("canary")
+    return found
+
+
+def trial(world: World) -> Trial | None:
+    kept = read_ledger(read_transition(world.cluster.named("ConfigMap", "demo-plan")))
+    assert kept is not None
+    return kept.trial
+
+
+def plan_in_force(world: World) -> str:
+    return str(world.cluster.service["status"]["planSummary"])
+
+
+async def test_a_share_of_the_workers_comes_first_and_routers_are_told_of_it() -> None:
+    world, _ = await on_trial()
+    assert asked(world) == SHARE
+    assert summary(world)["Progressing"] == ("True", "CanaryRunning")
+    assert summary(world)["Ready"] == ("True", "Serving")
+    told = routed(world)
+    assert told is not None
+    assert CanaryConfig.model_validate(told).percent == 10, "routers understand it"
+    assert {(one["role"], one["degree"]) for one in told["groups"]} == {("prefill", 2), ("decode", 4)}
+    shown = world.cluster.service["status"]["canary"]
+    assert (shown["plan"], shown["percent"], shown["state"], shown["hash"]) == ("P2x4 D4x2", 10, "Open", told["salt"])
+    writes = world.cluster.status_writes
+    await steps(world, 3)
+    assert world.cluster.status_writes == writes, "a trial that goes on writes nothing"
+
+
+async def test_a_plan_that_keeps_its_word_is_promoted() -> None:
+    world, _ = await on_trial()
+    world.now += timedelta(minutes=5, seconds=1)
+    await steps(world)
+    assert asked(world) == {"p2": 4, "d4": 2}
+    assert summary(world)["Progressing"] == ("False", "UpToDate")
+    assert routed(world) is None
+    assert trial(world) is None
+    assert "canary" not in world.cluster.service["status"]
+
+
+async def test_a_plan_that_does_worse_is_undone_without_a_person_and_held() -> None:
+    world, _ = await on_trial(d8=0.95, d4=0.1)
+    await steps(world, 12)
+    assert asked(world) == OLD
+    assert "CanaryFailed" in {fact.reason for fact in world.cluster.events}
+    assert plan_in_force(world) == "P4x2 D8x1"
+    assert summary(world)["Planned"] == ("True", "RolledBack")
+    message = world.cluster.condition("Planned")["message"]
+    assert "P2x4 D4x2 was tried: 10.0% of its 200 rounds met the SLO, and 95.0% of those of the plan before" in message
+    assert routed(world) is None
+    world.now += timedelta(hours=1)
+    await steps(world, 4)
+    assert asked(world) == OLD, "the same plan is not tried again"
+
+
+async def test_a_plan_that_is_clearly_bad_is_not_kept_for_the_whole_window() -> None:
+    world, _ = await on_trial(d8=0.95, d4=0.1)
+    assert world.now.minute < 5
+    await steps(world, 12)
+    assert asked(world) == OLD
+
+
+async def test_what_is_a_little_worse_is_judged_at_the_end_only() -> None:
+    world, _ = await on_trial(d8=0.95, d4=0.8)
+    assert asked(world) == SHARE
+    world.now += timedelta(minutes=5, seconds=1)
+    await steps(world, 12)
+    assert asked(world) == OLD
+
+
+async def test_a_plan_no_worse_than_the_old_one_stays() -> None:
+    world, _ = await on_trial(d8=0.5, d4=0.6)
+    world.now += timedelta(minutes=5, seconds=1)
+    await steps(world, 12)
+    assert asked(world) == {"p2": 4, "d4": 2}
+
+
+async def _blind(how: str) -> World:
+    world = World(body())
+    world.cluster.gpus = 32
+    await world.until_quiet()
+    traffic = Traffic(world, {"8": 0.95, "4": 0.1})
+    if how == "nan":
+        traffic.spoilt = float("nan")
+    elif how == "nothing":
+        traffic.rounds = 0
+    else:
+
+        def down() -> Answered:
+            raise BlindError("PrometheusUnreachable", "no answer")
+
+        world.prometheus = down
+    await another_plan(world, *NEW)
+    await steps(world)
+    return world
+
+
+@pytest.mark.parametrize("how", ["down", "nan", "nothing"])
+async def test_what_is_not_seen_is_not_judged_and_given_up_at_the_bound(how: str) -> None:
+    world = await _blind(how)
+    assert asked(world) == SHARE
+    world.now += timedelta(minutes=6)
+    await steps(world)
+    assert asked(world) == SHARE, "the window is extended"
+    assert "too little is known yet" in world.cluster.condition("Progressing")["message"]
+    world.now += timedelta(minutes=10)
+    await steps(world, 12)
+    assert asked(world) == OLD
+    assert "nothing could be told of it within 900 s" in world.cluster.condition("Planned")["message"]
+
+
+async def test_a_restarted_operator_goes_on_with_the_trial() -> None:
+    world, traffic = await on_trial()
+    began = trial(world)
+    await restarted(world)
+    assert trial(world) == began
+    traffic.good = {"8": 0.95, "4": 0.1}
+    for _ in range(14):
+        await restarted(world)
+    assert asked(world) == OLD
+    assert summary(world)["Planned"] == ("True", "RolledBack")
+
+
+async def test_a_plan_without_room_beside_the_old_one_is_watched_whole() -> None:
+    world, traffic = await on_trial(body(gpus=16))
+    await steps(world, 12)
+    assert asked(world) == {"p2": 4, "d4": 2}
+    assert summary(world)["Progressing"] == ("True", "CanaryRunning")
+    assert world.cluster.service["status"]["canary"]["percent"] == 100
+    assert routed(world) is None
+    traffic.good = {"4": 0.1}
+    await steps(world, 20)
+    assert asked(world) == OLD
+    assert plan_in_force(world) == "P4x2 D8x1"
+
+
+async def test_a_newer_spec_takes_the_place_of_a_plan_on_trial() -> None:
+    world, _ = await on_trial()
+    world.answer = planned(group("prefill", 4, 2), group("decode", 8, 2))
+    world.cluster.change(slo={"ttft": "3s", "itl": "45ms"})
+    await steps(world, 12)
+    assert asked(world) == {"p4": 2, "d8": 2}
+    found = trial(world)
+    assert found is not None
+    assert found.kind == "Whole"
+
+
+@pytest.mark.parametrize(("word", "end"), [("promote", {"p2": 4, "d4": 2}), ("abort", OLD)])
+async def test_a_person_ends_a_trial(word: str, end: dict[str, int]) -> None:
+    world, _ = await on_trial()
+    name = world.cluster.service["status"]["canary"]["hash"]
+    world.cluster.service["metadata"].setdefault("annotations", {})[CANARY_ANNOTATION] = f"{word} another"
+    await steps(world, 2)
+    assert asked(world) == SHARE
+    world.cluster.service["metadata"]["annotations"][CANARY_ANNOTATION] = f"{word} {name}"
+    await steps(world, 12)
+    assert asked(world) == end
+
+
+async def test_an_engine_that_does_worse_is_left_although_its_plan_is_the_same() -> None:
+    world = World(body())
+    world.cluster.gpus = 32
+    await world.until_quiet()
+    Traffic(world, {"8": 0.95})
+    before = asked(world)
+    engine = world.cluster.service["spec"]["engine"]
+    world.cluster.change(engine={**engine, "args": ["--a-new-flag"]})
+    await steps(world)
+    assert summary(world)["Progressing"] == ("True", "CanaryRunning")
+    name = world.cluster.service["status"]["canary"]["hash"]
+    world.cluster.service["metadata"].setdefault("annotations", {})[CANARY_ANNOTATION] = f"abort {name}"
+    await steps(world, 12)
+    assert asked(world) == before
+    assert summary(world)["Progressing"] == ("False", "CanaryFailed")
+    assert "--a-new-flag" not in json.dumps(
+        [world.cluster.objects[key]["spec"] for key in world.cluster.objects if key.kind == "StatefulSet"]
+    )
+
+
+async def test_a_first_plan_and_one_that_a_person_goes_back_to_are_not_tried() -> None:
+    world = World(body())
+    world.cluster.gpus = 32
+    await world.until_quiet()
+    assert trial(world) is None
+    await another_plan(world, *NEW)
+    Traffic(world, {"8": 0.95, "4": 0.95})
+    await steps(world)
+    world.cluster.service["metadata"].setdefault("annotations", {})["weft.dev/rollback-to"] = "1"
+    await steps(world, 12)
+    assert asked(world) == OLD
+    assert trial(world) is None

@@ -1,0 +1,163 @@
+"""Least privilege: the operator lives a service's whole life under exactly the chart's role, and uses all of it.
+
+What it asked for is read from the API server's audit log and held against the rules of the rendered chart.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft_e2e.cluster.errors import SetupError
+from weft_e2e.cluster.toolchain import tool_path
+from weft_operator.manifest import Manifest
+from weft_operator_tests.api import USERS, RealApi, real_api, small_service
+from weft_operator_tests.chart_roles import ChartRoles
+from weft_operator_tests.cluster import condition, wait_for
+from weft_operator_tests.replicas import Replica
+from weft_operator_tests.rights import granted, refused, used
+from weft_operator_tests.valid import PROFILE
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900, func_only=True)]
+
+SYSTEM, MODELS = "weft-system", "models"
+PATIENCE_S = 240.0
+GROUPS = "apis/weft.dev/v1alpha1/workergroups"
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[tuple[RealApi, ChartRoles]]:
+    """Give an API server whose operators have the chart's roles and no other, and these; their requests are kept."""
+    try:
+        tool_path("helm")
+    except SetupError as error:
+        pytest.skip(str(error))
+    with real_api(tmp_path, audit=True) as api:
+        for name in (SYSTEM, MODELS):
+            api.kube.run("create", "namespace", name)
+        api.allow(SYSTEM)
+        try:
+            yield api, api.roles
+        finally:
+            api.heal()
+
+
+def replica(api: RealApi, name: str) -> Replica:
+    """Start an operator of this name as the chart does: over all namespaces, with its Lease beside it."""
+    found = Replica(
+        name=name,
+        kubeconfig=api.bare.kubeconfig(USERS[name].token, server=api.proxy.url),
+        namespace="",
+        folder=api.folder,
+        lease=f"{SYSTEM}/weft-operator",
+        env={"WEFT_OPERATOR_LEASE_SECONDS": "5"},
+    )
+    api.replicas.append(found)
+    return found.start()
+
+
+class Life:
+    """A service, and what is done to it."""
+
+    def __init__(self, api: RealApi, name: str, **spec: Any) -> None:
+        self.api = api
+        self.path = f"apis/weft.dev/v1alpha1/namespaces/{MODELS}/disagginferenceservices/{name}"
+        self.body = small_service(MODELS, name, **spec)
+
+    def change(self, what: str, **spec: Any) -> None:
+        """Apply it with parts of its spec changed, and wait until that is carried out."""
+        self.body["spec"] |= spec
+        self.api.kube.apply(self.body)
+        self.settles(what)
+
+    def settles(self, what: str) -> None:
+        """Wait until the newest spec is carried out."""
+
+        def settled() -> bool:
+            found = self.api.read(self.path)
+            assert found is not None
+            status = found.get("status") or {}
+            newest = status.get("observedGeneration") == found["metadata"]["generation"]
+            return (
+                newest
+                and condition(found, "Progressing").get("reason") == "UpToDate"
+                and self.workers() == self.planned(found)
+            )
+
+        wait_for(what, settled, timeout=PATIENCE_S)
+
+    def planned(self, found: Manifest) -> dict[tuple[str, int], int]:
+        groups = found["status"]["plan"]["groups"]
+        return {(group["role"], group["degree"]): group["replicas"] for group in groups}
+
+    def workers(self) -> dict[tuple[str, int], int]:
+        """Return the workers asked for by role and degree, those of groups that are being emptied included."""
+        name = self.body["metadata"]["name"]
+        groups = [item["spec"] for item in self.api.items(GROUPS, MODELS) if item["spec"]["service"] == name]
+        return {(group["role"], group["degree"]): group["replicas"] for group in groups}
+
+
+def live(api: RealApi) -> None:
+    """Have a service made, replanned, drained, taken back and opened up, another leader follow, and all removed."""
+    api.kube.apply({**PROFILE, "metadata": {"name": "measured", "namespace": MODELS}})
+    a = replica(api, "a")
+    replica(api, "b")
+    demo = Life(api, "demo", profile={"ref": {"name": "measured"}}, planning={"revisionHistoryLimit": 2})
+    workload = demo.body["spec"]["workload"]
+    demo.change("a service")
+    demo.change("more workers", workload={**workload, "arrivalRate": 2})
+    pool = demo.body["spec"]["capacity"]["pools"][0]
+    demo.change("another degree", capacity={**demo.body["spec"]["capacity"], "pools": [{**pool, "degrees": [1, 2]}]})
+    demo.change("fewer workers", workload={**workload, "arrivalRate": 0.6})
+    number = max(item["revision"] for item in api.items("apis/apps/v1/controllerrevisions", MODELS) if _is_plan(item))
+    before = demo.workers()
+    api.kube.run("-n", MODELS, "annotate", "dis", "demo", f"weft.dev/rollback-to={number - 1}")
+    wait_for("the plan before", lambda: demo.workers() != before, timeout=PATIENCE_S)
+    demo.settles("the plan before, carried out")
+    api.kube.run("-n", MODELS, "annotate", "dis", "demo", "weft.dev/rollback-to-")
+    demo.change(
+        "other settings of routers",
+        networkPolicy={"enabled": False},
+        model={**demo.body["spec"]["model"], "maxModelLen": 16384},
+    )
+    span(api)
+    a.kill()
+    follower = api.replicas[-1]
+    wait_for("another leader", lambda: follower.leads, timeout=PATIENCE_S)
+    demo.change("a change by the other leader", networkPolicy={"enabled": True})
+    api.kube.run("-n", MODELS, "delete", "dis", "--all")
+    wait_for("the end of all", lambda: not api.items(GROUPS, MODELS), timeout=PATIENCE_S)
+
+
+def span(api: RealApi) -> None:
+    """Have a worker on two nodes restarted as a whole, because one of its pods is asked to go."""
+    wide = Life(api, "wide")
+    pool = wide.body["spec"]["capacity"]["pools"][0]
+    pools = [{**pool, "gpusPerNode": 2, "degrees": [4]}]
+    # Where no autoscaler adds nodes, the GPUs of those that are there are counted.
+    wide.change("workers on two nodes", capacity={"gpus": 16, "pools": pools})
+    api.kube.run("-n", MODELS, "delete", "pod", "wide-d4-0-1", "--wait=false")
+
+    def told() -> bool:
+        events = api.items("api/v1/events", MODELS)
+        return any(event["reason"] == "WorkerRestarted" for event in events)
+
+    wait_for("a restart of both nodes", told, timeout=PATIENCE_S)
+
+
+def _is_plan(revision: Manifest) -> bool:
+    labels: dict[str, str] = revision["metadata"]["labels"]
+    return labels.get("weft.dev/service") == "demo" and labels.get("app.kubernetes.io/component") == "plan"
+
+
+def test_the_operator_needs_all_that_the_chart_grants_and_nothing_else(
+    limited: tuple[RealApi, ChartRoles],
+) -> None:
+    api, roles = limited
+    live(api)
+    log = api.bare.audit_log.read_text()
+    assert refused(log) == ()
+    may, does = granted(roles.roles), used(log)
+    assert sorted(map(str, does - may)) == []
+    assert sorted(map(str, may - does)) == [], "take out of the chart what nobody needs"

@@ -1,0 +1,85 @@
+"""A service at zero on a real API server and a real Redis: the operator's own process hears of requests that wait."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weft_operator_tests.api import RealApi, small_service
+from weft_operator_tests.cluster import condition, wait_for
+from weft_operator_tests.test_groups_apiserver import groups, pods
+from weft_router.state.redis_store import RedisStore
+from weft_router_tests.conftest import RedisServer
+from weft_router_tests.stack import free_port
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400, func_only=True)]
+
+ROLES = ("prefill", "decode")
+
+
+@pytest.fixture(autouse=True)
+def ended(api: RealApi) -> Iterator[None]:
+    """End the operators of each test."""
+    yield
+    api.heal()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
+    made = RedisServer(free_port(), tmp_path)
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_that_requests_wait(
+    api: RealApi, server: RedisServer
+) -> None:
+    namespace = api.namespace()
+    api.replica("a", namespace, WEFT_REDIS_URL=server.url).start()
+    planning = {"objective": "cost", "scaleToZero": {"after": "30m"}}
+    api.kube.apply(small_service(namespace, planning=planning))
+    path = f"apis/weft.dev/v1alpha1/namespaces/{namespace}/disagginferenceservices/demo"
+
+    def ready() -> str:
+        return str(condition(api.read(path), "Ready").get("reason", ""))
+
+    def asked() -> dict[str, int]:
+        return {role: group["spec"]["replicas"] for role, group in groups(api, namespace).items()}
+
+    wait_for("workers", lambda: ready() == "Serving", timeout=120)
+    planned = asked()
+    # As if nobody had asked anything for half an hour: the record is all that the operator goes by.
+    config = f"api/v1/namespaces/{namespace}/configmaps/demo-plan"
+
+    def at_zero() -> bool:
+        """Put the service to rest, again where a pass that was under way has written the record meanwhile."""
+        if ready() == "ScaledToZero":
+            return True
+        standing = json.loads((api.read(config) or {})["data"]["replanning.json"])
+        if "asleepAt" not in standing:
+            kept = json.dumps({**standing, "asleepAt": "2026-01-01T00:00:00Z"})
+            patch = json.dumps({"data": {"replanning.json": kept}})
+            api.kube.run("-n", namespace, "patch", "configmap", "demo-plan", "--type=merge", "-p", patch)
+        return False
+
+    wait_for("zero", at_zero, timeout=150)
+    wait_for("no pods", lambda: not any(pods(api, namespace, role) for role in ROLES))
+    assert asked() == dict.fromkeys(ROLES, 0)
+    wait_for("the coordinator", lambda: bool(pods(api, namespace, "coordinator")))
+
+    async def want_workers() -> None:
+        store = RedisStore(server.url, namespace=namespace, service="demo")
+        await store.demand()
+        await store.close()
+
+    asyncio.run(want_workers())
+    wait_for("the plan's workers", lambda: asked() == planned)
+    wait_for("workers", lambda: ready() == "Serving", timeout=120)
+    api.kube.run("-n", namespace, "delete", "dis", "demo")
+    wait_for("end of all", lambda: not any(pods(api, namespace, role) for role in ROLES))

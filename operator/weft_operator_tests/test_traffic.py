@@ -1,0 +1,71 @@
+"""What goes to the API server: no more than one write a second to an object, and peace where it asks for it."""
+
+import pytest
+
+from weft_operator.pace import FORGET_AT, Pace
+from weft_operator.traffic import Traffic
+
+
+async def test_writes_of_one_object_are_a_second_apart_and_others_do_not_wait() -> None:
+    now, slept = 0.0, []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    pace = Pace(clock=lambda: now, sleep=sleep)
+    for _ in range(3):
+        await pace.turn("a")
+    await pace.turn("b")
+    assert slept == [1.0, 2.0]
+    now = 3.0
+    await pace.turn("a")
+    assert slept == [1.0, 2.0]
+    now = 3.25
+    await pace.turn("a")
+    assert slept == [1.0, 2.0, 0.75]
+
+
+async def test_objects_of_long_ago_are_forgotten() -> None:
+    now = 0.0
+    pace = Pace(clock=lambda: now)
+    for number in range(FORGET_AT):
+        await pace.turn(str(number))
+    now = 10.0
+    await pace.turn("new")
+    assert len(pace._next) == 1
+
+
+def test_trouble_lasts_from_the_first_failure_to_the_first_answer() -> None:
+    now = 0.0
+    traffic = Traffic(clock=lambda: now)
+    traffic.count("GET", "pods", 200)
+    assert traffic.failing_s == 0
+    now = 1.0
+    for status in (503, 429, 0):
+        traffic.count("GET", "pods", status)
+    now = 5.0
+    assert traffic.failing_s == 4.0
+    traffic.count("GET", "pods", 404)
+    assert traffic.failing_s == 0
+    assert traffic.requests["GET", "pods", 0] == 1
+
+
+def test_nothing_is_asked_while_the_api_server_wants_peace() -> None:
+    now = 0.0
+    traffic = Traffic(clock=lambda: now)
+    assert traffic.held_back_s() <= 0
+    traffic.hold_back(5)
+    traffic.hold_back(2)
+    now = 4.0
+    assert traffic.held_back_s() == pytest.approx(1.0)
+    now = 5.0
+    assert traffic.held_back_s() <= 0
+
+
+def test_writes_on_their_way_are_counted_and_reads_are_not() -> None:
+    traffic = Traffic()
+    with traffic.under_way("PATCH"), traffic.under_way("GET"):
+        assert traffic.writing == 1
+    with pytest.raises(ValueError, match="cut"), traffic.under_way("DELETE"):
+        raise ValueError("cut")
+    assert traffic.writing == 0

@@ -1,0 +1,124 @@
+"""Which workers try a plan beside the old one, and how a trial ends."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from weft_operator.transition import GroupTarget, Limits, ledger_json, read_ledger
+from weft_operator.transition.trial import share_of
+from weft_operator_tests.transition_world import World, asked, group, settled_on
+
+OLD = (group("prefill", 4, 2), group("decode", 8, 1))
+WIDE = (group("prefill", 2, 4), group("decode", 4, 2))
+
+
+def _counts(plan: tuple[GroupTarget, ...]) -> dict[str, int]:
+    return {one.key: one.replicas for one in plan if one.replicas}
+
+
+def test_where_there_is_room_the_share_comes_beside_the_whole_old_plan() -> None:
+    share = share_of(OLD, WIDE, Limits(gpus=32), 50)
+    assert share is not None
+    assert _counts(share.goal) == {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 2, "d4-h100-a": 1}
+    assert {one.key for one in share.canary} == {"p2-h100-a", "d4-h100-a"}
+    assert share.percent == 50
+
+
+def test_workers_of_the_canary_never_carry_more_than_in_the_whole_plan() -> None:
+    plan = (group("prefill", 2, 4), group("decode", 1, 8))
+    share = share_of(OLD, plan, Limits(gpus=20), 50)  # of 16 GPUs 4 are free: one pair, and a decode worker more
+    assert share is not None
+    assert _counts(share.goal) == {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d1-h100-a": 2}
+    assert share.percent == 25, "one of four prefill workers, two of eight decode workers"
+
+
+def test_the_old_plan_gives_up_what_may_be_unavailable_for_it() -> None:
+    old = (group("prefill", 2, 2), group("decode", 4, 3))
+    new = (group("prefill", 1, 4), group("decode", 2, 6))
+    share = share_of(old, new, Limits(gpus=16), 10)
+    assert share is not None
+    assert _counts(share.goal) == {"p2-h100-a": 1, "d4-h100-a": 2, "p1-h100-a": 1, "d2-h100-a": 1}
+    assert sum(one.degree * one.replicas for one in share.goal) <= 16
+    assert share_of(old, new, replace(Limits(gpus=16), max_unavailable=0), 10) is None
+
+
+def test_the_last_pair_of_the_old_plan_stays() -> None:
+    assert share_of(OLD, WIDE, Limits(gpus=16, max_unavailable=2), 10) is None
+
+
+def test_other_numbers_of_the_same_kinds_are_tried_on_all_sessions() -> None:
+    more = (group("prefill", 4, 2), group("decode", 8, 2))
+    assert share_of(OLD, more, Limits(gpus=64), 10) is None
+    assert share_of(OLD, (group("prefill", 2, 4), group("decode", 8, 1)), Limits(gpus=64), 10) is None
+
+
+def test_a_kept_trial_is_read_as_it_was_written() -> None:
+    world = _on_trial()
+    kept = read_ledger(world.ledger)
+    assert kept is not None
+    assert kept.trial is not None
+    assert kept.trial.since is not None
+    assert read_ledger(ledger_json(kept)) == kept
+    assert read_ledger(ledger_json(kept).replace('"Share"', '"Half"')) is None
+
+
+def _on_trial(gpus: int = 32, plan: tuple[GroupTarget, ...] = WIDE) -> World:
+    world = settled_on(OLD, Limits(gpus=gpus))
+    world.percent, world.target, world.window_s = 10, plan, 600.0
+    for _ in range(200):
+        for key in list(world.live):
+            world.controller_reads(key)
+            world.controller_acts(key)
+        world.pass_time(10.0)
+        if world.operate().outcome == "Trying":
+            return world
+    raise AssertionError(f"no trial: {world.last}")
+
+
+def test_the_old_workers_stay_while_a_share_tries_the_plan() -> None:
+    world = _on_trial()
+    assert asked(world) == {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d4-h100-a": 1}
+    world.now += timedelta(seconds=601)
+    assert world.operate().outcome == "Moving"
+    assert world.settle().outcome == "Done"
+    assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
+
+
+def test_a_plan_that_does_worse_is_left_and_not_tried_again() -> None:
+    world = _on_trial()
+    world.worse = {"d4-h100-a"}
+    world.now += timedelta(seconds=601)
+    step = world.operate()
+    assert step.outcome == "Returning"
+    assert step.refusal is not None
+    assert step.refusal.reason == "CanaryFailed"
+    assert world.settle().outcome == "Refused"
+    assert asked(world) == {"p4-h100-a": 2, "d8-h100-a": 1}
+    world.percent = 0
+    assert world.operate().outcome == "Refused", "without a canary it is refused for the same question, too"
+    world.percent, world.question, world.worse = 10, "another", set()
+    assert world.settle().outcome == "Done"
+
+
+def test_a_plan_without_room_beside_the_old_one_is_carried_out_and_watched() -> None:
+    world = _on_trial(gpus=16)
+    assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
+    world.worse = {"d4-h100-a"}
+    world.now += timedelta(seconds=601)
+    assert world.settle().outcome == "Refused"
+    assert asked(world) == {"p4-h100-a": 2, "d8-h100-a": 1}
+
+
+def test_a_canary_that_finds_no_node_makes_room_as_any_plan_does() -> None:
+    world = settled_on(OLD, Limits(gpus=32, max_unavailable=1), nodes=16)
+    world.percent, world.target = 10, WIDE
+    assert world.settle().outcome == "Done"
+    assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
+
+
+def test_a_worker_of_the_canary_that_is_lost_does_not_begin_the_trial_anew() -> None:
+    world = _on_trial()
+    began = read_ledger(world.ledger)
+    pods = world.live["d4-h100-a"].pods
+    pods[0].phase, pods[0].since, pods[0].until = "starting", world.now, world.now + timedelta(seconds=30)
+    assert world.operate().outcome == "Trying"
+    assert read_ledger(world.ledger) == began
