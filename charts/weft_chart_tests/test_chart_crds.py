@@ -9,7 +9,7 @@ from weft_chart_tests.rendering import CHART, Render
 
 SOURCES = Path(__file__).resolve().parents[2] / "crds"
 COPIES = CHART / "files/crds"
-NAMES = {"costprofiles.weft.dev", "disagginferenceservices.weft.dev"}
+NAMES = {"costprofiles.weft.dev", "disagginferenceservices.weft.dev", "workergroups.weft.dev"}
 
 
 def test_copies_equal_the_generated_files() -> None:

@@ -46,9 +46,12 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
         ("weft.dev", "disagginferenceservices"): "get list watch",
         ("weft.dev", "disagginferenceservices/status"): "patch",
         ("weft.dev", "costprofiles"): "get list watch",
+        ("weft.dev", "workergroups"): "get list watch create patch delete",
+        ("weft.dev", "workergroups/status"): "patch",
         ("apps", "statefulsets"): "get list watch create patch delete",
+        ("apps", "controllerrevisions"): "get list create patch delete",
         ("apps", "deployments"): "get list watch create patch",
-        ("", "pods"): "list watch",
+        ("", "pods"): "list watch delete",
         ("", "services"): "get list create patch",
         ("", "serviceaccounts"): "get list create patch",
         ("", "configmaps"): "get list create patch delete",
@@ -56,6 +59,7 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
         ("", "events"): "create",
         ("", "nodes"): "list",
         ("policy", "poddisruptionbudgets"): "get list create patch",
+        ("networking.k8s.io", "networkpolicies"): "get list create patch delete",
     }
     assert granted == {(*target, verb) for target, verbs in expected.items() for verb in verbs.split()}
 
@@ -68,6 +72,15 @@ def test_watched_namespaces_take_the_rights_elsewhere_away(render: Render) -> No
         role = rendered.get("Role", "weft-system-weft-operator", namespace=namespace)
         assert rights(role) == everywhere - {("", "nodes", "list")}
     assert [item["metadata"]["name"] for item in rendered.of_kind("ClusterRole")] == ["weft-system-weft-operator"]
+
+
+def test_the_operator_has_its_own_lease_and_no_other(render: Render) -> None:
+    for values in ((), (WATCHED,)):
+        role = render(*values).get("Role", "weft-operator-lease", namespace="weft-system")
+        named, anew = role["rules"]
+        assert named["resourceNames"] == ["weft-operator"]
+        assert rights({"rules": [named]}) == {("coordination.k8s.io", "leases", verb) for verb in ("get", "update")}
+        assert rights({"rules": [anew]}) == {("coordination.k8s.io", "leases", "create")}
 
 
 def test_prometheus_reads_pods_and_nothing_else(render: Render) -> None:
@@ -103,7 +116,8 @@ def test_redis_answers_pods_of_services_and_dials_nobody(render: Render) -> None
     (rule,) = spec["ingress"]
     assert ports(rule) == [6379]
     assert rule["from"][0] == {"namespaceSelector": {}, "podSelector": SERVICE_PODS}
-    assert len(rule["from"]) == 2
+    assert rule["from"][1]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"
+    assert len(rule["from"]) == 3
 
 
 def test_prometheus_dials_metrics_ports_of_services_only(render: Render) -> None:
@@ -124,10 +138,10 @@ def test_prometheus_dials_metrics_ports_of_services_only(render: Render) -> None
 )
 def test_operator_dials_dns_the_api_server_and_prometheus(render: Render, url: str, port: int) -> None:
     inside = policy(render, "weft-operator")
-    assert [ports(rule) for rule in inside["egress"]] == [[53], [443, 6443], [9090]]
-    assert "to" in inside["egress"][2]
+    assert [ports(rule) for rule in inside["egress"]] == [[53], [443, 6443], [6379], [9090]]
+    assert all("to" in rule for rule in inside["egress"][2:])
     outside = policy(render, "weft-operator", EXTERNAL_PROMETHEUS[0], f"prometheus.url={url}")
-    assert ports(outside["egress"][2]) == [port]
+    assert ports(outside["egress"][3]) == [port]
     other_ports = policy(render, "weft-operator", "networkPolicy.apiServerPorts:=[16443]")
     assert ports(other_ports["egress"][1]) == [16443]
 
@@ -140,7 +154,10 @@ def test_the_charts_test_pod_may_reach_what_it_tests(render: Render) -> None:
             peer
             for peer in peers
             if "namespaceSelector" not in peer
-            and all(labels.get(need["key"]) in need["values"] for need in peer["podSelector"]["matchExpressions"])
+            and peer["podSelector"].get("matchLabels", {}).items() <= labels.items()
+            and all(
+                labels.get(need["key"]) in need["values"] for need in peer["podSelector"].get("matchExpressions", ())
+            )
         ]
         assert len(admitted) == 1, name
 

@@ -55,7 +55,26 @@ def test_operator_is_told_where_everything_is(render: Render) -> None:
     assert told["WEFT_PROMETHEUS_URL"] == "http://weft-prometheus.weft-system:9090"
     assert told["WEFT_WATCH_NAMESPACES"] == ""
     assert told["WEFT_PLANNER_DEADLINE_SECONDS"] == "60"
+    assert told["WEFT_OPERATOR_LEASE"] == "weft-system/weft-operator"
     assert {"POD_NAME", "POD_NAMESPACE"} <= set(told)
+
+
+def test_operators_prefer_different_nodes_and_one_always_stays(render: Render) -> None:
+    rendered = render()
+    spec = rendered.get("Deployment", "weft-operator")["spec"]
+    assert spec["replicas"] == 2
+    term = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term[0]["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    budget = rendered.get("PodDisruptionBudget", "weft-operator")["spec"]
+    assert budget["minAvailable"] == 1
+    labels = spec["template"]["metadata"]["labels"].items()
+    for selector in (budget["selector"], term[0]["podAffinityTerm"]["labelSelector"]):
+        assert selector["matchLabels"].items() <= labels
+    # One alone must let its node be drained.
+    assert not render("operator.replicas=1").of_kind("PodDisruptionBudget")
+    mine: Manifest = {"nodeAffinity": {}}
+    asked = render('operator.affinity:={"nodeAffinity":{}}').get("Deployment", "weft-operator")
+    assert asked["spec"]["template"]["spec"]["affinity"] == mine
 
 
 def test_watched_namespaces_and_deadline_reach_the_operator(render: Render) -> None:

@@ -76,6 +76,25 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty where PodMonitors are wanted: auto asks the cluster for their definition. */}}
+{{- define "weft.podMonitors" -}}
+{{- if eq (toString .Values.podMonitor.enabled) "auto" -}}
+{{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor" }}yes{{ end -}}
+{{- else if .Values.podMonitor.enabled -}}
+yes
+{{- end -}}
+{{- end -}}
+
+{{/* Who scrapes the pods of services, as peers of their network policies; empty where the operator's default is right. */}}
+{{- define "weft.metricsFrom" -}}
+{{- $peers := .Values.networkPolicy.metricsFrom -}}
+{{- if .Values.prometheus.embedded.enabled -}}
+{{- $own := dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace)) "podSelector" (dict "matchLabels" (include "weft.selectorLabels" (list . "prometheus") | fromYaml)) -}}
+{{- $peers = prepend $peers $own -}}
+{{- end -}}
+{{- if $peers }}{{ toJson $peers }}{{ end -}}
+{{- end -}}
+
 {{/* Port of the external Prometheus, for the network policy. */}}
 {{- define "weft.prometheusPort" -}}
 {{- $url := urlParse .Values.prometheus.url -}}
@@ -85,6 +104,16 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 443
 {{- else -}}
 80
+{{- end -}}
+{{- end -}}
+
+{{/* The port of a Redis of one's own; its usual one where the URL names none or is in a Secret. */}}
+{{- define "weft.redisPort" -}}
+{{- $host := (urlParse .Values.redis.url).host -}}
+{{- if regexMatch ":[0-9]+$" $host -}}
+{{- regexFind "[0-9]+$" $host -}}
+{{- else -}}
+6379
 {{- end -}}
 {{- end -}}
 
