@@ -5,11 +5,9 @@ ends with the block that started it.
 """
 
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,10 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
+
+import redis
 
 from weft_core.cost import CostProfile
+from weft_core.heartbeat import WorkerRecord, read_fields, worker_key, workers_key
 from weft_core.profile_json import profile_to_json
+from weft_e2e.forked import Family, Forked
+from weft_e2e.local.nursery import Part, Program
 from weft_e2e.local.ports import free_ports
 from weft_e2e.metrics import parse
 from weft_e2e.replay.client import Target
@@ -29,9 +32,12 @@ from weft_e2e.waiting import until
 
 Role = Literal["prefill", "decode"]
 HOST = "127.0.0.1"
+SERVICE, NAMESPACE = "stack", "loopback"
 TOKEN = "loopback-stack-internal-token"  # noqa: S105 - guards nothing but this machine's loopback
 # A worker may take one or two slow seconds of imports each on a busy machine.
 START_S = 60.0
+ENGINE_END_S = 0.5
+"""Engines end soon after a SIGTERM, as vLLM does: what may take its time is the drain before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +52,29 @@ class StackWorker:
 
 @dataclass(frozen=True, slots=True)
 class StackConfig:
-    """What to run; times in seconds. ``time_scale`` below 1 makes the mock engines faster than their profile."""
+    """What to run; times in seconds. ``time_scale`` below 1 makes the mock engines faster than their profile.
+
+    ``mode`` is policy weft's, empty for the router's own choice. ``chunk``: prompt tokens that an engine that decodes
+    takes into a decode step, as vLLM does; None: whole prompts that pause decoding.
+    """
 
     profile: CostProfile
     workers: tuple[StackWorker, ...]
     policy: str = "ampd"
+    mode: str = ""
     binding: str = "kv-headroom"
     ttft_s: float = 2.0
     itl_s: float = 0.04
     time_scale: float = 1.0
     max_model_len: int = 32768
+    chunk: int | None = None
     kv_lease_s: float = 30.0
     handle_ttl_s: float = 120.0
     bidirectional: bool = True
     pools: Mapping[str, CostProfile] = field(default_factory=dict)
     """The profile of every pool, where pools differ."""
+    drain_s: float = 30.0
+    """How long a worker that is told to go may take."""
 
 
 @dataclass(slots=True)
@@ -69,7 +83,7 @@ class _Process:
     argv: Sequence[str]
     env: Mapping[str, str]
     log: Path
-    running: subprocess.Popen[bytes]
+    running: subprocess.Popen[bytes] | Forked
 
 
 @dataclass(slots=True)
@@ -80,6 +94,7 @@ class Stack:
     target: Target
     folder: Path
     redis_port: int
+    family: Family
     engine_ports: dict[str, int] = field(default_factory=dict)
     router_ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, _Process] = field(default_factory=dict)
@@ -112,6 +127,15 @@ class Stack:
         )
         with urllib.request.urlopen(request, timeout=5):  # noqa: S310 - loopback
             pass
+
+    def records(self) -> list[WorkerRecord]:
+        """Return the heartbeats of all workers that are there."""
+        with redis.Redis(host=HOST, port=self.redis_port, socket_timeout=5) as client:
+            names = cast(set[bytes], client.smembers(workers_key(NAMESPACE, SERVICE)))
+            keys = [worker_key(NAMESPACE, SERVICE, name.decode()) for name in sorted(names)]
+            stored = cast(list[bytes | None], client.mget(keys)) if keys else []
+        found = (read_fields(json.loads(raw)) for raw in stored if raw is not None)
+        return [record for record in found if record is not None]
 
     def kill(self, name: str) -> None:
         """Kill a process at once: ``redis``, ``coordinator``, ``<worker>/engine`` or ``<worker>/router``."""
@@ -166,24 +190,36 @@ class Stack:
 
     def _start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
         log = self.folder / f"{name.replace('/', '-')}.log"
-        with log.open("ab") as out:
-            running = subprocess.Popen(argv, stdout=out, stderr=out, env={**os.environ, **env}, cwd=self.folder)
+        running: subprocess.Popen[bytes] | Forked
+        if name == "redis":
+            with log.open("ab") as out:
+                running = subprocess.Popen(argv, stdout=out, stderr=out, cwd=self.folder)
+        else:
+            program: Program = "mock-engine" if name.endswith("/engine") else "router"
+            running = self.family.start(Part(name, program, tuple(argv), str(log), env))
         self.processes[name] = _Process(name=name, argv=argv, env=env, log=log, running=running)
 
     def _stop(self) -> None:
-        """End everything: Redis last, for routers take their heartbeats back."""
-        redis = [p for p in self.processes.values() if p.name == "redis"]
-        for group in ([p for p in self.processes.values() if p.name != "redis"], redis):
-            for process in group:
-                if process.running.poll() is None:
-                    process.running.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + 3.0
-            for process in group:
-                try:
-                    process.running.wait(max(deadline - time.monotonic(), 0.1))
-                except subprocess.TimeoutExpired:
-                    process.running.kill()
-                    process.running.wait(10)
+        """End everything: engines first, for nobody drains for a dead one; Redis last: routers leave its list."""
+        parts = [p for p in self.processes.values() if p.name != "redis"]
+        _end([p for p in parts if p.name.endswith("/engine")])
+        _end([p for p in parts if not p.name.endswith("/engine")])
+        self.family.end()
+        _end([p for p in self.processes.values() if p.name == "redis"])
+
+
+def _end(processes: Sequence[_Process]) -> None:
+    """Ask processes to end, and kill those that take too long."""
+    for process in processes:
+        if process.running.poll() is None:
+            process.running.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 3.0
+    for process in processes:
+        try:
+            process.running.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            process.running.kill()
+            process.running.wait(10)
 
 
 @contextmanager
@@ -196,6 +232,7 @@ def running(config: StackConfig, folder: Path) -> Iterator[Stack]:
         target=Target(url=f"http://{HOST}:{coordinator_port}", model=config.profile.model),
         folder=folder,
         redis_port=redis_port,
+        family=Family(folder),
     )
     with ExitStack() as ends:
         ends.callback(stack._stop)
@@ -209,13 +246,13 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
     for name, profile in {"profile.json": config.profile, **_by_file(config)}.items():
         (folder / name).write_text(json.dumps(profile_to_json(profile)))
     (folder / "router.json").write_text(json.dumps(router_config(config)))
-    redis = ["redis-server", "--port", str(stack.redis_port), "--bind", HOST, "--save", "", "--appendonly", "yes"]
-    stack._start("redis", [*redis, "--dir", str(folder)], env={})
+    server = ["redis-server", "--port", str(stack.redis_port), "--bind", HOST, "--save", "", "--appendonly", "yes"]
+    stack._start("redis", [*server, "--dir", str(folder)], env={})
     stack.wait_redis()
     for k, worker in enumerate(config.workers):
         engine, side, router = ports[3 * k : 3 * k + 3]
         stack.engine_ports[worker.name], stack.router_ports[worker.name] = engine, router
-        stack._start(f"{worker.name}/engine", _engine(config, worker, engine, side), env={})
+        stack._start(f"{worker.name}/engine", engine_command(config, worker, engine, side), env={})
         env = _router_env(stack) | {
             "WEFT_WORKER": worker.name,
             "WEFT_DEGREE": str(worker.degree),
@@ -223,6 +260,7 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
             "NODE_NAME": "loopback",
         }
         argv = [*_router(worker.role, router), "--engine-url", f"http://{HOST}:{engine}"]
+        argv += ["--drain-seconds", str(config.drain_s)]
         stack._start(f"{worker.name}/router", [*argv, "--advertise", f"http://{HOST}:{router}"], env=env)
     stack.router_ports["coordinator"] = coordinator_port
     stack._start("coordinator", _router("coordinator", coordinator_port), env=_router_env(stack))
@@ -236,8 +274,8 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
 def router_config(config: StackConfig) -> dict[str, object]:
     """Return router.json as the operator would render it."""
     return {
-        "service": "stack",
-        "namespace": "loopback",
+        "service": SERVICE,
+        "namespace": NAMESPACE,
         "model": {"name": config.profile.model, "maxModelLen": config.max_model_len},
         "engine": {
             "type": "mock",
@@ -246,7 +284,11 @@ def router_config(config: StackConfig) -> dict[str, object]:
             "handleTtlSeconds": config.handle_ttl_s,
         },
         "slo": {"ttft": config.ttft_s, "itl": config.itl_s},
-        "routing": {"policy": config.policy, "binding": config.binding},
+        "routing": {
+            "policy": config.policy,
+            "binding": config.binding,
+            **({"mode": config.mode} if config.mode else {}),
+        },
         "profile": profile_to_json(config.profile),
         "planRevision": "stack",
         **({"profiles": {pool: profile_to_json(p) for pool, p in config.pools.items()}} if config.pools else {}),
@@ -257,18 +299,22 @@ def _by_file(config: StackConfig) -> dict[str, CostProfile]:
     return {f"profile-{pool}.json": profile for pool, profile in config.pools.items()}
 
 
-def _engine(config: StackConfig, worker: StackWorker, port: int, side_port: int) -> list[str]:
+def engine_command(config: StackConfig, worker: StackWorker, port: int, side_port: int) -> list[str]:
+    """Return the arguments of ``weft mock-engine`` for a worker's engine on two ports of loopback."""
     profile = f"profile-{worker.pool}.json" if worker.pool in config.pools else "profile.json"
-    argv = [*_weft("mock-engine"), "--model", config.profile.model, "--profile", profile]
+    argv = ["--model", config.profile.model, "--profile", profile]
     argv += ["--degree", str(worker.degree), "--role", worker.role, "--listen", f"{HOST}:{port}"]
     argv += ["--side-channel-host", HOST, "--side-channel-port", str(side_port), "--engine-id", worker.name]
     argv += ["--time-scale", str(config.time_scale), "--max-model-len", str(config.max_model_len)]
     argv += ["--kv-lease-seconds", str(config.kv_lease_s), "--handle-ttl-seconds", str(config.handle_ttl_s)]
+    argv += ["--drain-seconds", str(ENGINE_END_S)]
+    if config.chunk is not None and worker.role == "decode":
+        argv += ["--chunk", str(config.chunk)]
     return [*argv, "--bidirectional"] if config.bidirectional else argv
 
 
 def _router(role: str, port: int) -> list[str]:
-    return [*_weft("router"), "--role", role, "--config", "router.json", "--listen", f"{HOST}:{port}"]
+    return ["--role", role, "--config", "router.json", "--listen", f"{HOST}:{port}"]
 
 
 def _router_env(stack: Stack) -> dict[str, str]:
@@ -278,10 +324,6 @@ def _router_env(stack: Stack) -> dict[str, str]:
         "WEFT_REVISION": "stack",
         "POD_IP": HOST,
     }
-
-
-def _weft(verb: str) -> list[str]:
-    return [sys.executable, "-c", "import sys; from weft_planner.cli import main; sys.exit(main())", verb]
 
 
 def _get(port: int, path: str) -> str | None:

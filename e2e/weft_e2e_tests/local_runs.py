@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from weft_e2e.waiting import until
 
@@ -95,7 +96,9 @@ def alive(pids: Sequence[int]) -> list[int]:
 
 
 @contextmanager
-def local_run(logs: Path, *args: str, file: Path = EXAMPLE) -> Iterator[LocalRun]:
+def local_run(
+    logs: Path, *args: str, file: Path = EXAMPLE, env: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[LocalRun]:
     """Start ``weft local`` on an example, and see that nothing of it is left behind."""
     argv = [sys.executable, "-m", "weft_e2e.local", "-f", str(file), "--logs", str(logs), *args]
     process = subprocess.Popen(
@@ -104,7 +107,7 @@ def local_run(logs: Path, *args: str, file: Path = EXAMPLE) -> Iterator[LocalRun
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
     )
     run = LocalRun(process, logs)
     reader = threading.Thread(target=_read, args=(run,), daemon=True)

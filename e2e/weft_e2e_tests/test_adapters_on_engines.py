@@ -20,6 +20,7 @@ from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import Adapter, Ask, Call, Handed, Peer, Tap, Traits
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import accept, prefix_digest
+from weft_router.engines.load import EngineLoad
 
 pytestmark = pytest.mark.component
 
@@ -198,18 +199,16 @@ async def test_an_answer_that_the_context_server_finished_needs_no_generation() 
             assert b"token_ids" not in handed.finished
 
 
-async def test_generation_first_sends_both_legs_at_once() -> None:
-    adapter = adapter_for("tensorrt-llm", traits=Traits(schedule_style="generation_first"))
-    async with pair("tensorrt-llm") as both:
-        asked = ask(both)
-        where = f"127.0.0.1:{both[0].side_port}"
-        asked.prefill = Peer("127.0.0.1", 1, info={"ctx_info_endpoint": where})
-        ids = chat_ids(messages())
-        call = adapter.decode(asked, None)
-        # Generation first needs the prompt's ids beforehand: here the test's own tokenizer gives them.
-        call = call._replace(body=call.body[:-1] + b',"prompt_token_ids":' + orjson.dumps(ids) + b"}")
-        _, raw = await asyncio.gather(whole(both[0], adapter.prefill(asked)), whole(both[1], call))
-        assert "".join(read_whole("chat", raw, keep_ids=False)[0].text) == expected(asked)
+@pytest.mark.parametrize("protocol", ["vllm", "sglang", "tensorrt-llm", "neuron"])
+async def test_an_engines_load_is_read_from_its_own_page(protocol: str) -> None:
+    gauges = adapter_for(protocol).gauges
+    async with pair(protocol) as both:
+        async with httpx.AsyncClient(timeout=5.0) as http:
+            page = await http.get(both[1].url + gauges.page)
+        pool = both[1].engine.scheduler.pool
+        assert all(name in page.content for name in (gauges.running, gauges.waiting[0], gauges.usage))
+        idle = EngineLoad(capacity_tokens=pool.total * pool.block_size, tells_usage=True)
+        assert gauges.read(page.content) == idle
 
 
 async def test_a_session_is_read_back_by_its_handle() -> None:

@@ -14,10 +14,13 @@ from weft_e2e.agreement.turns import measured_turn, simulated_turn
 from weft_e2e.agreement.waiting import core_wait_s
 from weft_e2e.demo.engines import EnginePace
 from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
+from weft_e2e.stack import engine_command, router_config
 from weft_mock.tokenizer import chat_ids, filler
 from weft_planner.simulation import Outcome
 from weft_planner.simulation.outcome import LOCAL
 from weft_planner.workload.sessions import Sample
+from weft_router.config import RoutingConfig
+from weft_router.rounds.policies import slicing_of
 
 SCENARIO = default_scenario()
 
@@ -196,3 +199,23 @@ def test_capacity_is_a_rate_that_holds_and_little_more_does_not() -> None:
     samples = [SCENARIO.sample(rate=rate * capacity, rounds=2000.0, seed=9) for rate in (0.6, 1.6)]
     easy, hard = (SCENARIO.predict("remote-jsq", one)[0] for one in samples)
     assert np.quantile(easy.ttft, 0.9) < SCENARIO.slo.ttft_s < np.quantile(hard.ttft, 0.9)
+
+
+def test_a_mode_that_slices_runs_on_engines_that_take_slices_into_their_steps() -> None:
+    config = SCENARIO.stack("weft/imd")
+    assert (config.policy, config.mode, config.chunk) == ("weft", "imd", SCENARIO.options.chunk_limit)
+    assert router_config(config)["routing"] == {"policy": "weft", "binding": config.binding, "mode": "imd"}
+    assert SCENARIO.stack("weft").chunk is None
+    commands = [engine_command(config, worker, 1, 2) for worker in config.workers]
+    assert {worker.role for worker, argv in zip(config.workers, commands, strict=True) if "--chunk" in argv} == {
+        "decode"
+    }
+
+
+def test_slices_are_simulated_as_routers_send_them() -> None:
+    slicing = slicing_of(RoutingConfig())
+    assert slicing is not None
+    options = SCENARIO.options
+    assert (options.slice_turn_s, options.chunk_fraction) == (slicing.overhead_s, slicing.share)
+    assert options.slice_turn_s > 0
+    assert options.chunk_floor >= slicing.least

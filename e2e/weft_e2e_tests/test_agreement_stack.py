@@ -2,8 +2,9 @@
 
 The very sessions that are simulated are held with a stack of processes; P95 TTFT and mean ITL must agree within 15 %,
 attainment within 5 points. A part of it always runs; ``make test-agreement`` compares three loads under two policies,
-with twice the rounds. Other work on the machine does no harm until clients and engines are late by a tenth of a
-second: then what disagrees is measured once more, and where that does not help the test says so and does not judge.
+then one load with local prefills in slices, with twice the rounds. Other work on the machine does no harm until clients
+and engines are late by a tenth of a second: then what disagrees is measured once more, and where that does not help the
+test says so and does not judge.
 """
 
 import os
@@ -17,21 +18,27 @@ from weft_e2e.agreement.scenario import default_scenario
 
 FULL = "WEFT_AGREEMENT" in os.environ
 LOADS = dict.fromkeys(("remote-jsq", "weft"), (0.8, 0.55, 0.3)) if FULL else {"remote-jsq": (0.8,), "weft": (0.55,)}
+SLICED = {"weft/imd": (0.55,)} if FULL else {}
 ROUNDS = 160.0 if FULL else 80.0
+ALL = [(policy, load) for policy, loads in (LOADS | SLICED).items() for load in loads]
 
-# Four and a half minutes in full, one minute in part; a load may be measured twice on a machine that is far too busy.
-pytestmark = [pytest.mark.component, pytest.mark.timeout(900 if FULL else 300)]
+# Six minutes in full, one minute in part; a load may be measured twice on a machine that is far too busy.
+pytestmark = [pytest.mark.component, pytest.mark.alone, pytest.mark.timeout(900 if FULL else 300)]
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, float], Comparison]:
     """Run all loads and policies once."""
-    study = Study(default_scenario(), LOADS, rounds=ROUNDS, seed=4)
-    found = run(study, tmp_path_factory.mktemp("agreement"))
+    found = [
+        one
+        for loads in (LOADS, SLICED)
+        if loads
+        for one in run(Study(default_scenario(), loads, rounds=ROUNDS, seed=4), tmp_path_factory.mktemp("agreement"))
+    ]
     return {(one.policy, one.load): one for one in found}
 
 
-@pytest.mark.parametrize(("policy", "load"), [(policy, load) for policy, loads in LOADS.items() for load in loads])
+@pytest.mark.parametrize(("policy", "load"), ALL)
 def test_simulator_and_live_stack_agree(
     compared: Mapping[tuple[str, float], Comparison], policy: str, load: float
 ) -> None:

@@ -21,6 +21,21 @@ def test_an_empty_cache_lacks_everything(empty_cache: Path) -> None:
         toolchain.tool_path("helm")
 
 
+def test_what_is_optional_is_built_for_who_asks(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def build(tool: toolchain.Tool) -> None:
+        built.append(tool.name)
+        tool.path.write_text("program")
+
+    monkeypatch.setattr(toolchain, "_build_go", build)
+    monkeypatch.setattr(toolchain, "check_go", lambda: None)
+    toolchain.build_all(lambda _: None, frozenset({"kube-router"}))
+    toolchain.build_all(lambda _: None, frozenset({"kube-router"}))
+    assert built == ["kube-router"]
+    assert toolchain.tool_path("kube-router").exists()
+
+
 def test_two_builders_build_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     entered = threading.Event()

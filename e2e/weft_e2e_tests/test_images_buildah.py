@@ -19,7 +19,6 @@ from weft_e2e.images.catalogue import repository_root
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.timeout(180),
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("buildah") is None, reason="needs root and buildah"),
 ]
 

@@ -25,8 +25,8 @@ def named(image: Image) -> str:
 
 def test_every_folder_with_a_dockerfile_is_in_the_catalogue() -> None:
     folders = {path.parent.name for path in (repository_root() / "images").glob("*/Dockerfile")}
-    # The base is built by a recipe of its own.
-    assert folders - {"python"} == {image.folder for image in IMAGES.values()}
+    # The base is built by a recipe of its own; vLLM's stands on an image of vLLM that nobody has here.
+    assert folders - {"python", "vllm"} == {image.folder for image in IMAGES.values()}
 
 
 @pytest.mark.parametrize("image", IMAGES.values(), ids=named)

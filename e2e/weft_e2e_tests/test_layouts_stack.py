@@ -15,7 +15,7 @@ from weft_e2e.replay.sessions import PlannedSession
 from weft_e2e.stack import Stack, StackConfig, StackWorker, running
 from weft_mock.tokenizer import filler
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.component
 
 MODEL = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
 

@@ -15,7 +15,7 @@ from weft_e2e.waiting import until
 from weft_e2e_tests.local_runs import EXAMPLE, SERVES, LocalRun, alive, local_run
 
 # A start takes some 4 s of processor time, and these tests share the machine with others.
-pytestmark = [pytest.mark.component, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.component
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GENEROUS_S = 10.0

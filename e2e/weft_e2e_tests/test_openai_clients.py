@@ -77,7 +77,6 @@ async def test_lists_the_model_and_names_what_is_wrong(client: openai.AsyncOpenA
     assert refused.value.param == "max_tokens"
 
 
-@pytest.mark.timeout(60)
 async def test_the_client_for_node(front: Front) -> None:
     modules = os.environ.get("WEFT_NODE_MODULES", "")
     node = shutil.which("node")

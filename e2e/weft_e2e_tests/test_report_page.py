@@ -3,6 +3,7 @@
 import base64
 import re
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -47,6 +48,12 @@ class Outline(HTMLParser):
             self.text.append(data)
 
 
+@cache
+def plain_page() -> str:
+    """Draw the page of the plain facts once: its pictures take some seconds of processor time."""
+    return page.render(facts())
+
+
 def read(html: str) -> Outline:
     outline = Outline()
     outline.feed(html)
@@ -56,7 +63,7 @@ def read(html: str) -> Outline:
 
 
 def test_the_page_stands_alone_and_its_pictures_are_well_formed() -> None:
-    outline = read(page.render(facts()))
+    outline = read(plain_page())
 
     assert outline.links == []
     assert len(outline.pictures) == 5
@@ -66,7 +73,7 @@ def test_the_page_stands_alone_and_its_pictures_are_well_formed() -> None:
 
 
 def test_the_same_facts_give_the_same_page() -> None:
-    assert page.render(facts()) == page.render(facts())
+    assert page.render(facts()) == plain_page()
 
 
 def test_table_and_page_hold_the_figures() -> None:
@@ -74,7 +81,7 @@ def test_table_and_page_hold_the_figures() -> None:
     assert made.summary.ttft_all is not None
     shown = seconds_words(made.summary.ttft_all.p95)
     text = table.render(made)
-    words = " ".join(read(page.render(made)).text)
+    words = " ".join(read(plain_page()).text)
 
     for output in (text, words):
         assert shown in output

@@ -22,7 +22,6 @@ CANCELS = 150
 CLIENTS = 6
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("sidecars", [False, True])
 @pytest.mark.parametrize("protocol", ["vllm", "sglang", "tensorrt-llm", "neuron", "openai"])
 async def test_300_hostile_bodies_break_no_rule_of_any_engine(tmp_path: Path, protocol: str, sidecars: bool) -> None:
@@ -47,9 +46,8 @@ async def worker_requests(url: str) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("sidecars", [False, True])
-@pytest.mark.parametrize("protocol", ["vllm", "tensorrt-llm"])
+@pytest.mark.parametrize("protocol", ["vllm", "sglang", "tensorrt-llm", "neuron"])
 async def test_clients_that_leave_at_random_points_leave_no_block_behind(
     tmp_path: Path, protocol: str, sidecars: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

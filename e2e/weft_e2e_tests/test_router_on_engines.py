@@ -120,7 +120,7 @@ async def fronted(
             yield front
             if not bidirectional:
                 await at_rest(*workers)
-            assert not any(worker.engine.ledger.violations for worker in workers)
+            assert [dict(w.engine.ledger.violations) for w in workers if w.engine.ledger.violations] == []
         finally:
             await routers.close()
 

@@ -30,7 +30,7 @@ from weft_e2e.stack import Stack, StackConfig, StackWorker, running
 from weft_e2e.waiting import until
 from weft_mock.tokenizer import filler
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.component
 
 # Rounds take a fraction of a second; a busy machine may need longer.
 SERVED_S = 60.0

@@ -10,7 +10,7 @@ from weft_mock.debug import add_debug
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
 from weft_mock.fields import read_flag
-from weft_mock.generation import GenerationCall
+from weft_mock.generation import PLUGIN_VERSION, GenerationCall
 from weft_mock.holder import add_meetings
 from weft_mock.http_bodies import json_reply, read_object
 from weft_mock.kv_params import KvProtocolError, remote_of_rejected
@@ -48,6 +48,8 @@ def api_app(engine: Engine) -> web.Application:
     for path in ("/health", "/ping", "/health_generate"):
         app.router.add_get(path, api.health)
     app.router.add_get("/load", api.load)
+    if engine.config.plugin and protocol == "vllm":
+        app.router.add_get("/weft/plugin", api.plugin)
     if protocol == "tensorrt-llm":
         app.router.add_get("/metrics", api.iteration_stats)
         app.router.add_get("/prometheus/metrics", api.metrics)
@@ -191,6 +193,10 @@ class _Api:
 
     async def version(self, _request: web.Request) -> web.Response:
         return json_reply({"version": self._dialect.version, "engine": "weft-mock"})
+
+    async def plugin(self, _request: web.Request) -> web.Response:
+        page = {"plugin": PLUGIN_VERSION, "vllm": self._dialect.version, "handles": True, "proof": False}
+        return json_reply(page)
 
     async def load(self, _request: web.Request) -> web.Response:
         scheduler = self._engine.scheduler

@@ -119,6 +119,12 @@ class _ListCommand(click.Command):
 @click.option(
     "--drain-seconds", type=float, default=25.0, show_default=True, help="How long SIGTERM waits for live requests."
 )
+@click.option("--nodes", type=int, default=1, show_default=True, help="Nodes this engine runs on, a process on each.")
+@click.option("--node-rank", type=int, default=0, help="Which of them this is; 0 leads, and alone serves the API.")
+@click.option("--leader", default="", metavar="HOST:PORT", help="Where the other nodes find the one that leads.")
+@click.option(
+    "--nodes-listen", default="0.0.0.0:29500", show_default=True, help="HOST:PORT where the one that leads is joined."
+)
 @click.option("--fault", default="{}", help="Faults from the start, as for python -m weft_mock.fault.")
 def mock_engine(
     *,
@@ -147,6 +153,10 @@ def mock_engine(
     scheduling_policy: Literal["fcfs", "priority"],
     trusting: bool,
     drain_seconds: float,
+    nodes: int,
+    node_rank: int,
+    leader: str,
+    nodes_listen: str,
     fault: str,
 ) -> int:
     """Serve an engine's API and P/D protocol from a cost profile, without a GPU.
@@ -160,10 +170,11 @@ def mock_engine(
     from weft_mock.config import ConfigError, EngineConfig
     from weft_mock.faults import FaultError, faults_from_json
     from weft_mock.logs import configure
+    from weft_mock.nodes import Nodes
     from weft_mock.server import serve
 
     try:
-        host, port = _address(listen)
+        host, port = _address("--listen", listen)
         config = EngineConfig(
             model=model,
             profile=profile_from_json(_json("--profile", profile.read_bytes())),
@@ -193,11 +204,17 @@ def mock_engine(
             trusting=trusting,
         )
         faults = faults_from_json(_json("--fault", fault))
+        own = Nodes(
+            nodes,
+            node_rank,
+            _address("--leader", leader) if leader else ("", 0),
+            _address("--nodes-listen", nodes_listen),
+        )
     except (CostProfileError, ConfigError, FaultError, OSError, ValueError) as error:
         click.echo(f"weft mock-engine: {error}", err=True)
         return 2
     configure()
-    return uvloop.run(serve(config, drain_seconds=drain_seconds, faults=faults))
+    return uvloop.run(serve(config, drain_seconds=drain_seconds, faults=faults, nodes=own))
 
 
 def _json(flag: str, text: str | bytes) -> dict[str, object]:
@@ -212,8 +229,8 @@ def _json(flag: str, text: str | bytes) -> dict[str, object]:
     return body
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"--listen: {text!r} is not host:port")
+        raise ValueError(f"{flag}: {text!r} is not host:port")
     return host.strip("[]"), int(port)

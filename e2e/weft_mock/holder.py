@@ -9,7 +9,7 @@ from aiohttp import web
 
 from weft_core.profile_json import profile_to_json
 from weft_mock.engine import Engine, compatibility
-from weft_mock.meetings import MeetingError
+from weft_mock.meetings import WRONG, MeetingError
 from weft_mock.pins import ReadRefusedError
 from weft_mock.transfer import offer_json
 
@@ -109,7 +109,8 @@ class _Holder:
         try:
             meeting = engine.meetings.join(key, reader_port=port, waits=patience > 0)
         except MeetingError as error:
-            engine.ledger.violations[error.reason] += 1
+            if error.reason in WRONG:
+                engine.ledger.violations[error.reason] += 1
             return _refusal(error.reason, str(error), status=409)
         engine.meetings.check(meeting)
         try:

@@ -1,7 +1,8 @@
 """Bring the two legs of a round together by a key both were given: SGLang's room, TensorRT-LLM's request id.
 
 The holder is the engine that prefills; the reader comes over its side channel and waits for the offer. A key serves
-one pair, once. Whatever ends a meeting early fails the leg that is still there.
+one pair, once. Whatever ends a meeting early fails the leg that is still there, and the one that is still on its way:
+when a client leaves, one leg may be gone before the other one's request is read, and that is no second use of the key.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ from weft_mock.kv_params import RemoteBlocks
 from weft_mock.ledger import Ledger
 
 _REMEMBERED = 4096
+WRONG = frozenset({"key_reused", "unknown_key"})
+"""Reasons that are the sender's fault; all others tell how the other leg ended."""
 
 
 class MeetingError(Exception):
@@ -92,7 +95,7 @@ class Meetings:
         self._release = release
         self._changed = changed
         self._open: dict[str, Meeting] = {}
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended: OrderedDict[str, Meeting] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many are open."""
@@ -102,8 +105,12 @@ class Meetings:
         """Take the holder's place; ``wanted_port``: that of the reader's API, None for any.
 
         Raises:
-            MeetingError: the key was used before.
+            MeetingError: the key was used before, or the reader is gone already.
         """
+        late = self._ended.get(key)
+        if late is not None and not late.held:
+            late.held = True
+            raise MeetingError(late.over.result(), f"{key}: the other leg ended before: {late.over.result()}")
         meeting = self._at(key)
         if meeting.held:
             raise MeetingError("key_reused", f"{key} is held by another request")
@@ -115,8 +122,12 @@ class Meetings:
         """Take the reader's place; without ``waits`` only where the offer is there already.
 
         Raises:
-            MeetingError: the key was used before, or there is no offer to wait for.
+            MeetingError: the key was used before, there is no offer to wait for, or the holder is gone already.
         """
+        late = self._ended.get(key)
+        if late is not None and not late.joined.is_set():
+            late.joined.set()
+            raise MeetingError(late.over.result(), f"{key}: the other leg ended before: {late.over.result()}")
         known = self._open.get(key)
         if not waits and key not in self._ended and (known is None or not known.offered.done()):
             raise MeetingError("unknown_key", f"nothing is held for {key}")
@@ -142,7 +153,7 @@ class Meetings:
             return
         meeting.over.set_result(how)
         self._open.pop(meeting.key, None)
-        self._ended[meeting.key] = None
+        self._ended[meeting.key] = meeting
         if len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
         self._changed()

@@ -183,6 +183,17 @@ class _State(Collector):
                 family = GaugeMetricFamily(f"sglang:{name}", text, labels=("model_name",))
                 family.add_metric(values[:1], value)
                 yield family
+        if config.protocol == "tensorrt-llm":
+            for name, text, value in (
+                ("num_requests_running", "Number of active requests", len(scheduler.running)),
+                ("num_requests_waiting", "Number of queued requests", waiting + fetching),
+                ("kv_cache_utilization", "KV cache utilization", pool.used / pool.total),
+                ("kv_cache_max_blocks", "Size of the KV cache", pool.total),
+                ("kv_cache_tokens_per_block", "Tokens of a block", pool.block_size),
+            ):
+                family = GaugeMetricFamily(f"trtllm_{name}", text, labels=("model_name",))
+                family.add_metric(values[:1], value)
+                yield family
         blocks = {"free": pool.free, "used": pool.used, "cached": pool.cached, "pinned": scheduler.pins.blocks}
         for state, count in blocks.items():
             yield GaugeMetricFamily(f"weft_mock_{state}_blocks", f"KV blocks that are {state}", count)

@@ -13,8 +13,11 @@ from weft_mock.config import EngineConfig
 from weft_mock.engine import Engine
 from weft_mock.faults import Faults
 from weft_mock.holder import side_channel_app
+from weft_mock.nodes import Leader, Nodes, follow
 
 log = logging.getLogger(__name__)
+
+ALONE = Nodes()
 
 
 class EngineServer:
@@ -52,11 +55,43 @@ class EngineServer:
         await self._side.cleanup()
 
 
-async def serve(config: EngineConfig, *, drain_seconds: float, faults: Faults) -> int:
+async def serve(config: EngineConfig, *, drain_seconds: float, faults: Faults, nodes: Nodes = ALONE) -> int:
     """Serve until SIGTERM or SIGINT, then finish what is live within ``drain_seconds``; return the exit status.
 
-    Live are requests, and a prefill's blocks that no decode engine has read yet.
+    Live are requests, and a prefill's blocks that no decode engine has read yet. Of several nodes the first one serves,
+    from when all have joined to when one is lost.
     """
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    if nodes.rank:
+        return await follow(nodes, asked)
+    if nodes.count == 1:
+        return await _serve(config, asked, drain_seconds=drain_seconds, faults=faults)
+    leader = Leader(nodes.count)
+    await leader.start(*nodes.listen)
+    joined = asyncio.create_task(leader.whole.wait())
+    stopped = asyncio.create_task(asked.wait())
+    try:
+        await asyncio.wait({joined, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not joined.done():
+            return 0
+        return await _serve(config, asked, drain_seconds=drain_seconds, faults=faults, lost=leader.lost)
+    finally:
+        joined.cancel()
+        stopped.cancel()
+        await leader.stop()
+
+
+async def _serve(
+    config: EngineConfig,
+    asked: asyncio.Event,
+    *,
+    drain_seconds: float,
+    faults: Faults,
+    lost: asyncio.Future[int] | None = None,
+) -> int:
     engine = Engine(config)
     if faults != Faults():
         engine.set_faults(faults)
@@ -78,15 +113,17 @@ async def serve(config: EngineConfig, *, drain_seconds: float, faults: Faults) -
             "time_scale": config.time_scale,
         },
     )
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
     stopping = asyncio.create_task(asked.wait())
+    loop = asyncio.get_running_loop()
     failed = engine.failed if engine.failed is not None else loop.create_future()
-    await asyncio.wait({stopping, failed}, return_when=asyncio.FIRST_COMPLETED)
+    torn = lost if lost is not None else loop.create_future()
+    await asyncio.wait({stopping, failed, torn}, return_when=asyncio.FIRST_COMPLETED)
     status = 0
-    if failed.done():
+    if torn.done():
+        log.error("node_lost", extra={"rank": torn.result()})
+        stopping.cancel()
+        status = 1
+    elif failed.done():
         log.error("engine_failed", exc_info=failed.exception())
         stopping.cancel()
         status = 1

@@ -21,7 +21,6 @@ from weft_mock_tests.engines import MODEL, config, profile
 from weft_planner.cli.running import run
 
 # An engine's start alone may take many seconds on a busy machine.
-pytestmark = pytest.mark.timeout(60)
 
 
 def free_port() -> int:

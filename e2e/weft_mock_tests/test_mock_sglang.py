@@ -141,6 +141,38 @@ async def test_a_room_serves_one_pair_once(pair: Pair) -> None:
     await at_rest(p, d)
 
 
+async def test_a_leg_that_comes_when_the_other_one_has_left_uses_its_room_for_the_first_time(pair: Pair) -> None:
+    p, d = pair
+    fields = bootstrap(p)
+    decode = asyncio.create_task(d.chat(ask(), **fields))
+    await until(lambda: len(p.engine.meetings) == 1)
+    decode.cancel()
+    await until(lambda: len(p.engine.meetings) == 0)
+    late = await p.chat(ask(), **fields)
+    assert late.status == 500
+    assert "reader_gone" in str(late.body["message"])
+    assert not p.engine.ledger.violations
+    assert (await p.chat(ask(), **fields)).status == 400
+    assert p.engine.ledger.violations == {"key_reused": 1}
+    await at_rest(p, d)
+
+
+async def test_a_decode_that_comes_when_the_prefill_has_left_uses_its_room_for_the_first_time(pair: Pair) -> None:
+    p, d = pair
+    fields = bootstrap(p)
+    prefill = asyncio.create_task(p.chat(ask(), **fields))
+    await until(lambda: len(p.engine.meetings) == 1)
+    prefill.cancel()
+    await until(lambda: len(p.engine.meetings) == 0)
+    late = await d.chat(ask(), **fields)
+    assert late.status == 500
+    assert "holder_gone" in str(late.body["message"])
+    assert not p.engine.ledger.violations
+    await d.chat(ask(), **fields)
+    assert p.engine.ledger.violations == {"key_reused": 1}
+    await at_rest(p, d)
+
+
 async def test_another_room_never_meets(pair: Pair) -> None:
     p, d = pair
     legs = [

@@ -51,7 +51,7 @@ def run(study: Study, folder: Path, *, done: Callable[[Comparison], None] = lamb
         ReplayFailedError: a round failed.
     """
     with ExitStack() as ends:
-        places = {policy: folder / policy for policy in study.loads}
+        places = {policy: folder / policy.replace("/", "-") for policy in study.loads}
         for place in places.values():
             place.mkdir(parents=True)
         contexts = [running(study.scenario.stack(policy), place) for policy, place in places.items()]
@@ -79,7 +79,9 @@ async def _all(
         found = []
         for load in study.loads[policy]:
             found.append(
-                await _measured(stack, predicted[policy, load], study.scenario, load=load, overhead_s=overhead_s)
+                await _measured(
+                    stack, predicted[policy, load], study.scenario, policy=policy, load=load, overhead_s=overhead_s
+                )
             )
             done(found[-1])
         return found
@@ -88,7 +90,7 @@ async def _all(
 
 
 async def _measured(
-    stack: Stack, predicted: Sequence[Outcome], scenario: Scenario, *, load: float, overhead_s: float
+    stack: Stack, predicted: Sequence[Outcome], scenario: Scenario, *, policy: str, load: float, overhead_s: float
 ) -> Comparison:
     turn_s = simulated_turn(predicted[0], scenario)
 
@@ -97,7 +99,7 @@ async def _measured(
         return compare(
             predicted,
             measured.outcome,
-            policy=stack.config.policy,
+            policy=policy,
             load=load,
             overhead_s=overhead_s,
             others=(Figure("a remote prefill's turn", turn_s, measured.turn_s, TTFT_WITHIN),),

@@ -20,8 +20,11 @@ from weft_core.policies.live import LIVE_MODE
 from weft_e2e.agreement.sessions import fitted
 from weft_e2e.stack import StackConfig, StackWorker
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, goodput, simulate
+from weft_planner.simulation.inputs import slices
 from weft_planner.workload.sessions import Sample, Size, draw
 from weft_planner.workload.traffic import Gap, Rounds, Tokens, Workload
+from weft_router.config import RoutingConfig
+from weft_router.rounds.policies import slicing_of
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GPU = "nvidia-a100-80"
@@ -61,14 +64,35 @@ class Scenario:
         """Return the cost profile of the only pool."""
         return {"gpu": self.profile}
 
+    @property
+    def options(self) -> Options:
+        """Return how engines behave, and how routers slice local prefills when nobody tells them otherwise."""
+        slicing = slicing_of(RoutingConfig())
+        if slicing is None:
+            return OPTIONS
+        return replace(
+            OPTIONS,
+            chunk_limit=slicing.most,
+            chunk_fraction=slicing.share,
+            chunk_floor=slicing.least_tokens(self.profile.degrees[DEGREE].step_figures),
+            slice_turn_s=slicing.overhead_s,
+        )
+
     def stack(self, policy: str) -> StackConfig:
-        """Return the same workers as processes to start, with routers under a policy."""
+        """Return the same workers as processes to start, with routers under a policy.
+
+        Engines that get prefills in slices run each beside their batch, as vLLM does: a slice that paused decoding
+        would lengthen gaps by what its size was chosen to spare.
+        """
+        choice = policy_choice(policy)
         prefill = tuple(StackWorker(f"p-{k}", "prefill", DEGREE) for k in range(self.prefill))
         decode = tuple(StackWorker(f"d-{k}", "decode", DEGREE) for k in range(self.decode))
         return StackConfig(
             profile=self.profile,
             workers=(*prefill, *decode),
-            policy=policy,
+            policy=choice.route,
+            mode=choice.mode,
+            chunk=self.options.chunk_limit if slices(choice, self.options) else None,
             ttft_s=self.slo.ttft_s,
             itl_s=self.slo.itl_s,
             max_model_len=MAX_MODEL_LEN,
@@ -98,7 +122,7 @@ class Scenario:
             [self.slo],
             guess=6.0 / self.slow,
             seeds=range(1000, 1003),
-            options=OPTIONS,
+            options=self.options,
         )
         return found.rate.value
 
@@ -116,7 +140,7 @@ class Scenario:
                 self.costs,
                 choice,
                 [self.slo],
-                options=OPTIONS,
+                options=self.options,
                 seed=seed,
             )
             for seed in range(seeds)
@@ -131,9 +155,11 @@ def shaken(sample: Sample, seed: int) -> Sample:
 
 
 def policy_choice(policy: str) -> PolicyChoice:
-    """Return a policy as a router runs it that was told nothing but its name."""
-    mode = LIVE_MODE if policy == "weft" else ""
-    return PolicyChoice(route=policy, mode=mode, binding=DEFAULT_BINDING, order=POLICIES[policy].order)
+    """Return a policy, such as ``weft/imd``, as a router runs it that was told nothing but its name and mode."""
+    route, _, mode = policy.partition("/")
+    if route == "weft" and not mode:
+        mode = LIVE_MODE
+    return PolicyChoice(route=route, mode=mode, binding=DEFAULT_BINDING, order=POLICIES[route].order)
 
 
 OPTIONS = Options(links="none", history="read", handover="pull", admission="reserve", warm_up=0.0, cool_down=0.0)

@@ -13,7 +13,7 @@ from weft_e2e.waiting import WaitedTooLong, until
 
 # Kinds the operator makes, and pods that their controllers make.
 CHILD_KINDS = (
-    "statefulsets,deployments,replicasets,pods,services,configmaps,secrets,serviceaccounts,"
+    "workergroups,statefulsets,deployments,replicasets,pods,services,configmaps,secrets,serviceaccounts,"
     "poddisruptionbudgets,endpointslices"
 )
 # What every namespace has of itself.
@@ -82,7 +82,7 @@ def child_specs(service: Service) -> dict[str, str]:
     """Return kind/name to the canonical spec and data of every child that the operator itself writes."""
     found = kube.items(
         service.kube,
-        "statefulsets,deployments,services,configmaps,secrets,serviceaccounts,poddisruptionbudgets",
+        "workergroups,statefulsets,deployments,services,configmaps,secrets,serviceaccounts,poddisruptionbudgets",
         namespace=service.namespace,
         selector=service.selector,
     )
@@ -96,7 +96,11 @@ def child_specs(service: Service) -> dict[str, str]:
 
 def check_unchanged(service: Service, before: Mapping[str, str]) -> None:
     """Require every child to be as it was: same objects, same specs, same data."""
-    now = child_specs(service)
+    check_same(child_specs(service), before)
+
+
+def check_same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Require children (``child_specs``) to be as they were."""
     changed = sorted(k for k in {*now, *before} if now.get(k) != before.get(k))
     if changed:
         raise CheckFailed(f"children changed: {', '.join(changed)}")

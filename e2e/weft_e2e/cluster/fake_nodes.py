@@ -8,7 +8,7 @@ from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig
 from weft_e2e.cluster.errors import Refused
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.specs import MemberSpec, Service
-from weft_e2e.cluster.toolchain import stages_dir, tool_path
+from weft_e2e.cluster.toolchain import manifests_of, tool_path
 
 ANNOTATION = {"kwok.x-k8s.io/node": "fake"}
 MAX_FAKE = 1000
@@ -67,7 +67,7 @@ def kwok_service(paths: ClusterPaths) -> Service:
             "--manage-all-nodes=false",
             f"--manage-nodes-with-annotation-selector={key}={value}",
             "--node-lease-duration-seconds=40",
-            *(f"--config={file}" for file in sorted(stages_dir().glob("*.yaml"))),
+            *(f"--config={file}" for file in manifests_of("kwok")),
         ],
     )
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft_e2e.cluster import fake_nodes, forward, images, kubectl, lifecycle, state, status
+from weft_e2e.cluster import fake_nodes, forward, images, kubectl, lifecycle, policies, state, status
 from weft_e2e.cluster.config import ClusterConfig, context_name
 from weft_e2e.cluster.errors import NotRunning
 from weft_e2e.cluster.lifecycle import Progress, silent
@@ -73,6 +73,10 @@ class Cluster:
     def fake_nodes(self, count: int) -> None:
         """Make the number of KWOK nodes `count`."""
         fake_nodes.scale(self.paths, count)
+
+    def enforce_policies(self, progress: Progress = silent) -> None:
+        """Have NetworkPolicies enforced on every node that is on; the program is built where it is missing."""
+        policies.enforce(self.paths, progress)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return status.read(self.paths).nodes

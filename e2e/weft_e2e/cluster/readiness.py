@@ -22,7 +22,11 @@ def await_api(paths: ClusterPaths) -> None:
     """Wait until the API server is ready, asked as a user on this machine asks it."""
 
     def ready() -> str:
-        done = kubectl.run(kubectl.kubectl_argv("get", "--raw", "/readyz"), paths.kubeconfig, timeout=10, check=False)
+        argv = kubectl.kubectl_argv("get", "--raw", "/readyz")
+        try:
+            done = kubectl.run(argv, paths.kubeconfig, timeout=10, check=False)
+        except CommandError as error:  # no answer in time, as on a busy machine: asked again until the deadline
+            return str(error)
         return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1][:300]
 
     _await(paths, "the API server", API_SECONDS, ready, (CONTROL_PLANE,))

@@ -28,8 +28,6 @@ HERE = Path(__file__).parent
 GO_MINIMUM = (1, 26)  # helm, kwok and coredns ask for it in their go.mod
 BUILD_SECONDS = 1800.0  # the largest takes 300 s on two idle cores; six times that is a hang
 KUBERNETES = "v1.35.0"
-KWOK = "v0.8.0"
-KWOK_STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,10 @@ class Tool:
     package: str
     tags: str = ""
     ldflags: str = ""
+    optional: bool = False
+    """Built when somebody asks for it by name: most clusters do without."""
+    manifests: tuple[str, ...] = ()
+    """Folders of the module whose YAML files are kept beside the program."""
 
     @property
     def file_name(self) -> str:
@@ -51,6 +53,15 @@ class Tool:
     @property
     def path(self) -> Path:
         return bin_dir() / self.file_name
+
+    @property
+    def shared(self) -> Path:
+        """Return the folder of its manifests."""
+        return bin_dir().parent / "share" / f"{self.name}-{self.version}"
+
+    @property
+    def there(self) -> bool:
+        return self.path.exists() and (not self.manifests or self.shared.exists())
 
 
 _VERSION = "k8s.io/component-base/version"
@@ -78,7 +89,16 @@ TOOLS: dict[str, Tool] = {
             package="./cmd/helm",
             ldflags="-X helm.sh/helm/v4/internal/version.version=v4.3.1",
         ),
-        Tool(name="kwok", version=KWOK, module="sigs.k8s.io/kwok", package="./cmd/kwok"),
+        Tool(
+            name="kwok",
+            version="v0.8.0",
+            module="sigs.k8s.io/kwok",
+            package="./cmd/kwok",
+            # The rules by which fake nodes and pods become ready.
+            manifests=tuple(
+                f"kustomize/stage/{part}" for part in ("node/fast", "node/heartbeat-with-lease", "pod/fast")
+            ),
+        ),
         Tool(
             name="prometheus",
             version="v0.314.0",
@@ -86,6 +106,22 @@ TOOLS: dict[str, Tool] = {
             package="./cmd/prometheus",
             # Only Kubernetes discovery: Debian's build has just that one compiled out.
             tags="remove_all_sd,enable_kubernetes_sd",
+        ),
+        Tool(
+            name="kube-router",
+            version="v2.2.1",
+            # The releases of cloudnativelabs itself lack a checksum record; this fork of them is what k3s ships.
+            module="github.com/k3s-io/kube-router/v2",
+            package="./cmd/kube-router",
+            optional=True,
+        ),
+        Tool(
+            name="argocd",
+            version="v3.2.11",  # later ones do not build as a module
+            module="github.com/argoproj/argo-cd/v3",
+            package="./cmd",
+            optional=True,
+            manifests=("manifests/crds",),
         ),
     )
 }
@@ -101,9 +137,9 @@ def tool_path(name: str) -> Path:
     return path
 
 
-def stages_dir() -> Path:
-    """Return the folder of KWOK's stage files: the rules by which fake nodes and pods become ready."""
-    return bin_dir().parent / "share" / f"kwok-{KWOK}"
+def manifests_of(name: str) -> list[Path]:
+    """Return the manifests that are kept beside a program: KWOK's stages, Argo CD's definitions."""
+    return sorted(TOOLS[name].shared.glob("*.yaml"))
 
 
 def native_path(name: str) -> Path:
@@ -111,22 +147,22 @@ def native_path(name: str) -> Path:
     return bin_dir() / f"{name}-{digest}"
 
 
-def missing() -> list[str]:
-    """Return the names of the programs that `build_all` would build."""
-    tools = [tool.name for tool in TOOLS.values() if not tool.path.exists()]
-    if "kwok" not in tools and not stages_dir().exists():
-        tools.append("kwok")
+def missing(only: frozenset[str] = frozenset()) -> list[str]:
+    """Return the names of the programs that `build_all` would build: optional ones only where they are asked for."""
+    tools = [
+        tool.name for tool in TOOLS.values() if (tool.name in only if only else not tool.optional) and not tool.there
+    ]
     return [*tools, *(name for name in NATIVE if not native_path(name).exists())]
 
 
 def build_all(progress: Progress, only: frozenset[str] = frozenset()) -> None:
     """Build whatever is missing, one after the other; `only` limits it to some names."""
-    wanted = [name for name in missing() if not only or name in only]
+    wanted = [name for name in missing(only) if not only or name in only]
     if any(name in TOOLS for name in wanted):
         check_go()
     for name in wanted:
         with _lock(name, progress):
-            if name not in missing():  # another builder was faster
+            if name not in missing(only):  # another builder was faster
                 continue
             begin = time.monotonic()
             progress(f"building {name} …")
@@ -163,8 +199,8 @@ def _build_go(tool: Tool) -> None:
     with _into_place(tool.path) as output:
         flags = ["-trimpath", "-tags", tool.tags, "-ldflags", f"-s -w {tool.ldflags}"]
         _run(["go", "build", *flags, "-o", str(output), tool.package], cwd=source)
-    if tool.name == "kwok":
-        _copy_stages(source)
+    if tool.manifests:
+        _copy_manifests(tool, source)
 
 
 def _download(module: str, version: str) -> Path:
@@ -172,17 +208,17 @@ def _download(module: str, version: str) -> Path:
     return Path(str(json.loads(output)["Dir"]))
 
 
-def _copy_stages(source: Path) -> None:
-    stages_dir().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=stages_dir().parent) as scratch:
-        target = Path(scratch) / "stages"
+def _copy_manifests(tool: Tool, source: Path) -> None:
+    tool.shared.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tool.shared.parent) as scratch:
+        target = Path(scratch) / "manifests"
         target.mkdir()
-        for stage in KWOK_STAGES:
-            for file in sorted((source / "kustomize" / "stage" / stage).glob("*.yaml")):
+        for folder in tool.manifests:
+            for file in sorted((source / folder).glob("*.yaml")):
                 if file.name != "kustomization.yaml":
                     target.joinpath(file.name).write_bytes(file.read_bytes())
-        shutil.rmtree(stages_dir(), ignore_errors=True)
-        target.rename(stages_dir())
+        shutil.rmtree(tool.shared, ignore_errors=True)
+        target.rename(tool.shared)
 
 
 def _build_native(name: str) -> None:

@@ -74,6 +74,12 @@ def demo() -> None:
     "--out", type=click.Path(path_type=Path), default=Path("out/demo"), show_default=True, help="Folder of the report."
 )
 @click.option("--set", "helm_set", multiple=True, metavar="KEY=VALUE", help="More Helm values; may be repeated.")
+@click.option(
+    "--drift/--no-drift",
+    default=True,
+    show_default=True,
+    help="Let the traffic of a second service change (local cluster only).",
+)
 @click.option("--registry", default=lambda: os.environ.get("REGISTRY"), help="Registry of the images (also $REGISTRY).")
 @click.option("--tag", default=lambda: os.environ.get("TAG"), help="Tag of the images (also $TAG).")
 @_context
@@ -85,9 +91,10 @@ def up(
     registry: str | None,
     tag: str | None,
     context: str | None,
+    drift: bool,
     **limits: int | float | None,
 ) -> int:
-    """Set up, serve, replay, report."""
+    """Set up, serve, replay, let the traffic change, report."""
     try:
         settings = Settings(
             context=context,
@@ -97,6 +104,7 @@ def up(
             helm_set=helm_set,
             registry=registry or None,
             tag=tag or None,
+            drift=drift and context is None,
         )
         facts = run(settings, click.echo)
     except (DemoFailed, ClusterError, ImagesError, KubeError, TraceError, WaitedTooLong, ValueError) as error:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,7 @@ def next_steps(service: Service, *, context: str | None) -> tuple[str, ...]:
     return (
         f"the service as Kubernetes shows it: `{kubectl} get dis,sts,pods {scope}`",
         f"the plan in full and why it was chosen: `{kubectl} describe dis {service.name} {scope}`",
+        f"what the operator sees, and how it replanned: `{kubectl} describe dis drift {scope}`",
         f"ask for another SLO or objective and watch: `{kubectl} edit dis {service.name} {scope}`",
         f"long coding sessions instead: `make demo{where} DEMO_ARGS='--trace claude_code'`",
         "every figure of every round: `records.json` beside the report; how they were taken: `docs/demo.md`",
@@ -171,5 +172,9 @@ def write(facts: Facts, out: Path) -> None:
     """Write the report and the figures behind it."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.html").write_text(page.render(facts))
-    figures = {k: v for k, v in asdict(facts).items() if k not in ("records", "plan")}
+    figures = {k: v for k, v in asdict(replace(facts, drifted=None)).items() if k not in ("records", "plan", "drifted")}
+    if facts.drifted is not None:
+        last = facts.drifted.last
+        figures["drift"] = {"plans": last.plans, "why": last.why, "diff": last.diff, "rounds": asdict(last.rounds)}
+        figures["drift"]["facts"] = facts.drifted.story.facts
     (out / "figures.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")

@@ -9,6 +9,7 @@ from weft_core.prediction import Quantiles
 from weft_core.slo import Reading, Slo
 from weft_e2e.demo.engines import EnginePace
 from weft_e2e.demo.measures import Distribution, Summary
+from weft_e2e.demo.scene import IN_FORCE, Drifted
 from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import ClientLoad, RoundRecord
 
@@ -49,6 +50,22 @@ class Facts:
     steps: tuple[Step, ...]
     problems: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
+    drifted: Drifted | None = None
+    """What a second service's replan looked like; None where its traffic was not changed."""
+
+
+def drift_words(drifted: Drifted) -> list[str]:
+    """Say what became of the second service when its traffic changed."""
+    last = drifted.last
+    if len(last.plans) == 1:
+        return [f"{drifted.service}: {last.plans[0]} stayed, although {last.arrives} arrived"]
+    applied = drifted.story.took_s(IN_FORCE)
+    words = [f"{drifted.service}: {last.plans[0]} -> {last.plans[1]}, because {last.why}"]
+    if applied is not None:
+        words.append(f"in force {applied:.0f} s after the traffic changed, alone after {last.at_s:.0f} s")
+    rounds = last.rounds
+    words.append(f"{rounds.served} rounds served meanwhile, {rounds.failed} failed")
+    return words
 
 
 def group_words(group: PlannedGroup) -> str:

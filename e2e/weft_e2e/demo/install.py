@@ -12,7 +12,7 @@ from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, NamedContext
 from weft_e2e.service import KIND
 
-CRDS = ("disagginferenceservices.weft.dev", "costprofiles.weft.dev")
+CRDS = ("disagginferenceservices.weft.dev", "costprofiles.weft.dev", "workergroups.weft.dev")
 
 
 def check_setup(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from weft_e2e.demo import plots
 from weft_e2e.demo.facts import (
     Facts,
     bytes_words,
+    drift_words,
     group_words,
     kv_words,
     latency_rows,
@@ -42,6 +43,7 @@ def render(facts: Facts) -> str:
             _timeline(facts),
             _failures(facts),
             _attainment(facts),
+            _drift(facts),
             _conditions(facts),
             _next(facts),
         )
@@ -250,6 +252,25 @@ def _share(value: float | None) -> str:
 
 def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
+
+
+def _drift(facts: Facts) -> str:
+    drifted = facts.drifted
+    if drifted is None:
+        return ""
+    last = drifted.last
+    told = "".join(
+        f'<tr><td>{at_s:.0f} s</td><td class="words">{escape(words)}</td></tr>' for at_s, words in drifted.story.facts
+    )
+    return (
+        "<h2>When the traffic changed</h2>"
+        '<div class="panel plain">'
+        f"<p>At a second service, <b>{escape(drifted.service)}</b>, {escape(last.arrives)}.</p>"
+        f"{_list(drift_words(drifted))}</div>"
+        + _panel("Its workers", plots.workers(drifted.story.scenes), "workers over time")
+        + f'<div class="two"><div class="panel plain"><h3>What changed</h3>{_list(last.diff)}</div>'
+        f'<div class="panel plain"><h3>What happened</h3><table>{told}</table></div></div>'
+    )
 
 
 def _conditions(facts: Facts) -> str:

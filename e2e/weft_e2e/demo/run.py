@@ -3,16 +3,21 @@
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
 import yaml
 
+from weft_e2e.cluster import ClusterError
+from weft_e2e.demo import drift
 from weft_e2e.demo.collect import collect, write
 from weft_e2e.demo.facts import Facts, group_words
 from weft_e2e.demo.install import bring_up, check_setup, ensure_namespace
 from weft_e2e.demo.playing import at_rest, choose_sessions, play_sessions
 from weft_e2e.demo.settings import EXAMPLE, NAMESPACE, READY_S, REPLAY_DEADLINE_S, Settings, repository_root
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
-from weft_e2e.kube import Kube, Object
+from weft_e2e.kube import Kube, KubeError, Object
 from weft_e2e.replay.records import ReplayResult, save
 from weft_e2e.replay.selection import Selection
 from weft_e2e.replay.workload import fit_workload
@@ -20,6 +25,8 @@ from weft_e2e.service import Service, condition_words, settled
 from weft_e2e.waiting import WaitedTooLong, until
 from weft_planner.workload.file import spec_form
 from weft_planner.workload.trace_fit import TraceFit
+
+Result = TypeVar("Result")
 
 
 def run(settings: Settings, say: Say) -> Facts:
@@ -35,6 +42,8 @@ def run(settings: Settings, say: Say) -> Facts:
         manifest, notes = manifest_for(settings, selection)
     kube, words = bring_up(settings, steps)
     service = apply(kube, manifest, steps)
+    # It gets ready while the sessions are replayed to the first.
+    begun = _changed(lambda: drift.prepare(kube)) if settings.drift else None
     with steps.step(f"Replay {len(selection.sessions)} sessions, {selection.rounds} rounds") as detail:
         before, restarts = service.metrics_pages(), container_restarts(service)
         result = play(service, selection, detail)
@@ -52,8 +61,21 @@ def run(settings: Settings, say: Say) -> Facts:
         context=settings.context,
         steps=steps,
     )
+    if begun is not None:
+        drifted = begun if isinstance(begun, str) else _changed(lambda: drift.show(begun, steps, ready_s=READY_S))
+        found = (drifted,) if isinstance(drifted, str) else drifted.problems
+        shown = None if isinstance(drifted, str) else drifted
+        facts = replace(facts, drifted=shown, problems=(*facts.problems, *found), steps=tuple(steps.done))
     write(facts, settings.out)
     return facts
+
+
+def _changed(act: Callable[[], Result]) -> Result | str:
+    """Return what came of the second service, or its problem: what the first one showed is worth its report."""
+    try:
+        return act()
+    except (DemoFailed, KubeError, ClusterError, TimeoutError) as error:
+        return f"the second service: {error}"
 
 
 def choose(settings: Settings) -> Selection:

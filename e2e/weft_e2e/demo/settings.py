@@ -31,6 +31,8 @@ class Settings:
     helm_set: tuple[str, ...] = ()
     registry: str | None = None
     tag: str | None = None
+    drift: bool = True
+    """Whether the traffic of a second service changes; on the local cluster only, whose GPUs are simulated."""
 
     def image_arguments(self) -> list[str]:
         """Return Helm's arguments for images in a registry."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from weft_e2e.demo.facts import (
     Facts,
+    drift_words,
     group_words,
     kv_words,
     latency_rows,
@@ -54,6 +55,8 @@ def render(facts: Facts) -> str:
         lines += [_row("KV moved", moved), _row("History tokens", history)]
     else:
         lines.append(_row("KV moved", "not measured"))
+    if facts.drifted is not None:
+        lines += _list("Replan", drift_words(facts.drifted))
     lines += _list("Measured by", load_words(facts.load, facts.pace))
     lines += _list("Note", load_findings(facts.load, facts.pace))
     lines += _list("Chosen", facts.choices)

@@ -15,7 +15,7 @@ from weft_operator.desired.config import front_config, live_config, profile_key,
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.engines import mock
 from weft_operator.engines.container import EngineRequest
-from weft_operator.fleet import Worker, choose
+from weft_operator.fleet import Worker, first_workers
 from weft_operator.manifest import ServiceKey
 from weft_operator.planning.child import Planned
 from weft_operator.settings import Settings
@@ -62,7 +62,7 @@ def rendering_of(service: DisaggInferenceService, planned: Planned) -> Rendering
 
 def workers_of(rendering: Rendering) -> tuple[Worker, ...]:
     """Return the workers of the plan, named as the operator names them."""
-    return choose(rendering.record.plan.groups, ()).workers
+    return first_workers(rendering.record.plan.groups)
 
 
 def mock_engines(rendering: Rendering, ports: Sequence[int]) -> tuple[Engine, ...]:

@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from weft_e2e.replay.client import Deadlines, Target, Transcript, open_http, run_session, session_texts
-from weft_e2e.replay.records import RoundRecord
+from weft_e2e.replay.client import Target, Transcript, open_http, run_session, session_texts
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
-from weft_e2e.waiting import until
+from weft_e2e.scenarios.load import Load, deadlines, in_background
 from weft_mock.tokenizer import filler
 
 
 @dataclass(slots=True)
-class Background:
+class Background(Load):
     """Sessions that run one after another in each of some lanes until told to stop, which they do between rounds."""
 
     BRISK: ClassVar[tuple[PlannedRound, ...]] = (
@@ -29,38 +28,21 @@ class Background:
     target: Target
     lanes: int = 4
     rounds: tuple[PlannedRound, ...] = BRISK
+    others: tuple[tuple[PlannedRound, ...], ...] = ()
+    """Rounds of other kinds of sessions: lanes take the kinds in turn."""
     round_deadline_s: float = 30.0
-    transcripts: list[Transcript] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def records(self) -> list[RoundRecord]:
-        """Return every round so far."""
-        return [r for t in list(self.transcripts) for r in list(t.records)]
-
-    def served(self) -> int:
-        """Return how many rounds have succeeded so far."""
-        return sum(r.ok for r in self.records)
-
-    def wait_served(self, more: int, *, timeout_s: float) -> None:
-        """Wait until this many more rounds have succeeded."""
-        goal = self.served() + more
-        until(
-            lambda: self.served() >= goal,
-            what=f"{more} more served rounds",
-            timeout_s=timeout_s,
-            every_s=0.2,
-            last=lambda: "; ".join(f"{r.session} {r.index} {r.outcome} {r.error}" for r in self.records[-3:]),
-        )
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
         async with open_http() as http, asyncio.TaskGroup() as group:
+            kinds = (self.rounds, *self.others)
 
             async def lane(number: int) -> None:
                 count = 0
+                rounds = kinds[number % len(kinds)]
                 while not self._stop.is_set():
-                    session = PlannedSession(f"lane{number}-{count}", 0.0, self.rounds)
+                    session = PlannedSession(f"lane{number}-{count}", 0.0, rounds)
                     transcript = Transcript(session=session.name)
                     self.transcripts.append(transcript)
                     await run_session(
@@ -68,7 +50,7 @@ class Background:
                         self.target,
                         http=http,
                         texts=session_texts(session, filler=filler, salt=number * 1000 + count),
-                        deadlines=Deadlines(round_s=self.round_deadline_s, silence_s=self.round_deadline_s),
+                        deadlines=deadlines(self.round_deadline_s),
                         start=time.perf_counter(),
                         transcript=transcript,
                         leaves=self._stop.is_set,
@@ -85,23 +67,7 @@ class Background:
 @contextmanager
 def background_sessions(background: Background) -> Iterator[Background]:
     """Run the sessions in a thread of their own; on leaving, let running rounds end and wait for them."""
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            asyncio.run(background._main())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread below
-            failure.append(error)
-
-    thread = threading.Thread(target=work, name="background-sessions", daemon=True)
-    thread.start()
-    try:
+    longest_gap_s = max(planned.gap_s for kind in (background.rounds, *background.others) for planned in kind)
+    within_s = background.round_deadline_s + longest_gap_s + 10
+    with in_background(background._main, name="background sessions", end=background._stop.set, within_s=within_s):
         yield background
-    finally:
-        background._stop.set()
-        longest_gap_s = max(planned.gap_s for planned in background.rounds)
-        thread.join(timeout=background.round_deadline_s + longest_gap_s + 10)
-    if thread.is_alive():
-        raise TimeoutError("the background sessions did not end")
-    if failure:
-        raise failure[0]

@@ -7,7 +7,7 @@ from typing import Literal
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
 from weft_mock.kv_params import KvRequest, handle_json
-from weft_mock.meetings import Meeting, MeetingError, Offer
+from weft_mock.meetings import WRONG, Meeting, MeetingError, Offer
 from weft_mock.sequence import Sequence
 from weft_mock.transfer import ReadFailedError
 
@@ -112,6 +112,8 @@ class HoldingLeg(Leg):
         try:
             meeting = engine.meetings.hold(self._key, wanted_port=self._reader_port)
         except MeetingError as error:
+            if error.reason not in WRONG:
+                raise self._failed(str(error)) from error
             engine.ledger.violations[error.reason] += 1
             raise ApiError(400, f"{self._key}: {error}") from error
         self._meeting = meeting

@@ -1,0 +1,55 @@
+"""NetworkPolicies that are enforced: kube-router's firewall on every node, beside the plain network of the cluster."""
+
+import json
+import os
+
+from weft_e2e.cluster import members, state, toolchain
+from weft_e2e.cluster.config import SERVICE_CIDR, node_index
+from weft_e2e.cluster.lifecycle import Progress, node_pids, silent
+from weft_e2e.cluster.packages import SYSTEM_PATH
+from weft_e2e.cluster.paths import ClusterPaths
+from weft_e2e.cluster.specs import MemberSpec, Service
+from weft_e2e.cluster.toolchain import tool_path
+
+NAME = "kube-router"
+_HEALTH_PORT = 20244
+
+
+def enforce(paths: ClusterPaths, progress: Progress = silent) -> None:
+    """Run the firewall on every node that is on, building it where it is missing; a node loses it with its power.
+
+    Rules follow within half a second after an object has changed. Running it again changes nothing.
+    """
+    toolchain.build_all(progress, only=frozenset({NAME}))
+    with state.locked(paths):
+        for node in node_pids(paths, state.require(paths).config):
+            _add(paths, node)
+
+
+def firewall_service(paths: ClusterPaths, node: str) -> Service:
+    """Return the program of one node; its rules are in the node's own network namespace."""
+    return Service(
+        NAME,
+        [
+            str(tool_path(NAME)),
+            f"--kubeconfig={paths.root / 'admin.kubeconfig'}",
+            f"--hostname-override={node}",
+            "--run-firewall=true",
+            "--run-router=false",
+            "--run-service-proxy=false",
+            "--run-loadbalancer=false",
+            f"--service-cluster-ip-range={SERVICE_CIDR}",
+            "--enable-ipv6=false",
+            "--metrics-port=0",
+            f"--health-port={_HEALTH_PORT + node_index(node)}",
+        ],
+        env={"NODE_NAME": node, "PATH": f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"},
+    )
+
+
+def _add(paths: ClusterPaths, node: str) -> None:
+    values = json.loads((paths.member(node) / "init-spec.json").read_text())
+    services = [Service(**item) for item in values.pop("services")]
+    if any(service.name == NAME for service in services):
+        return
+    members.signal_reload(paths, node, MemberSpec(**values, services=[*services, firewall_service(paths, node)]))

@@ -1,0 +1,1 @@
+"""Weft under a real Argo CD: services scale again and again, and what the repository says stays in sync."""

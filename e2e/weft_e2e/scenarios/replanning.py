@@ -1,0 +1,359 @@
+"""Scenarios of replanning as data: events that happen to a service, and what must be seen of it after each."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from weft_core.plan import Plan
+from weft_e2e.checks import (
+    check_condition,
+    check_left_alone,
+    check_no_failures,
+    check_proposed,
+    check_ready,
+    check_replanned,
+)
+from weft_e2e.checks.plans import running
+from weft_e2e.kube import Object
+from weft_e2e.replay.sessions import PlannedRound
+from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
+from weft_e2e.scenarios.blinding import FAULTS, NAMES, Fault
+from weft_e2e.service import Service
+
+WINDOW_S = 20.0
+"""The shortest window that a service may ask for."""
+SHRINK_AFTER_S = 60.0
+PROMISED_S = 10.0
+"""From drift to an applied plan, beside the window, on a machine that has nothing else to do."""
+AT_MOST_S = 90.0
+"""The same where the machine is busy: the planner computes for some seconds."""
+
+Says = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Event: other sessions arrive from now on."""
+
+    traffic: Traffic | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Event: somebody changes spec.planning.mode."""
+
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """Event: somebody approves a hash; "" stands for that of the proposal."""
+
+    hashed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Event: Prometheus tells no more, in one of the ways of ``blinding``."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """Event: Prometheus is whole again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Check: a condition comes to be within a time."""
+
+    condition: str
+    status: str
+    reasons: frozenset[str] = frozenset()
+    within_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replanned:
+    """Check: another plan is in force within a time of the last event; ``grows`` tells whether it has more GPUs."""
+
+    within_s: float
+    grows: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Check: another plan is proposed within a time."""
+
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """Check: no child and no pod changes for a time; while blind, MetricsAvailable stays False."""
+
+    for_s: float
+    blind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Check: so many more rounds are served."""
+
+    rounds: int
+    within_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Check: everything that is planned runs."""
+
+    within_s: float = 150.0
+
+
+Step = Turn | Mode | Approve | Blind | Mend | Told | Replanned | Proposed | LeftAlone | Served | Ready
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A service, what happens to it and what must be seen, in order."""
+
+    name: str
+    manifest: Object
+    steps: tuple[Step, ...]
+
+
+@dataclass(slots=True)
+class Played:
+    """A scenario that is being played; ``took_s`` holds what was measured, in seconds."""
+
+    service: Service
+    arrivals: Arrivals
+    say: Says
+    plan: Plan
+    faults: ExitStack
+    at: float = field(default_factory=time.monotonic)
+    """When the last event was."""
+    took_s: dict[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def _stage(service: Service, say: Says) -> Iterator[Played]:
+    with (
+        service.reachable(run=f"{time.time():.0f}-") as target,
+        arriving(Arrivals(target)) as arrivals,
+        ExitStack() as faults,
+    ):
+        yield Played(service, arrivals, say, service.plan(), faults)
+
+
+def play(scenario: Scenario, service: Service, say: Says) -> dict[str, float]:
+    """Play a scenario on its service, which is Ready; return what was measured, in seconds.
+
+    Raises:
+        CheckFailed: something was not seen as it must be; no round may fail meanwhile, either.
+    """
+    begin = time.monotonic()
+    with _stage(service, say) as stage:
+        for step in scenario.steps:
+            say(f"{time.monotonic() - begin:6.1f} s  {_words(step)}")
+            _take(step, stage)
+    check_no_failures(stage.arrivals.records)
+    say(f"{time.monotonic() - begin:6.1f} s  {stage.arrivals.served()} rounds were served, none failed")
+    return stage.took_s
+
+
+def _words(step: Step) -> str:
+    match step:
+        case Turn(traffic=None):
+            return "no more sessions arrive"
+        case Turn(traffic=Traffic(sessions_per_s=rate, rounds=rounds)):
+            return f"{rate:g} sessions/s arrive, with first prompts of {rounds[0].added_tokens} tokens"
+        case Told():
+            return f"{step.condition} becomes {step.status} {' or '.join(sorted(step.reasons))}".rstrip()
+        case _:
+            return str(step)
+
+
+def _take(step: Step, stage: Played) -> None:
+    service = stage.service
+    match step:
+        case Turn() | Mode() | Approve() | Blind() | Mend():
+            stage.at = time.monotonic()
+            _happen(step, stage)
+        case Told():
+            check_condition(service, step.condition, step.status, step.reasons, timeout_s=step.within_s)
+        case Replanned():
+            _replanned(step, stage)
+        case Proposed():
+            hashed = check_proposed(service, timeout_s=step.within_s)
+            _took(stage, "proposed")
+            stage.say(f"          {hashed}: {'; '.join(service.object()['status']['proposedPlan']['diff'])}")
+        case LeftAlone():
+            before, uids = running(service), service.worker_uids()
+            check_left_alone(service, before, uids, for_s=step.for_s, meanwhile=_blindness(service, step.blind))
+        case Served():
+            stage.arrivals.wait_served(step.rounds, timeout_s=step.within_s)
+        case Ready():
+            check_ready(service, timeout_s=step.within_s)
+            _took(stage, "ready")
+
+
+def _happen(event: Turn | Mode | Approve | Blind | Mend, stage: Played) -> None:
+    service = stage.service
+    match event:
+        case Turn():
+            stage.arrivals.turn_to(event.traffic)
+        case Mode():
+            patch = f'{{"spec": {{"planning": {{"mode": "{event.mode}"}}}}}}'
+            service.kube.kubectl("patch", "dis", service.name, "-n", service.namespace, "--type=merge", "-p", patch)
+        case Approve():
+            hashed = event.hashed or check_proposed(service, timeout_s=5)
+            annotation = f"weft.dev/approve={hashed}"
+            service.kube.kubectl("annotate", "--overwrite", "dis", service.name, "-n", service.namespace, annotation)
+        case Blind():
+            stage.faults.enter_context(FAULTS[event.fault](service))
+        case Mend():
+            stage.faults.close()
+
+
+def _replanned(step: Replanned, stage: Played) -> None:
+    old = stage.plan
+    new = check_replanned(stage.service, old, timeout_s=step.within_s)
+    _took(stage, "applied")
+    words = stage.service.object()["status"]["conditions"]
+    said = next(item["message"] for item in words if item["type"] == "Planned")
+    stage.say(f"          {said}")
+    if (new.gpus > old.gpus) is not step.grows:
+        raise AssertionError(f"{old.gpus} GPUs were replaced by {new.gpus}")
+    stage.plan = new
+
+
+def _took(stage: Played, what: str) -> None:
+    stage.took_s[what] = time.monotonic() - stage.at
+    stage.say(f"          {what} {stage.took_s[what]:.1f} s after the last event")
+
+
+def _blindness(service: Service, blind: bool) -> Callable[[], None]:
+    if not blind:
+        return lambda: None
+    return lambda: check_condition(service, "MetricsAvailable", "False")
+
+
+SESSION = (PlannedRound(600, 60, 0.0), PlannedRound(200, 60, 0.3), PlannedRound(200, 60, 0.3))
+LONGER = (PlannedRound(1200, 60, 0.0), PlannedRound(200, 60, 0.3), PlannedRound(200, 60, 0.3))
+
+USUAL = Traffic(0.5, SESSION)
+SURGE = Traffic(1.5, LONGER)
+"""Three times the load, and longer prompts."""
+A_FEW = Traffic(0.2, SESSION)
+
+
+def drifting_service(mode: str, *, rate: float, first_prompt: float) -> Object:
+    """Return a service whose workers are slow enough that a few sessions a second need more of them.
+
+    Its one decode worker can only be replaced by a larger one, so its sessions must leave it.
+    """
+    return {
+        "apiVersion": "weft.dev/v1alpha1",
+        "kind": "DisaggInferenceService",
+        "metadata": {"name": "drift"},
+        "spec": {
+            "model": {"name": "meta-llama/Llama-3.1-8B-Instruct", "maxModelLen": 8192},
+            "engine": {"type": "mock"},
+            "slo": {"ttft": "2s", "itl": "40ms"},
+            "workload": {
+                "arrivalRate": rate,
+                "rounds": {"mean": 3},
+                "firstPrompt": {"mean": first_prompt},
+                "increment": {"mean": 200},
+                "decode": {"mean": 60},
+                "gap": {"mean": "300ms"},
+            },
+            "capacity": {
+                "gpus": 4,
+                "pools": [{"name": "h20", "gpuType": "nvidia-h20", "gpusPerNode": 8, "degrees": [1, 2]}],
+            },
+            "profile": {"analytic": {"compute": 0.15, "memory": 0.3}},
+            "planning": {
+                "objective": "cost",
+                "mode": mode,
+                "prefill": {"max": 2},
+                "decode": {"max": 1},
+                "interval": "1s",
+                "cooldown": "0s",
+                "prometheus": {"window": f"{WINDOW_S:.0f}s", "staleAfter": "10s"},
+                "drift": {"minSamples": 5, "shrinkAfter": f"{SHRINK_AFTER_S:.0f}s"},
+            },
+            "coordinator": {"replicas": 1},
+            "rollout": {"drainTimeout": "10s"},
+        },
+    }
+
+
+AUTO = Scenario(
+    "auto",
+    drifting_service("Auto", rate=0.5, first_prompt=600),
+    (
+        Turn(USUAL),
+        Served(6),
+        Turn(SURGE),
+        Replanned(within_s=AT_MOST_S),
+        Ready(),
+        Served(20),
+    ),
+)
+"""Three times the load and longer prompts: another degree or count of workers, in time, and no round fails."""
+
+PERSON = Scenario(
+    "person",
+    drifting_service("Advisory", rate=0.5, first_prompt=600),
+    (
+        Turn(USUAL),
+        Told("MetricsAvailable", "True"),
+        Turn(SURGE),
+        Proposed(within_s=AT_MOST_S),
+        Told("Planned", "True", frozenset({"ReplanProposed"})),
+        LeftAlone(15),
+        Mode("Manual"),
+        Told("Planned", "True", frozenset({"AwaitingApproval"})),
+        LeftAlone(10),
+        Approve("000000000000"),
+        Told("Planned", "True", frozenset({"ApprovalStale"})),
+        LeftAlone(15),
+        Approve(),
+        Replanned(within_s=30),
+        Ready(),
+        Served(20),
+    ),
+)
+"""Advisory proposes and touches nothing; Manual carries out what was approved by its hash, and no other."""
+
+BLIND = Scenario(
+    "blind",
+    drifting_service("Auto", rate=1.5, first_prompt=1200),
+    (
+        Turn(A_FEW),
+        Told("MetricsAvailable", "True"),
+        *(
+            step
+            for fault in ("down", "stale", "nan")
+            for step in (
+                Blind(fault),
+                Told("MetricsAvailable", "False", NAMES[fault], within_s=40),
+                LeftAlone(SHRINK_AFTER_S + 15, blind=True),
+                Mend(),
+                Told("MetricsAvailable", "True", within_s=90),
+            )
+        ),
+        # What was not done while blind is done once the service was seen for long enough: fewer workers would do.
+        Replanned(within_s=2 * SHRINK_AFTER_S + 60, grows=False),
+        Ready(),
+        Served(2),
+    ),
+)
+"""Much less load than planned for: nothing shrinks while Prometheus is down, stale or tells no numbers."""
+
+SCENARIOS = (AUTO, PERSON, BLIND)

@@ -1,0 +1,200 @@
+"""A prefill and a decode engine of stock vLLM, a plain one to compare with, and ``weft local`` in front of the two."""
+
+import itertools
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from weft_core.plan import Role
+from weft_e2e.engines.command import HOST, TINY, command, tiny_service
+from weft_e2e.engines.environment import environment
+from weft_e2e.engines.process import Engine, running
+from weft_e2e.local.ports import free_ports
+from weft_e2e.metrics import Growth, growth
+from weft_e2e.waiting import until
+from weft_e2e_tests.local_runs import LocalRun, local_run
+from weft_operator.api.service import DisaggInferenceService
+
+MODEL = "weft/tiny"
+TOKENS = 24
+LONG = 160
+"""An answer of more tokens than the engines' blocks of 128 leaves KV that only its decode engine has."""
+TRANSFERS = "vllm:nixl_xfer_time_seconds_count"
+ROUND_S = 120.0
+"""For one round on a machine that does other things too; the first hand-over between two engines takes seconds."""
+_names = itertools.count()
+
+
+@dataclass(slots=True)
+class Chat:
+    """A client's conversation through the router; every answer becomes part of its history, as text."""
+
+    url: str
+    stream: bool
+    tokens: int = TOKENS
+    session: str = ""
+    messages: list[dict[str, str]] = field(default_factory=list)
+    route: str = ""
+    events: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.session = self.session or f"engine-{next(_names)}"
+
+    def ask(self, text: str, **fields: Any) -> str:
+        """Ask and return the answer; ``route`` and ``events`` tell how it came."""
+        self.messages.append({"role": "user", "content": text})
+        body = {**wanted(self.messages, self.tokens), "stream": self.stream, **fields}
+        headers = {"X-Session-Id": self.session}
+        with httpx.stream(
+            "POST", f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=ROUND_S
+        ) as got:
+            raw = got.read()
+            assert got.status_code == 200, raw
+            self.route = got.headers["x-weft-route"]
+        self.events = [event for event in raw.decode().split("\n\n") if event] if self.stream else []
+        answer = streamed(raw) if self.stream else str(orjson.loads(raw)["choices"][0]["message"]["content"])
+        self.messages.append({"role": "assistant", "content": answer})
+        return answer
+
+
+def wanted(messages: list[dict[str, str]], tokens: int = TOKENS) -> dict[str, Any]:
+    """Return the greedy request that every engine gets."""
+    return {"model": MODEL, "messages": messages, "max_tokens": tokens, "temperature": 0}
+
+
+def streamed(raw: bytes) -> str:
+    """Return the text of a stream of chat events."""
+    events = [part[6:] for part in raw.split(b"\n\n") if part.startswith(b"data: {")]
+    chunks = [orjson.loads(event) for event in events]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+
+
+@dataclass(slots=True)
+class EngineStack:
+    """What runs, and what was counted when it began."""
+
+    prefill: Engine
+    decode: Engine
+    plain: Engine
+    run: LocalRun
+    folder: Path
+    proof: str
+    """The word by which the two engines behind the router know it."""
+
+    @property
+    def url(self) -> str:
+        """Return the router's address."""
+        return self.run.url
+
+    def chat(self, *, stream: bool, tokens: int = TOKENS) -> Chat:
+        """Begin a conversation with answers of so many tokens."""
+        return Chat(self.url, stream, tokens)
+
+    def expected(self, messages: list[dict[str, str]], tokens: int = TOKENS) -> str:
+        """Return what the plain engine answers to a conversation."""
+        reply = httpx.post(f"{self.plain.url}/v1/chat/completions", json=wanted(messages, tokens), timeout=ROUND_S)
+        assert reply.status_code == 200, reply.text
+        return str(reply.json()["choices"][0]["message"]["content"])
+
+    def pages(self) -> dict[str, str]:
+        """Return the counters of both engines and of the router."""
+        router = httpx.get(f"{self.url}/metrics", timeout=20.0).raise_for_status().text
+        return {"prefill": self.prefill.counters(), "decode": self.decode.counters(), "router": router}
+
+    def grown(self, before: dict[str, str]) -> Growth:
+        """Return what was counted since."""
+        return growth(before, self.pages())
+
+    def transfers(self, before: dict[str, str]) -> dict[str, float]:
+        """Return how often each engine read KV from the other one since, by its own counters."""
+        pages = self.grown(before).pages
+        return {
+            name: sum(value for (sample, _), value in pages[name].samples.items() if sample == TRANSFERS)
+            for name in ("prefill", "decode")
+        }
+
+    def until_moved(self, before: dict[str, str], *, prefill: int, decode: int) -> None:
+        """Wait until each engine has counted so many reads since: they count with their next step."""
+        wanted = {"prefill": prefill, "decode": decode}
+        until(
+            lambda: self.transfers(before) == wanted,
+            what=f"reads {wanted}",
+            timeout_s=60,
+            last=lambda: str(self.transfers(before)),
+        )
+
+    def until_counted(self, before: dict[str, str], name: str, count: float, **labels: str) -> None:
+        """Wait until the router has counted so much since."""
+        until(
+            lambda: self.grown(before).total(name, **labels) == count,
+            what=f"{name} of {count:g}",
+            timeout_s=60,
+            last=lambda: str(self.grown(before).total(name, **labels)),
+        )
+
+    def use_policy(self, name: str) -> None:
+        """Let the running router route by another policy."""
+        live = self.folder / "live.json"
+        body = json.loads(live.read_text())
+        if body["routing"]["policy"] == name:
+            return
+        body["routing"]["policy"] = name
+        begun = time.monotonic()
+        live.write_text(json.dumps(body))
+        until(  # its age is counted from when the file was written
+            lambda: self._configuration_age() < time.monotonic() - begun + 0.1,
+            what=f"policy {name}",
+            timeout_s=120,
+            every_s=0.2,
+        )
+
+    def _configuration_age(self) -> float:
+        page = growth({}, {"router": httpx.get(f"{self.url}/metrics", timeout=20.0).text})
+        return page.total("weft_router_configuration_age_seconds")
+
+    def until_idle(self) -> None:
+        """Wait until neither engine keeps KV for anybody: what is pinned for readers has a time to live."""
+        until(
+            lambda: self.prefill.kv_usage() == self.decode.kv_usage() == 0.0,
+            what="engines without pinned KV",
+            timeout_s=300,
+            every_s=1.0,
+            last=lambda: f"prefill {self.prefill.kv_usage():.4f}, decode {self.decode.kv_usage():.4f}",
+        )
+
+
+@contextmanager
+def engine_stack(folder: Path) -> Iterator[EngineStack]:
+    """Run all of it."""
+    env = environment()
+    assert env.there, "run `make engine-env`"
+    spec = DisaggInferenceService.model_validate(tiny_service()).spec
+    ports = free_ports(6)
+    proof = folder / "proof"
+    proof.write_text(secrets.token_urlsafe(24))
+    known = {"WEFT_ENGINE_PROOF_FILE": str(proof)}
+
+    def engine(name: str, index: int, *, core: int, paired: bool = True) -> Engine:
+        port, side_port = ports[2 * index : 2 * index + 2]
+        home = folder / name
+        home.mkdir()
+        role: Role = "prefill" if name == "prefill" else "decode"
+        found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired)
+        found.env.update(known if paired else {})
+        return Engine(name, f"http://{HOST}:{port}", found, folder / f"{name}.log")
+
+    engines = engine("prefill", 0, core=0), engine("decode", 1, core=1), engine("plain", 2, core=1, paired=False)
+    with running(*engines):
+        given = [f"--engine={engines[0].name}={engines[0].url}", f"--engine={engines[1].name}={engines[1].url}"]
+        logs = folder / "router"
+        with local_run(logs, "--port", str(free_ports(1)[0]), *given, file=TINY, env=known) as run:
+            run.wait_for("Ctrl-C ends it.")
+            yield EngineStack(*engines, run, logs, proof.read_text())

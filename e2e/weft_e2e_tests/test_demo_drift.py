@@ -1,0 +1,171 @@
+"""The demo's replan: what is told of each moment, and that one screen and the report show it."""
+
+import io
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from weft_e2e.cluster import ClusterError
+from weft_e2e.demo import drift, table
+from weft_e2e.demo.collect import write
+from weft_e2e.demo.page import render
+from weft_e2e.demo.run import _changed
+from weft_e2e.demo.scene import Drifted, Rounds, Story
+from weft_e2e.demo.screen import screen
+from weft_e2e.demo.steps import Steps
+from weft_e2e.kube import KubeError
+from weft_e2e.replay.client import Target
+from weft_e2e.scenarios import arriving
+from weft_e2e.scenarios.arriving import Arrivals
+from weft_e2e.scenarios.replanning import SURGE, USUAL
+from weft_e2e.service import Service
+from weft_e2e_tests.demo_samples import facts
+from weft_e2e_tests.demo_scenes import SMALL, WHY, a_pod, a_service, a_story, drifted, moments, sessions_page
+from weft_e2e_tests.fake_kube import Done, FakeKube, Recorder
+
+
+def shown(story: Story, number: int = -1, *, width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(screen(story.scenes[number]))
+    return out.getvalue()
+
+
+def test_the_story_tells_each_fact_once_and_in_order() -> None:
+    told = a_story().facts
+    words = [fact for _, fact in told]
+    assert len(words) == len(set(words))
+    assert told == sorted(told, key=lambda fact: fact[0])
+    assert words[:2] == ["drift: the planner is asked for the traffic that is seen", "another plan is in force"]
+    assert set(words[2:6]) == {
+        "drift-p2-0-0 serves",
+        "drift-d2-0-0 serves",
+        "drift-p1-0-0 drains",
+        "drift-d1-0-0 drains, with 5 sessions to finish or move",
+    }
+    assert set(words[6:]) == {"drift-p1-0-0 is gone", "drift-d1-0-0 is gone"}
+
+
+def test_one_screen_says_what_arrives_what_is_seen_why_it_changed_and_who_serves() -> None:
+    text = shown(a_story(), 3)
+    for words in ("1.48 sessions/s", "P1x1 D1x1 → P2x1 D2x1", WHY[:40], "1 -> 0", "draining", "5 sessions", "0 failed"):
+        assert words in text, words
+    assert len(text.splitlines()) <= 36, "one screen"
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_before_anything_is_seen_the_screen_says_so() -> None:
+    story = Story(SMALL)
+    service = a_service(SMALL, "PlanReady", "", rate=0.5, prompt=1.0)
+    del service["status"]["observed"]
+    story.take(service, [a_pod("d", "decode", 1)], {}, at_s=0.0, arrives="much", rounds=Rounds(0, 0, 1))
+    text = shown(story)
+    assert "nothing yet" in text
+    assert "because" not in text
+    assert "1 failed" in text
+
+
+def test_table_and_report_tell_of_the_replan(tmp_path: Path) -> None:
+    made = facts(drifted=drifted())
+    text = table.render(made)
+    assert "drift: P1x1 D1x1 -> P2x1 D2x1, because 1187 tokens" in text
+    assert "in force 21 s after the traffic changed, alone after 38 s" in text
+    page = render(made)
+    assert "When the traffic changed" in page
+    assert "prefill workers of 1 GPUs in h20: 1 -&gt; 0" in page
+    assert "When the traffic changed" not in render(facts())
+    write(made, tmp_path)
+    told = json.loads((tmp_path / "figures.json").read_text())["drift"]
+    assert told["plans"] == ["P1x1 D1x1", "P2x1 D2x1"]
+    assert told["rounds"] == {"served": 131, "running": 7, "failed": 0}
+
+
+def test_a_plan_that_stayed_is_said_to_have_stayed() -> None:
+    story = a_story()
+    story.scenes = story.scenes[:1]
+    text = table.render(facts(drifted=Drifted("drift", story, ("no other plan",))))
+    assert "P1x1 D1x1 stayed, although 1.5 sessions/s arrive" in text
+
+
+def test_the_traffic_triples_with_longer_prompts() -> None:
+    assert SURGE.sessions_per_s == 3 * USUAL.sessions_per_s
+    assert SURGE.rounds[0].added_tokens > USUAL.rounds[0].added_tokens
+
+
+class Playing(FakeKube):
+    """A cluster in which each look at the service finds the next moment of the replan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later = moments()
+        self.held: dict[str, int] = {}
+        self.next()
+
+    def next(self) -> None:
+        _, service, pods, self.held, _ = self.later.pop(0) if len(self.later) > 1 else self.later[0]
+        self.objects = [service, *pods]
+
+    def kubectl(self, *args: str, **options: Any) -> Done:
+        if "--raw" in args:
+            name = args[2].split("/pods/")[1].split(":")[0]
+            return subprocess.CompletedProcess(args, 0, sessions_page(self.held.get(name, 0)), "")
+        if args[1] == "pods":
+            self.next()
+        return super().kubectl(*args, **options)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_demo_watches_until_the_new_plan_serves_alone(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def reachable(_self: Service, *, run: str = "") -> Iterator[Target]:
+        assert run.startswith("drift-")
+        yield Target("http://127.0.0.1:1", "m")
+
+    async def session(*_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr(Service, "reachable", reachable)
+    monkeypatch.setattr(arriving, "run_session", session)
+    monkeypatch.setattr(drift, "EVERY_S", 0.01)
+    monkeypatch.setattr(drift, "USUAL_S", 0.01)
+    monkeypatch.setattr(drift, "Console", lambda: Console(force_terminal=terminal, width=100))
+    said: list[str] = []
+    found = drift.show(Service(Playing(), "n", "drift"), Steps(said.append), ready_s=1.0)
+    assert found.problems == ()
+    assert found.last.plans == ("P1x1 D1x1", "P2x1 D2x1")
+    assert [worker.state for worker in found.last.workers] == ["ready", "ready"]
+    assert "P1x1 D1x1 → P2x1 D2x1" in re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", capsys.readouterr().out)
+    assert any("drains, with 5 sessions" in line for line in said) is not terminal
+
+
+def test_a_plan_that_never_comes_is_a_problem() -> None:
+    story = a_story()
+    story.scenes = story.scenes[:1]
+    found = drift._problems(story, Arrivals(Target("http://127.0.0.1:1", "m")))
+    assert len(found) == 1
+    assert "no other plan was in force" in found[0]
+
+
+def test_the_second_service_has_gpus_of_its_own() -> None:
+    recorder = Recorder(services=["node/node-1", "node/node-2"])
+    service = drift.prepare(recorder)
+    assert [call[1] for call in recorder.calls if call[0] == "patch"] == ["node/node-1", "node/node-2"]
+    (made,) = recorder.made
+    assert made["spec"]["capacity"]["pools"][0]["resource"] == drift.RESOURCE
+    assert (service.namespace, service.name) == ("weft-demo", "drift")
+
+
+@pytest.mark.parametrize("error", [KubeError("no answer"), ClusterError("no answer"), TimeoutError("no answer")])
+def test_trouble_with_the_second_service_is_a_problem_and_no_end(error: Exception) -> None:
+    def act() -> str:
+        raise error
+
+    assert _changed(act) == "the second service: no answer"

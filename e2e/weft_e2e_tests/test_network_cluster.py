@@ -1,0 +1,138 @@
+"""NetworkPolicies on a real cluster: what is rendered for a service is enforced between real pods, port by port."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from weft_e2e import cluster, images
+from weft_e2e.cluster import Cluster, ClusterConfig
+from weft_e2e.waiting import until
+from weft_operator.desired.network import network_policies
+from weft_operator_tests.samples import rendering
+from weft_operator_tests.valid import vllm_service
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+
+NAME = "policies"
+PORTS = (5600, 8000, 8080, 40_000)
+"""KV channel, engine (listening everywhere, to see that the policy alone closes it), sidecar, KV data."""
+NODES = {"prefill": "node-1", "decode": "node-2", "coordinator": "node-1", "stranger": "node-2", "prometheus": "node-1"}
+ENFORCED_S = 60.0
+
+LISTEN = """
+import selectors, socket, sys
+s = selectors.DefaultSelector()
+for port in sys.argv[1:]:
+    l = socket.create_server(("", int(port))); s.register(l, selectors.EVENT_READ)
+while True:
+    for key, _ in s.select():
+        key.fileobj.accept()[0].close()
+"""
+
+CONNECT = """
+import json, socket, sys
+def opens(host, port):
+    try:
+        socket.create_connection((host, port), 2).close()
+        return True
+    except OSError:
+        return False
+print(json.dumps([[host, port] for host, port in json.loads(sys.argv[1]) if opens(host, port)]))
+"""
+
+
+@dataclass(frozen=True)
+class Pods:
+    """Listening pods of one service, a stranger and a Prometheus, on a cluster that enforces policies."""
+
+    kube: Cluster
+    addresses: dict[str, str]
+
+    def reached(self, source: str) -> set[tuple[str, int]]:
+        """Return the (pod, port) that a pod can connect to, of all the others."""
+        asked = [(self.addresses[name], port) for name in self.addresses if name != source for port in PORTS]
+        told = self.kube.kubectl("exec", source, "--", "python", "-c", CONNECT, json.dumps(asked), timeout=120).stdout
+        names = {address: name for name, address in self.addresses.items()}
+        return {(names[host], port) for host, port in json.loads(told)}
+
+
+@pytest.fixture(scope="module")
+def pods() -> Iterator[Pods]:
+    """Give the pods on a cluster of the test's own, because enforcement stays until nodes lose their power."""
+    cluster.down(NAME)  # what an interrupted run left
+    local = cluster.up(ClusterConfig(name=NAME, gpus=0, rdma=0))
+    try:
+        built = images.build(["weft-mock-engine"])
+        local.load(list(built.values()))
+        base = rendering(vllm_service())
+        labels = {
+            **{part: base.labels(part) for part in ("prefill", "decode", "coordinator")},
+            "stranger": {"app": "anything"},
+            "prometheus": {"app.kubernetes.io/name": "prometheus"},
+        }
+        image = built["weft-mock-engine"]
+        for name, node in NODES.items():
+            local.kubectl("apply", "-f", "-", input=json.dumps(_pod(name, labels[name], node, image)))
+        local.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=90s", timeout=100)
+        found = json.loads(local.kubectl("get", "pods", "-o", "json").stdout)["items"]
+        yield Pods(local, {item["metadata"]["name"]: item["status"]["podIP"] for item in found})
+    finally:
+        cluster.down(NAME)
+
+
+def _pod(name: str, labels: dict[str, str], node: str, image: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [
+                {
+                    "name": "listener",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["python", "-c", LISTEN, *map(str, PORTS)],
+                    "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+                }
+            ],
+        },
+    }
+
+
+def test_a_stranger_reaches_only_the_coordinator_and_kv_moves_between_roles_only(pods: Pods) -> None:
+    everything = {(name, port) for name in pods.addresses for port in PORTS}
+    assert pods.reached("stranger") == {pair for pair in everything if pair[0] != "stranger"}, "nothing is closed yet"
+
+    pods.kube.enforce_policies()
+    policies = [{**item, "metadata": _bare(item["metadata"])} for item in network_policies(rendering(vllm_service()))]
+    pods.kube.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(policies))
+    until(lambda: ("prefill", 8000) not in pods.reached("stranger"), what="an enforced policy", timeout_s=ENFORCED_S)
+
+    open_to_all = {(name, port) for name in ("stranger", "prometheus") for port in PORTS}
+    front = {("coordinator", 8080)}
+    sidecars = {("prefill", 8080), ("decode", 8080)}
+    expected = {
+        "stranger": front,
+        "prometheus": front | sidecars,
+        "coordinator": sidecars,
+        "prefill": front | {("decode", 8080), ("decode", 5600), ("decode", 40_000)},
+        "decode": front | {("prefill", 8080), ("prefill", 5600), ("prefill", 40_000)},
+    }
+    assert {name: pods.reached(name) - open_to_all for name in expected} == expected
+
+    # Probes come from the node and pass.
+    ready = pods.kube.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].ready}").stdout
+    assert set(ready.split()) == {"true"}
+
+    pods.kube.kubectl("delete", "networkpolicies", "--all")
+    until(lambda: ("prefill", 8000) in pods.reached("stranger"), what="an open network", timeout_s=ENFORCED_S)
+
+
+def _bare(metadata: dict[str, object]) -> dict[str, object]:
+    """Return the metadata without the owner, which is not there."""
+    return {name: value for name, value in metadata.items() if name != "ownerReferences"}

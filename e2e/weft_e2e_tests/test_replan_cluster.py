@@ -1,0 +1,30 @@
+"""Replanning on a real cluster, with mock engines and a Prometheus that scrapes them: `make e2e-replan` plays all."""
+
+import json
+import os
+
+import pytest
+
+from weft_e2e.checks import check_ready
+from weft_e2e.scenarios.installed import Installed
+from weft_e2e.scenarios.replanning import AUTO, BLIND, PERSON, PROMISED_S, WINDOW_S, Scenario, play
+from weft_e2e.service import Service
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
+
+long = pytest.mark.skipif(not os.environ.get("WEFT_E2E_REPLAN"), reason="takes minutes: make e2e-replan")
+
+
+@pytest.mark.parametrize(
+    "scenario", [AUTO, pytest.param(PERSON, marks=long), pytest.param(BLIND, marks=long)], ids=lambda one: one.name
+)
+def test_replanning(weft: Installed, namespace: str, scenario: Scenario) -> None:
+    if scenario is BLIND and weft.local is None:
+        pytest.skip("packets are dropped on nodes of a local cluster only")
+    weft.kube.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(scenario.manifest))
+    service = Service(weft.kube, namespace, scenario.manifest["metadata"]["name"])
+    check_ready(service, timeout_s=150)
+    idle = os.getloadavg()[0] < (os.cpu_count() or 1)
+    took = play(scenario, service, print)
+    if scenario is AUTO and idle:
+        assert took["applied"] <= WINDOW_S + PROMISED_S
