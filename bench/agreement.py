@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft_core.policies.catalogue import POLICIES
+from weft_core.policies.live import LIVE_MODES
 from weft_e2e.agreement.comparison import ATTAINMENT_WITHIN, ITL_WITHIN, TTFT_WITHIN, Comparison, Figure
 from weft_e2e.agreement.live import ReplayFailedError
 from weft_e2e.agreement.running import Study, run
@@ -46,7 +47,9 @@ def details(one: Comparison) -> str:
 def main() -> int:
     """Measure and print; return 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policies", default="remote-jsq,weft", help="separated by commas (default %(default)s)")
+    parser.add_argument(
+        "--policies", default="remote-jsq,weft", help="such as weft/imd, separated by commas (default %(default)s)"
+    )
     parser.add_argument("--loads", default="0.8,0.55,0.3", help="shares of the capacity (default %(default)s)")
     parser.add_argument("--rounds", type=float, default=180.0, help="at each load, on average (default %(default)s)")
     parser.add_argument("--prefill", type=int, default=2, help="prefill workers (default %(default)s)")
@@ -57,9 +60,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=4, help="of the sessions (default %(default)s)")
     options = parser.parse_args()
     policies, loads = options.policies.split(","), [float(load) for load in options.loads.split(",")]
-    unknown = set(policies) - set(POLICIES)
+    known = {*POLICIES, *(f"weft/{mode}" for mode in LIVE_MODES)}
+    unknown = set(policies) - known
     if unknown:
-        parser.error(f"--policies: {', '.join(sorted(unknown))}: choose from {', '.join(POLICIES)}")
+        parser.error(f"--policies: {', '.join(sorted(unknown))}: choose from {', '.join(sorted(known))}")
     if shutil.which("redis-server") is None:
         parser.error("redis-server is missing: apt-get install redis-server")
     logging.basicConfig(level=logging.ERROR)
