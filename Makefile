@@ -16,8 +16,11 @@ TAG ?=
 export KUBE_CONTEXT
 FUZZ_SECONDS ?= 60
 
-# What measures no time runs on several cores at once.
+# What measures no time runs on several cores at once; tests over sockets wait more than they compute, so two at a time.
 PARALLEL := -n auto --maxprocesses 4
+IN_PAIRS := -n 2 --dist loadfile
+# Real processes on a busy machine: what fails is run once more, and what then passes is listed as RERUN, to be mended.
+ONCE_MORE := --reruns 1 -raR
 
 ##@ Start here
 .PHONY: help
@@ -44,9 +47,11 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 
 .PHONY: test
 test: setup ## Run every test: unit, property, component, and the cluster tests on a local cluster
-	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component"
-	@$(PY) -m pytest -q -m "component and not cluster"
-	@$(PY) -m pytest -q -m cluster
+	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component and not apiserver"
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
+	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
+	@$(PY) -m pytest -q $(ONCE_MORE) -m cluster
 
 ##@ Develop
 $(STAMP): requirements/dev.txt pyproject.toml
@@ -63,18 +68,19 @@ $(STAMP): requirements/dev.txt pyproject.toml
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (seconds)
-	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component"
+	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component and not apiserver"
 
 .PHONY: test-component
 test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback
-	@$(PY) -m pytest -q -m component
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
+	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
 
 .PHONY: soak
 soak: $(STAMP) ## Run a router under 24 clients, cancels and kills and fail if it grows, DURATION=900 seconds [COMPOSITION=sidecars]
 	@$(PY) -m weft_router_tests.soak --seconds $(or $(DURATION),900) --composition $(or $(COMPOSITION),standalone)
 
 .PHONY: test-agreement
-test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies (5 minutes)
+test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies, and slices at one (6 minutes)
 	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py
 
 .PHONY: test-clients
@@ -91,16 +97,48 @@ test-programs: $(STAMP) ## Prove the integer programs equal to trying everything
 	@$(PY) -m weft_planner_tests.instances 1000
 
 .PHONY: fuzz
-fuzz: $(STAMP) ## Fuzz the parsers of requests and event streams with atheris, FUZZ_SECONDS=60 in all
+fuzz: $(STAMP) ## Fuzz the parsers of requests, responses and event streams with atheris, FUZZ_SECONDS=60 in all
 	@test -d $(VENV)/fuzz/atheris || $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes \
 	  --target $(VENV)/fuzz -r requirements/fuzz.txt
-	@seeds=$$(mktemp -d); trap 'rm -rf "$$seeds"' EXIT; for part in requests events; do mkdir "$$seeds/$$part"; \
+	@seeds=$$(mktemp -d); trap 'rm -rf "$$seeds"' EXIT; for part in requests responses events; do mkdir "$$seeds/$$part"; \
 	  PYTHONPATH=$(VENV)/fuzz $(PY) router/fuzz/fuzz_$$part.py "$$seeds/$$part" -artifact_prefix=$(VENV)/fuzz/ \
-	    -max_total_time=$$(( $(FUZZ_SECONDS) / 2 )) -max_len=1000 -verbosity=0 -print_final_stats=1; done
+	    -max_total_time=$$(( $(FUZZ_SECONDS) / 3 )) -max_len=1000 -verbosity=0 -print_final_stats=1; done
+
+.PHONY: test-apiserver
+test-apiserver: setup ## Run the tests against a real API server on loopback: operators as processes, no nodes
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
 
 .PHONY: test-cluster
 test-cluster: setup ## Run the tests that need a cluster
-	@$(PY) -m pytest -q -m cluster
+	@$(PY) -m pytest -q $(ONCE_MORE) -m cluster
+
+.PHONY: e2e-drain
+e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it beside other ways to scale in (25 minutes)
+	@$(PY) -m weft_e2e.drains
+
+.PHONY: e2e-kill
+e2e-kill: setup ## SIGKILL the operator before and after every write of a service's life (some 280 points; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
+	@$(PY) -m weft_operator_tests.kill_points $(KILL_ARGS)
+
+.PHONY: e2e-replan
+e2e-replan: setup ## Play the scenarios of replanning on a local cluster: drift, proposals, a blind Prometheus (12 minutes)
+	@WEFT_E2E_REPLAN=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_replan_cluster.py
+
+.PHONY: engine-env
+engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL and a tiny model, in the cache (2 minutes, 6.5 GB)
+	@$(PY) -m weft_e2e.engines
+
+.PHONY: e2e-engine
+e2e-engine: engine-env ## Let real vLLM engines hand KV to each other behind the router, no GPU needed (6 minutes)
+	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q -m engine e2e/weft_e2e_tests
+
+.PHONY: e2e-gitops
+e2e-gitops: setup ## Let services scale 100 times under a real Argo CD, which is built first (9 minutes; GITOPS_ARGS='--services 5 --steps 5' in one)
+	@$(PY) -m weft_e2e.gitops $(GITOPS_ARGS)
+
+.PHONY: e2e-scale
+e2e-scale: setup ## Measure the operator with 1,000 services on 200 fake nodes (SCALE_ARGS='--services 100')
+	@$(PY) -m weft_e2e.scale $(SCALE_ARGS)
 
 .PHONY: format
 format: $(STAMP) ## Format and sort the sources
@@ -148,6 +186,11 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o requirements/build.txt
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --python-platform x86_64-manylinux_2_36 --override requirements/engine-overrides.txt \
+	    requirements/engine.in -o requirements/engine.txt
+	@echo atheris | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --only-binary atheris - -o requirements/fuzz.txt
 
 ##@ Ship
 .PHONY: images
