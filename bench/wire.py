@@ -1,9 +1,9 @@
 """Measure the router's wire layer alone: ``python -m bench.wire [REQUESTS]``, without sockets, kernel or duties.
 
-Prints the least processor time of 100 requests in a row, so that a busy machine counts little: a request answered at
-once, a request of two legs by a coroutine and by callbacks, and an event of a stream. For a figure that no neighbour
-disturbs run it under ``valgrind --tool=cachegrind --cache-sim=no`` with two numbers of requests and divide the
-difference in instructions by that in requests.
+Prints the least processor time of 100 requests in a row, so that a busy machine counts little: a request answered
+at once, a request of two legs by a coroutine and by callbacks, an event of a stream, and the longest read. For a
+figure that no neighbour disturbs run it under ``valgrind --tool=cachegrind --cache-sim=no`` with two numbers of
+requests and divide the difference in instructions by that in requests.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.pool import Pool
+from weft_router.wire.request import RequestReader
 from weft_router.wire.upstream import Upstream
 
 PATH = "/v1/chat/completions"
@@ -169,6 +170,19 @@ def least(rows: list[Callable[[], None]]) -> float:
     return min(times) / ROW / 1e3
 
 
+def longest_read() -> float:
+    """Return the least milliseconds a parser took for the largest read of a socket, full of the shortest requests."""
+    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    data = request * (2**18 // len(request))
+    times = []
+    for _ in range(10):
+        reader = RequestReader(WireLimits())
+        began = time.process_time_ns()
+        reader.feed(data)
+        times.append(time.process_time_ns() - began)
+    return min(times) / 1e6
+
+
 def refused(exchange: Exchange, error: ApiError) -> None:
     del exchange
     raise error
@@ -186,6 +200,7 @@ async def main(count: int) -> None:
         print(f"a request of two legs, by a coroutine: {bench.rounds(bench.two_legs, 2, count):.1f} us")
         print(f"a request of two legs, by callbacks: {bench.rounds(bench.two_legs_called, 2, count):.1f} us")
         print(f"an event of a stream: {bench.events(count):.2f} us")
+        print(f"the longest read, 256 KiB of the shortest requests: {longest_read():.1f} ms")
         done.set_result(None)
 
     done = asyncio.get_running_loop().create_future()
