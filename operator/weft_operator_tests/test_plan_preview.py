@@ -1,5 +1,6 @@
 """`weft plan -f` must ask the planner exactly what the operator asks, or the preview would be of another plan."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.manifest import Manifest
 from weft_operator.planning.request import planner_request
+from weft_operator.planning.schedules import bounded, in_force, manifest_at
 from weft_operator_tests.samples import PROFILE_JSON
 from weft_operator_tests.valid import PROFILE, changed, pools_service, rich_service, service, spec, vllm_service
 from weft_planner.request.manifest import request_from_service
@@ -54,6 +56,24 @@ def manifests() -> list[Manifest]:
 def test_the_preview_asks_what_the_operator_asks(body: Manifest) -> None:
     parsed = DisaggInferenceServiceSpec.model_validate(body["spec"])
     assert request_from_service(body) == request_of(planner_request(parsed))
+
+
+def test_within_the_hours_of_a_schedule_too() -> None:
+    weekend = {"name": "weekend", "days": ["Sat", "Sun"], "begin": "00:00", "end": "00:00", "timeZone": "Europe/Berlin"}
+    bounds = {"prefill": {"max": 3}, "decode": {"min": 2}, "gpus": 8}
+    given = changed(service(), "spec.planning.prefill", {"min": 2})
+    body = changed(given, "spec.planning.schedules", [{**weekend, **bounds}])
+    parsed = DisaggInferenceServiceSpec.model_validate(body["spec"])
+    asked = []
+    for text in ("2026-11-21T12:00+00:00", "2026-11-23T12:00+00:00"):
+        now = datetime.fromisoformat(text)
+        found = manifest_at(body, now)
+        assert found is not None
+        within = bounded(parsed, in_force(parsed.planning.schedules, now))
+        assert request_from_service(found[0]) == request_of(planner_request(within)), text
+        asked.append(found[0]["spec"]["capacity"]["gpus"])
+    assert asked == [8, parsed.capacity.gpus]
+    assert parsed.capacity.gpus != 8, "the test would pass without the hours"
 
 
 FIELDS: tuple[tuple[str, Any, str, Any], ...] = (

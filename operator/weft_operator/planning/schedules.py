@@ -4,8 +4,9 @@ Times of day are of the schedule's time zone. An hour that the change to summer 
 of one that comes twice the first is meant.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from weft_operator.api.scaling import DAYS, Schedule
@@ -53,6 +54,35 @@ def bounded(spec: DisaggInferenceServiceSpec, schedule: Schedule | None) -> Disa
     )
     capacity = spec.capacity if schedule.gpus is None else spec.capacity.model_copy(update={"gpus": schedule.gpus})
     return spec.model_copy(update={"planning": planning, "capacity": capacity})
+
+
+def manifest_at(manifest: Mapping[str, Any], now: datetime) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Return a manifest with the bounds of the hour, and the schedule: its name, when it ends, and what it bounds.
+
+    For ``weft plan``, which must ask what the operator asks. The name is "" while none is in force, and ``until`` is
+    absent where that never changes. None of a service without schedules.
+
+    Raises:
+        ValueError: a time zone is not known here; the message names the field.
+    """
+    spec = manifest["spec"]
+    planning = spec.get("planning") or {}
+    schedules = [Schedule.model_validate(item) for item in planning.get("schedules") or ()]
+    if not schedules:
+        return None
+    strange = unknown_zone(schedules)
+    if strange:
+        raise ValueError(strange)
+    present, until = in_force(schedules, now), next_edge(schedules, now)
+    told: dict[str, Any] = {"name": ""} if present is None else _told(present)
+    roles = {role: told[role] for role in ("prefill", "decode") if role in told}
+    budget = {"gpus": told["gpus"]} if "gpus" in told else {}
+    bounds = {"planning": {**planning, **roles}, "capacity": {**spec["capacity"], **budget}}
+    return {**manifest, "spec": {**spec, **bounds}}, {**told, **({"until": until} if until is not None else {})}
+
+
+def _told(schedule: Schedule) -> dict[str, Any]:
+    return schedule.model_dump(mode="json", exclude_none=True, include={"name", "prefill", "decode", "gpus"})
 
 
 def wants_workers(schedule: Schedule | None) -> bool:

@@ -48,6 +48,8 @@ def plan(
 
         check_report_path(report)
     service = read_service(ServiceFlags.taken_from(given), verb="plan", changes=changes)
+    if service.hours is not None and (output == "table" or rate_match):
+        click.echo(service.hours.words(), err=rate_match)
     if rate_match:
         from weft_planner.cli.rate_match import show_rate_match
 
@@ -64,6 +66,8 @@ def plan(
     result = solved(service, top=top, output=output)
     if result is None:
         return INTERRUPTED
+    if service.hours is not None:
+        result = {**result, "schedule": service.hours.to_json()}
     if result["status"] != "ok":
         emit(output, result, lambda: _refusal(result, service))
         if report is not None:

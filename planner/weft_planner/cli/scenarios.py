@@ -107,6 +107,8 @@ def _planned(service: Service) -> Chosen:
     from weft_planner.cli.progress import shown
     from weft_planner.plan.solve import answer
 
+    if service.hours is not None:
+        click.echo(service.hours.words(), err=True)
     with shown() as tell:
         result = answer(service.request, top=0, progress=tell)
     if result["status"] != "ok":

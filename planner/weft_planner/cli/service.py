@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from weft_planner.cli.errors import BadInputError
+from weft_planner.cli.hours import Hours, Moment, this_moment, within_hours
 from weft_planner.cli.ranges import RATE
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class ServiceFlags:
     gpus: int | None
     arrival_rate: float | None
     seed: int | None
+    at: datetime | None = None
+    """The moment whose schedule bounds the plan; None: the spec's own bounds do."""
 
     @classmethod
     def taken_from(cls, given: dict[str, Any]) -> "ServiceFlags":
@@ -63,6 +67,14 @@ def service_options(verb: Verb) -> Verb:
         click.option(
             "--seed", type=click.IntRange(min=0), help="Seed of the simulated sessions, instead of spec.planning.seed."
         ),
+        click.option(
+            "--at",
+            type=Moment(),
+            default=this_moment,
+            show_default="now",
+            metavar="TIME",
+            help="Plan within the schedule of spec.planning.schedules that is in force then: 2026-11-22T09:00+01:00.",
+        ),
     )
     for option in reversed(options):
         verb = option(verb)
@@ -71,11 +83,15 @@ def service_options(verb: Verb) -> Verb:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service and the planning request that its manifest and the flags make."""
+    """A service and the planning request that its manifest and the flags make.
+
+    ``document`` is the manifest as written; ``hours`` the schedule that bounds the request, None without schedules.
+    """
 
     name: str
     document: Json
     request: "Request"
+    hours: Hours | None = None
 
 
 def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object] | None = None) -> Service:
@@ -94,7 +110,8 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
         service = _with_capacity(service, flags.capacity)
         _check(flags.file, service, verb=verb, capacity=flags.capacity)
         profiles = [document for path in flags.profiles for document in _profiles(path, service, verb=verb)]
-        request = request_from_service(service, [*documents, *profiles])
+        bounded, hours = (service, None) if flags.at is None else within_hours(flags.file, service, flags.at, verb=verb)
+        request = request_from_service(bounded, [*documents, *profiles])
         plain = request.model_dump(by_alias=True)
     except RequestError as error:
         raise BadInputError(flags.file, *error.faults) from error
@@ -108,7 +125,7 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
     if flags.seed is not None:
         body["seed"] = flags.seed
     try:
-        return Service(name_of(service), service, request if body == plain else request_of(body))
+        return Service(name_of(service), service, request if body == plain else request_of(body), hours)
     except RequestError as error:
         raise BadInputError(flags.trace or flags.file, *(in_spec(fault) for fault in error.faults)) from error
 
