@@ -17,7 +17,6 @@ from weft_operator.desired import Rendering
 from weft_operator.desired.config import read_transition
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.desired.revisions import (
-    find_revision,
     revision_name,
     revision_number,
 )
@@ -30,6 +29,7 @@ from weft_operator.goal import (
 from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
+from weft_operator.in_force import plan_before, planned
 from weft_operator.manifest import (
     CANARY_ANNOTATION,
     COMPONENT_LABEL,
@@ -198,25 +198,28 @@ class Reconciler:
             observed.pods,
             said=annotations_of(observed.service).get(CANARY_ANNOTATION, "").strip(),
         )
-        going = stride(wanted, views, goal.record, revision=rendering.revision, kept=kept, now=now, trying=trying)
+        plans = observed.of_kind("ControllerRevision")
+        name = revision_name(key.name, goal.record.plan)
+        going = stride(
+            wanted, views, goal.record, revision=rendering.revision, kept=kept, now=now, plan=name, trying=trying
+        )
         wanted = going.wanted
-        rendering = replace(rendering, transition=going.kept, canary=going.canary)
+        before = plan_before(going, plans)
+        rules = None if before is None else before.record.plan
+        rendering = replace(rendering, transition=going.kept, canary=going.canary, rules=rules)
         actions = (*plan_actions(rendering, observed, token=token), *asking_actions(key, going.asked, views))
         applied = await self._apply(actions, observed)
         groups = frozenset(item.name for item in applied.changed if item.kind == GROUP_KIND)
         states = states_of(key.name, wanted, views, changed=groups)
-        plans = observed.of_kind("ControllerRevision")
-        given_up = going.step is not None and going.step.refusal is not None
-        before = find_revision(plans, [item.group for item in wanted]) if given_up else None
         refused = next((view.failure for view in views if view.failure is not None), None)
         return (
             Result(
                 key=key,
                 generation=generation,
-                planned=goal.planned,
+                planned=planned(goal, before),
                 record=goal.record,
                 in_force=None if before is None else before.record,
-                number=before.number if before else revision_number(revision_name(key.name, goal.record.plan), plans),
+                number=before.number if before else revision_number(name, plans),
                 workers=states,
                 groups=rows_of(wanted, views, states),
                 coordinator=coordinator_state(

@@ -58,7 +58,8 @@ def plan_actions(rendering: Rendering, observed: Observed, *, token: bytes) -> t
     plans = observed.of_kind("ControllerRevision")
     in_force = revision_object(rendering, plans)
     limit = record.spec.planning.revision_history_limit
-    kept = kept_revisions(plans, current=name_of(in_force), limit=limit)
+    before = read_ledger(rendering.transition)
+    kept = kept_revisions(plans, current=name_of(in_force), limit=limit, before="" if before is None else before.plan)
     wanted = (*desired_objects(rendering, token=token), in_force)
     keep = _mounted(key, observed) | kept | _taken_over(wanted, observed)
     return diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)

@@ -277,6 +277,27 @@ async def test_an_engine_that_does_worse_is_left_although_its_plan_is_the_same()
     )
 
 
+async def test_where_the_spec_forbids_the_plan_before_the_status_still_names_what_runs() -> None:
+    world = World(changed(body(), "spec.planning.revisionHistoryLimit", 1))
+    world.cluster.gpus = 32
+    await world.until_quiet()
+    number = world.cluster.service["status"]["plan"]["number"]
+    Traffic(world, {"8": 0.95, "4": 0.1})
+    world.answer = planned(*(group(role, degree, count) for role, degree, count in NEW))
+    capacity = world.cluster.service["spec"]["capacity"]
+    world.cluster.change(capacity={**capacity, "pools": [{**pool, "degrees": [2, 4]} for pool in capacity["pools"]]})
+    await steps(world, 16)
+    assert asked(world) == OLD
+    status = world.cluster.service["status"]
+    assert (status["planSummary"], status["plan"]["number"]) == ("P4x2 D8x1", number)
+    assert {(one["role"], one["degree"]) for one in status["plan"]["groups"]} == {("prefill", 4), ("decode", 8)}
+    assert summary(world)["Progressing"] == ("False", "CanaryFailed")
+    assert "P2x4 D4x2 was given up, and P4x2 D8x1 stays in force" in world.cluster.condition("Planned")["message"]
+    writes = world.cluster.status_writes
+    await steps(world, 2)
+    assert (asked(world), world.cluster.status_writes) == (OLD, writes)
+
+
 async def test_a_first_plan_and_one_that_a_person_goes_back_to_are_not_tried() -> None:
     world = World(body())
     world.cluster.gpus = 32

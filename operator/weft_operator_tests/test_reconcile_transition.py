@@ -1,6 +1,9 @@
 """Plan changes through whole passes: inside the budget at every moment, and given up where workers do not start."""
 
+import json
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from weft_operator.desired.config import read_transition
 from weft_operator.errors import ApiError
@@ -92,6 +95,33 @@ async def test_a_plan_whose_workers_do_not_start_is_given_up_and_said_so() -> No
     kept = read_ledger(read_transition(world.cluster.named("ConfigMap", "demo-plan")))
     assert kept is not None
     assert [one.reason for one in kept.refusals] == ["NeverReady"]
+
+
+async def test_routers_go_by_the_plan_that_is_in_force_not_by_one_that_was_given_up() -> None:
+    world = await serving()
+    assert _rules(world)["policy"] != "colocated"
+    answer = planned(group("decode", 4, 4))
+    world.answer = replace(answer, plan=replace(answer.plan, layout="colocated"))
+    world.cluster.change(slo={"ttft": "4s", "itl": "45ms"})
+    for _ in range(6):
+        await world.step()
+        world.cluster.settle()
+        for name in list(world.cluster.pods):
+            if "-d4-" in name:
+                world.cluster.break_pod(name)
+                world.cluster.pods[name]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    assert _rules(world)["policy"] == "colocated", "on the way to the new plan its rules hold"
+    world.now += timedelta(minutes=31)
+    await world.until_quiet()
+    assert summary(world)["Progressing"] == ("False", "PlanGivenUp")
+    assert _asked(world) == {"p4": 2, "d8": 1}
+    assert _rules(world)["policy"] != "colocated", "its prefill workers would idle"
+
+
+def _rules(world: World) -> dict[str, Any]:
+    live = json.loads(world.cluster.named("ConfigMap", "demo-live")["data"]["live.json"])
+    found: dict[str, Any] = live["routing"]
+    return found
 
 
 async def test_nothing_is_asked_of_groups_while_what_must_be_remembered_cannot_be_stored() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from weft_core.plan import Plan
 from weft_operator.api.status import Status
 from weft_operator.desired.config import read_record
-from weft_operator.desired.revisions import cause_of, kept_revisions, revision_name, revision_object
+from weft_operator.desired.revisions import cause_of, find_revision, kept_revisions, revision_name, revision_object
 from weft_operator.manifest import ROLLBACK_ANNOTATION, Manifest, annotations_of
 from weft_operator.measuring.observation import Pressure
 from weft_operator.planning.child import Planned
@@ -263,6 +264,29 @@ def test_the_newest_others_are_kept() -> None:
     assert {key.name for key in kept_revisions(live, current="new", limit=3)} == {"r3", "r2"}
     assert {key.name for key in kept_revisions(live, current="r3", limit=3)} == {"r2", "r1"}
     assert kept_revisions(live, current="new", limit=1) == frozenset()
+
+
+def test_the_plan_to_go_back_to_is_kept_whatever_the_limit() -> None:
+    live = [_kept(f"r{number}", number, plan_for(2, rate=0.6)) for number in (1, 2, 3)]
+    assert {key.name for key in kept_revisions(live, current="new", limit=1, before="r1")} == {"r1"}
+    assert {key.name for key in kept_revisions(live, current="new", limit=3, before="r1")} == {"r3", "r2", "r1"}
+    assert kept_revisions(live, current="r1", limit=1, before="r1") == frozenset()
+
+
+def test_a_plan_is_found_by_its_name_and_only_without_it_by_its_workers() -> None:
+    same, more = plan_for(2, rate=0.6), plan_for(3, rate=0.6)
+    live = [_kept("r1", 1, same), _kept("r2", 2, same), _kept("r3", 3, more)]
+    for name, number in (("r1", 1), ("r2", 2), ("", 2), ("gone", 2), ("r3", 2)):
+        found = find_revision(live, name, same.groups)
+        assert found is not None
+        assert found.number == number
+    assert find_revision(live[2:], "r1", same.groups) is None
+
+
+def _kept(name: str, number: int, plan: Plan) -> Manifest:
+    base = rendering()
+    of = revision_object(replace(base, record=replace(base.record, plan=plan)), ())
+    return {**of, "revision": number, "metadata": {"name": name, "namespace": "default"}}
 
 
 def test_names_follow_what_runs() -> None:

@@ -47,6 +47,8 @@ class Rendering:
     """What is kept of plan changes, as text (weft_operator.transition.ledger)."""
     canary: Mapping[str, Any] | None = None
     """What routers are told of a plan that a share of new sessions tries; None where there is none."""
+    rules: Plan | None = None
+    """The plan by which routers choose, the one before where the record's was given up; None for the record's."""
     images: str = ""
     """The images that the service keeps, as text (weft_operator.kept_images)."""
 

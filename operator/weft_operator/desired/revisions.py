@@ -61,10 +61,15 @@ def number_of(revision: Manifest) -> int:
     return int(revision.get("revision", 0))
 
 
-def kept_revisions(live: Iterable[Manifest], *, current: str, limit: int) -> frozenset[ObjectKey]:
-    """Return the revisions that stay beside the one in force, ``current``: the newest, ``limit`` in all with it."""
+def kept_revisions(live: Iterable[Manifest], *, current: str, limit: int, before: str = "") -> frozenset[ObjectKey]:
+    """Return the revisions that stay beside the newest plan's, ``current``: the newest, ``limit`` in all with it.
+
+    ``before`` stays in any case: the plan that was carried out last, which the service may have to go back to.
+    """
     newest_first = sorted((item for item in live if name_of(item) != current), key=number_of, reverse=True)
-    return frozenset(key_of(item) for item in newest_first[: limit - 1])
+    return frozenset(
+        key_of(item) for place, item in enumerate(newest_first) if place < limit - 1 or name_of(item) == before
+    )
 
 
 def find_record(live: Iterable[Manifest], number: int) -> PlanRecord | None:
@@ -81,14 +86,17 @@ class Revision:
     record: PlanRecord
 
 
-def find_revision(live: Iterable[Manifest], groups: Iterable[PlannedGroup]) -> Revision | None:
-    """Return the newest plan with these workers; None when none is kept."""
-    wanted = _workers(groups)
+def find_revision(live: Iterable[Manifest], name: str, groups: Iterable[PlannedGroup]) -> Revision | None:
+    """Return the plan of this name, and where it is not kept the newest with these workers; None without one."""
+    wanted, found = _workers(groups), None
     for item in sorted(live, key=number_of, reverse=True):
         record = read_record(item)
-        if record is not None and _workers(record.plan.groups) == wanted:
+        if record is None or _workers(record.plan.groups) != wanted:
+            continue
+        if name_of(item) == name:
             return Revision(number_of(item), record)
-    return None
+        found = found or Revision(number_of(item), record)
+    return found
 
 
 def _workers(groups: Iterable[PlannedGroup]) -> Counter[tuple[str, int, str]]:

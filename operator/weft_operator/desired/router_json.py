@@ -82,18 +82,19 @@ def _parameters(spec: DisaggInferenceServiceSpec) -> dict[str, float]:
 def live_json(rendering: Rendering) -> Mapping[str, Any]:
     """Return what routers take over while they run: policies, thresholds, classes and tenants."""
     spec, routing = rendering.spec, rendering.spec.routing
+    plan = rendering.rules or rendering.record.plan
     qos = _qos(spec)
     return {
         **({"qos": qos} if qos else {}),
         "slo": {"ttft": parse_duration(spec.slo.ttft), "itl": parse_duration(spec.slo.itl)},
         "routing": {
-            **_rules(spec, rendering.record.plan),
+            **_rules(spec, plan),
             **_fixed(spec),
             "alpha": routing.alpha,
             "beta": routing.beta,
             "window": routing.window,
             **_races(routing),
-            **_class_rules(spec, rendering.record.plan),
+            **_class_rules(spec, plan),
             **({} if rendering.canary is None else {"canary": rendering.canary}),
         },
     }

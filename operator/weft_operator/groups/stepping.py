@@ -45,9 +45,13 @@ def stride(
     revision: str,
     kept: str,
     now: datetime,
+    plan: str = "",
     trying: Trying | None = None,
 ) -> Stride:
-    """Return what to ask of the groups now; with planning Off their numbers are set by others, and taken at once."""
+    """Return what to ask of the groups now; with planning Off their numbers are set by others, and taken at once.
+
+    ``plan`` is the name of the record's revision.
+    """
     if record.standing.asleep_at is not None:
         # The ledger stays as it is: what was carried out last is what the service comes back to.
         return Stride(none_now(wanted, views), kept, tuple(_none_of(wanted)))
@@ -63,6 +67,7 @@ def stride(
         limits_of(record.spec),
         question=content_hash([record.request_hash, record.standing.workload], 12),
         now=now,
+        plan=plan,
         canary=trying.canary(ledger, target, now=now) if trying is not None and tried else None,
     )
     step, row = _on_trial(step, record, now=now)

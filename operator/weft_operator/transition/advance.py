@@ -52,13 +52,15 @@ def advance(
     *,
     question: str,
     now: datetime,
+    plan: str = "",
     canary: Canary | None = None,
 ) -> Step:
     """Return what to ask of each group now.
 
     To be called at every pass with all groups of a service that exist, the target of its plan, and the ledger that the
     last pass returned (None: there is none yet). ``question`` names what the plan was made for; a plan that was given
-    up is tried again only for another question. With a ``canary`` a plan is carried out to its end, and the plan before
+    up is tried again only for another question. ``plan`` is the name that the ledger keeps of the target once it is
+    carried out. With a ``canary`` a plan is carried out to its end, and the plan before
     forgotten, only once its trial passed. Holds whenever it is called, after whatever was carried out of the
     answers before: the GPUs of all pods never exceed ``limits.gpus``; no role is brought below the lower of old and
     new plan by more than ``limits.max_unavailable`` workers, except where no other way is left and the message says
@@ -81,13 +83,13 @@ def advance(
             step = None
             if share is not None:
                 course = _Course(
-                    groups, share.goal, kept, limits, now, old=kept.base, new=target, back=back, share=share
+                    groups, share.goal, kept, limits, now, old=kept.base, new=target, back=back, share=share, plan=plan
                 )
                 step = course.step()
             if step is not None:
                 return step
             kept = replace(kept, trial=replace(trial, kind="Whole"))
-        course = _Course(groups, target, kept, limits, now, old=kept.base, new=target, back=back)
+        course = _Course(groups, target, kept, limits, now, old=kept.base, new=target, back=back, plan=plan)
         step = course.step()
         if step is not None:
             return step
@@ -167,8 +169,9 @@ class _Course:
         refusal: Refusal | None = None,
         back: bool = False,
         share: Share | None = None,
+        plan: str = "",
     ) -> None:
-        self._back = back
+        self._back, self._plan = back, plan
         self._new = new
         self._goal, self._ledger, self._limits, self._now = goal, ledger, limits, now
         self._refusal, self._share = refusal, share
@@ -251,7 +254,8 @@ class _Course:
         draft = self._draft
         ledger = self._ledger
         if outcome == "Done":
-            ledger = replace(ledger, base=tuple(sorted(self._goal, key=lambda group: group.key)), trial=None)
+            base = tuple(sorted(self._goal, key=lambda group: group.key))
+            ledger = replace(ledger, base=base, trial=None, plan=self._plan)
         if outcome == "Trying" and self._trial is not None and self._trial.since is None:
             ledger = replace(ledger, trial=replace(self._trial, since=self._now))
         if outcome == "Refused" and ledger.trial is not None:

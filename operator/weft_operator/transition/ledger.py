@@ -55,11 +55,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """``base`` is the last plan that was carried out to its end; empty before the first."""
+    """``base`` is the last plan that was carried out to its end; empty before the first.
+
+    ``plan`` is the name under which all else of that plan is kept, "" where it has none: workers alone do not tell one
+    plan from another one with other rules.
+    """
 
     base: tuple[GroupTarget, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     trial: Trial | None = None
+    plan: str = ""
 
     def refusal_of(self, target: Iterable[GroupTarget], question: str) -> Refusal | None:
         """Return why a plan was given up, None where it was not, or where it was for another question."""
@@ -114,6 +119,7 @@ def ledger_json(ledger: Ledger) -> str:
                 for one in ledger.refusals
             ],
             **({} if ledger.trial is None else {"trial": _trial_json(ledger.trial)}),
+            **({"plan": ledger.plan} if ledger.plan else {}),
         }
     )
 
@@ -128,6 +134,7 @@ def read_ledger(text: str | None) -> Ledger | None:
             base=tuple(_group(item) for item in body["base"]),
             refusals=tuple(_refusal(item) for item in body["refusals"]),
             trial=_trial(body["trial"]) if "trial" in body else None,
+            plan=str(body.get("plan", "")),
         )
     except (KeyError, TypeError, ValueError):
         return None
