@@ -74,6 +74,10 @@ class WorkerRecord:
     chars_per_token: float = 4.0
     engine_port: int = 0
     """Where the worker's engine itself listens, on the host of ``url``."""
+    engine_plugin: str = ""
+    """Whether Weft's plug-in is in the engine: active, absent, off (it does not know this engine), "" not told yet."""
+    engine_version: str = ""
+    """The engine's version, as its plug-in tells it."""
 
     @property
     def tokens_at_stake(self) -> int:
@@ -106,6 +110,8 @@ class WorkerRecord:
             "idleSeconds": round(self.idle_seconds, 1),
             "charsPerToken": self.chars_per_token,
             "enginePort": self.engine_port,
+            "enginePlugin": self.engine_plugin,
+            "engineVersion": self.engine_version,
         }
 
 
@@ -141,6 +147,8 @@ def read_fields(stored: object) -> WorkerRecord | None:
             idle_seconds=_seconds(body.get("idleSeconds")) or 0.0,
             chars_per_token=_seconds(body.get("charsPerToken")) or 4.0,
             engine_port=_int(body.get("enginePort", 0)),
+            engine_plugin=str(body.get("enginePlugin", "")),
+            engine_version=str(body.get("engineVersion", "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -229,12 +229,14 @@ class App:
     def __init__(self) -> None:
         self.middleware: list[Any] = []
         self.pages: dict[str, Any] = {}
+        self.status = 0
 
     def add_middleware(self, kind: Any, **options: Any) -> None:
         self.middleware.append((kind, options))
 
-    def add_api_route(self, path: str, endpoint: Any, **_: Any) -> None:
+    def add_api_route(self, path: str, endpoint: Any, *, status_code: int, **_: Any) -> None:
         self.pages[path] = endpoint
+        self.status = status_code
 
 
 async def plugged(monkeypatch: pytest.MonkeyPatch, version: str) -> tuple[App, Client, Any]:
@@ -252,15 +254,18 @@ async def test_a_tested_vllm_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, ver
     assert [kind for kind, _ in server.middleware] == [HandleMiddleware]
     assert client.generate != before
     page = await server.pages[PAGE]()
+    assert server.status == 200
     assert page == {"plugin": "1", "vllm": version, "handles": True, "proof": False}
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.0.0", "unknown"])
-async def test_an_unknown_vllm_gets_nothing(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+async def test_an_unknown_vllm_gets_nothing_but_told(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     server, client, before = await plugged(monkeypatch, version)
     assert not server.middleware
-    assert not server.pages
     assert client.generate == before
+    page = await server.pages[PAGE]()
+    assert server.status == 404  # for a router, the same as no page at all
+    assert page == {"plugin": "1", "vllm": version, "handles": False, "proof": False}
 
 
 def test_an_engine_does_not_start_without_the_proof_it_was_promised(

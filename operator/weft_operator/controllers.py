@@ -55,6 +55,7 @@ async def controllers(
         measurements=measurements,
         memories=memories,
         sleeper=Sleeper(demand=demand, heartbeats=heartbeats.read, memories=memories, clock=lambda: datetime.now(UTC)),
+        heartbeats=heartbeats.read,
         settings=settings,
         clock=lambda: datetime.now(UTC),
         new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),

@@ -5,11 +5,12 @@ times, and be killed at any point.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.capacity import Pool
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.deciding import Decider
@@ -21,6 +22,7 @@ from weft_operator.desired.revisions import (
     revision_number,
 )
 from weft_operator.diff import Action, Delete, Scale
+from weft_operator.engines.plugin import ask_again_s
 from weft_operator.errors import ApiError, StalledError, TransientError, WaitingError
 from weft_operator.events import Fact, facts
 from weft_operator.goal import (
@@ -114,6 +116,7 @@ class Reconciler:
         measurements: Measurements,
         memories: Memories,
         sleeper: Sleeper,
+        heartbeats: Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]],
         settings: Settings,
         clock: Callable[[], datetime],
         new_token: Callable[[], bytes],
@@ -121,6 +124,7 @@ class Reconciler:
         self._cluster = cluster
         self._measurements = measurements
         self._sleeper = sleeper
+        self._heartbeats = heartbeats
         self._hours = Hours()
         self._settings = settings
         self._clock = clock
@@ -166,9 +170,13 @@ class Reconciler:
                 key, target_of(goal.record.spec, observed.pods, default_url=url, trial_since=since)
             )
         result, actions = await self._carry_out(key, observed, goal)
+        untold: float | None = None
+        if goal.record is not None and goal.record.spec.engine.plugin is not None:
+            result = replace(result, heartbeats=await self._heartbeats(key))
+            untold = ask_again_s(result.ready, result.heartbeats or {})
         ready = await self._report(key, observed, result, actions)
         deadline = None if result.step is None else result.step.again_s
-        waits = [*self._decider.again_s(key), *(wait for wait in (goal.again_s, deadline) if wait is not None)]
+        waits = [*self._decider.again_s(key), *(wait for wait in (goal.again_s, deadline, untold) if wait is not None)]
         return Outcome(look_again=min(waits) if waits else None, actions=len(actions), settled=ready)
 
     def _forget(self, key: ServiceKey) -> None:

@@ -14,6 +14,7 @@ LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Progressing": ("weft rollout status NAME", "kubectl describe dis NAME", "weft sessions NAME"),
         "MetricsAvailable": ("weft status NAME", "kubectl get dis NAME -o jsonpath='{.status.observed}'"),
         "SLOMet": ("weft status NAME", "weft top NAME", "weft rollout history NAME"),
+        "EnginePlugin": ("weft status NAME", "weft logs NAME --container all --tail 50"),
         "Reconciling": ("weft rollout status NAME",),
         "Stalled": ("weft status NAME",),
     }

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from weft_core.durations import format_seconds
+from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord
+from weft_operator.engines.plugin import seen_plugin
 from weft_operator.kstatus import reconciling, stalled
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.observation import Observation
@@ -66,6 +68,13 @@ class Result:
     """Whether it is at zero and nobody can say whether requests wait."""
     observation: Observation | None = None
     """What is seen of the running service, as far as it is worth a new status; None before the first look."""
+    heartbeats: Mapping[str, WorkerRecord] | None = None
+    """What workers say of themselves, by name; None where nothing is asked of them."""
+
+    @property
+    def ready(self) -> list[str]:
+        """Return the names of the workers that are ready."""
+        return [state.name for state in self.workers if state.ready]
 
 
 def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict[str, Any]:
@@ -78,8 +87,10 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
         "MetricsAvailable": seen.metrics_available,
         "SLOMet": seen.slo_met,
     }
-    verdicts |= {"Reconciling": Verdict(*reconciling(verdicts)), "Stalled": Verdict(*stalled(verdicts))}
     was = {item["type"]: item for item in before.get("conditions") or ()}
+    plugin = _plugin(result, was.get("EnginePlugin"))
+    verdicts |= {} if plugin is None else {"EnginePlugin": plugin}
+    verdicts |= {"Reconciling": Verdict(*reconciling(verdicts)), "Stalled": Verdict(*stalled(verdicts))}
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
     if _replanning(result):
@@ -88,7 +99,11 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
         generations["Ready"] = min(observed, int((was.get("Ready") or {}).get("observedGeneration") or 0))
     status: dict[str, Any] = {
         "observedGeneration": observed,
-        "conditions": [_condition(kind, verdicts[kind], was.get(kind), generations[kind], now) for kind in CONDITIONS],
+        "conditions": [
+            _condition(kind, verdicts[kind], was.get(kind), generations[kind], now)
+            for kind in CONDITIONS
+            if kind in verdicts
+        ],
     }
     if result.record is not None:
         in_force = result.in_force or result.record
@@ -243,6 +258,16 @@ def _seen(result: Result, before: Mapping[str, Any]) -> _Seen:
     if shown is not None and was["SLOMet"]["reason"] == word and not moved(shown, new):
         return _Seen(available, _said(was["SLOMet"]), shown)
     return _Seen(available, Verdict(_TRUTH[word], word, message), new)
+
+
+def _plugin(result: Result, was: Mapping[str, Any] | None) -> Verdict | None:
+    """Return EnginePlugin where the spec in force expects one; what was said stays while no heartbeat is seen."""
+    if result.heartbeats is None:
+        return None
+    said = seen_plugin(result.ready, result.heartbeats)
+    if said is not None:
+        return Verdict(*said)
+    return Verdict("Unknown", "NotYetTold", "no heartbeat is seen of any engine") if was is None else _said(was)
 
 
 def _step(result: Result) -> str:

@@ -29,6 +29,7 @@ _IMAGE = (
     "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
     "TensorRT-LLM 1.0 or newer"
 )
+_PLUGIN = "spec.engine.plugin: there is a plug-in for vllm only; remove it"
 _PEER = (
     "spec.networkPolicy: an entry needs namespaceSelector, podSelector or both, or ipBlock alone; "
     "name one and remove the rest"
@@ -45,6 +46,7 @@ ENGINE_CASES: tuple[Case, ...] = (
     _case("tensorrt-reads-back", tensorrt_llm_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
     _case("sglang-managed", sglang_service(), "spec.engine.args", ["--tp_size", "2"], _SGLANG_ARGS),
     _case("tensorrt-managed", tensorrt_llm_service(), "spec.engine.args", ["--tp_size=2"], _TENSORRT_ARGS),
+    _case("sglang-plugin", sglang_service(), "spec.engine.plugin", "Expected", _PLUGIN),
     _case("sglang-pages", sglang_service(), "spec.engine.kvTransfer.blockTokens.decode", 128, _BLOCKS),
     _case(
         "tensorrt-blocks",

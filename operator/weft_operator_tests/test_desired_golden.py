@@ -38,6 +38,7 @@ from weft_operator_tests.valid import (
 GOLDEN = Path(__file__).parent / "golden"
 
 PVC = changed(vllm_service(), "spec.model.source", {"pvc": {"claimName": "models", "path": "llama-70b"}})
+PLUGIN = changed(PVC, "spec.engine.plugin", "Expected")
 KEYS = changed(
     changed(
         service(), "spec.coordinator", {"replicas": 3, "auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}
@@ -56,6 +57,7 @@ CASES = {
     "vllm": rendering(vllm_service()),
     "vllm-colocated": colocated(vllm_service()),
     "vllm-pvc": rendering(PVC),
+    "vllm-plugin": rendering(PLUGIN),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from weft_core.heartbeat import WorkerRecord
 from weft_operator.manifest import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION
 from weft_operator.measuring.observation import Blindness, Pressure, Sight, Tally
 from weft_operator.planning.child import Refused
@@ -51,6 +52,16 @@ def at_zero(**parts: Any) -> Result:
     return dataclasses.replace(found, workers=(), record=dataclasses.replace(found.record, standing=standing))
 
 
+def told(*words: str) -> Result:
+    """A service whose workers say this of their engines' plug-ins."""
+    found = result()
+    beats = {
+        state.name: WorkerRecord(state.name, state.worker.role, "http://x", 1, 1, engine_plugin=word)
+        for state, word in zip(found.workers, words, strict=True)
+    }
+    return dataclasses.replace(found, heartbeats=beats)
+
+
 SEEN = look(0.0)
 GIVEN_UP = Step(
     replicas={},
@@ -90,6 +101,10 @@ RESULTS: Mapping[Reached, Result] = {
     ("SLOMet", "Missed"): result(observation=look(0.0, slow=Tally(100, 900), fast=Tally(20, 180))),
     ("SLOMet", "TooFewRounds"): result(observation=look(0.0, slow=Tally(3, 0), fast=Tally(1, 0))),
     ("SLOMet", "Unknown"): result(),
+    ("EnginePlugin", "PluginActive"): told("active", "active", "active"),
+    ("EnginePlugin", "PluginAbsent"): told("active", "absent", "absent"),
+    ("EnginePlugin", "PluginOff"): told("active", "absent", "off"),
+    ("EnginePlugin", "NotYetTold"): told("active", "active", ""),
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),

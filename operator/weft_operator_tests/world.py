@@ -95,6 +95,7 @@ class World:
             sleeper=Sleeper(
                 demand=self.demand, heartbeats=self._heartbeats, memories=self.memories, clock=lambda: self.now
             ),
+            heartbeats=self._heartbeats,
             settings=settings or SETTINGS,
             clock=lambda: self.now,
             new_token=lambda: self.new_token,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft_router.engines.watch import REST_S, STRIKES, Engine
+from weft_router.engines.watch import REST_S, STRIKES, Engine, version_of
 from weft_router.wire.pool import Pool
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import free_port
@@ -89,6 +89,22 @@ async def test_the_plug_in_is_asked_for_once_after_each_start() -> None:
         await fake.start(port)
         await engine.poll()
         assert plugged(engine) is False
+        assert engine.plugin_word == "absent"
     finally:
         await pool.close()
         await fake.stop()
+
+
+@pytest.mark.parametrize(
+    ("page", "version"),
+    [
+        (b'{"plugin": "1", "vllm": "0.33.0", "handles": false}', "0.33.0"),
+        (b'{"detail": "Not Found"}', ""),
+        (b'{"vllm": "0.33.0"}', ""),
+        (b'{"plugin": "1", "vllm": 3}', ""),
+        (b'["plugin"]', ""),
+        (b"<html>", ""),
+    ],
+)
+def test_only_a_plug_in_tells_the_version_on_which_it_stays_off(page: bytes, version: str) -> None:
+    assert version_of(page) == version

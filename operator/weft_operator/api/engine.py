@@ -262,6 +262,9 @@ class Engine(ApiModel):
     """Further arguments, after those that follow from the plan."""
     env: Annotated[list[EnvVar], Field(max_length=64, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]})] = []
     """Further environment variables."""
+    plugin: Literal["Expected"] | None = None
+    """Expected: the engine's image has Weft's plug-in; the operator gives it the proof by which it knows the router,
+    and the condition EnginePlugin says whether it is active."""
     kv_transfer: KvTransfer = KvTransfer()
     """How workers hand KV cache to each other."""
     mock: MockEngine | None = None
@@ -287,6 +290,11 @@ class Engine(ApiModel):
             "spec.engine.kvTransfer.bidirectional: sglang and tensorrt-llm cannot read a session's history back from "
             "its decode worker; set it to false",
             lambda e: e.type in ("vllm", "mock") or not e.kv_transfer.bidirectional,
+        ),
+        Rule(
+            "!has(self.plugin) || self.type == 'vllm'",
+            "spec.engine.plugin: there is a plug-in for vllm only; remove it",
+            lambda e: e.plugin is None or e.type == "vllm",
         ),
         Rule(
             "!has(self.kvTransfer.blockTokens) || self.type != 'mock'",

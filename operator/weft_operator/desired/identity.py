@@ -6,6 +6,7 @@ import hmac
 from urllib.parse import urlsplit
 
 from weft_operator.desired.rendering import Rendering
+from weft_operator.engines.container import PROOF_KEY
 from weft_operator.manifest import Manifest
 
 TOKEN_BYTES = 32
@@ -31,8 +32,16 @@ def token_secret(rendering: Rendering, token: bytes) -> Manifest:
         "data": {
             "token": base64.b64encode(token).decode(),
             **{name: base64.b64encode(url.encode()).decode() for name, url in _redis(rendering, token)},
+            **{name: base64.b64encode(word.encode()).decode() for name, word in _proof(rendering, token)},
         },
     }
+
+
+def _proof(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
+    """Return the word by which engines know the router: it comes and goes with the token, and tells nothing of it."""
+    if rendering.spec.engine.plugin is None:
+        return []
+    return [(PROOF_KEY, hmac.new(token, b"weft engine proof", hashlib.sha256).hexdigest())]
 
 
 def redis_file(rendering: Rendering, token: bytes) -> str | None:

@@ -12,6 +12,7 @@ from weft_operator.manifest import Manifest
 
 CONFIG_VOLUME = "config"
 TOKEN_VOLUME = "token"  # noqa: S105 - the name of a volume
+TOKEN_FOLDER = "/etc/weft-token"  # noqa: S105 - the name of a folder
 TMP_VOLUME = "tmp"
 LIVE_VOLUME = "live"
 LIVE_FOLDER = "/etc/weft-live"
@@ -61,7 +62,7 @@ def router_container(
         "args": args,
         "env": [
             _redis(rendering, mounts),
-            {"name": "WEFT_TOKEN_FILE", "value": "/etc/weft-token/token"},
+            {"name": "WEFT_TOKEN_FILE", "value": f"{TOKEN_FOLDER}/token"},
             {"name": "WEFT_LIVE_FILE", "value": f"{LIVE_FOLDER}/live.json"},
             from_field("POD_NAME", "metadata.name"),
             from_field("POD_IP", "status.podIP"),
@@ -77,7 +78,7 @@ def router_container(
         "volumeMounts": [
             {"name": CONFIG_VOLUME, "mountPath": "/etc/weft", "readOnly": True},
             {"name": LIVE_VOLUME, "mountPath": LIVE_FOLDER, "readOnly": True},
-            {"name": TOKEN_VOLUME, "mountPath": "/etc/weft-token", "readOnly": True},
+            {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
             {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
         ],
     }
@@ -86,7 +87,7 @@ def router_container(
 def _redis(rendering: Rendering, mounts: Mounts) -> Manifest:
     if mounts.redis_file is None:
         return {"name": "WEFT_REDIS_URL", "value": rendering.settings.redis_url}
-    return {"name": "WEFT_REDIS_URL_FILE", "value": f"/etc/weft-token/{mounts.redis_file}"}
+    return {"name": "WEFT_REDIS_URL_FILE", "value": f"{TOKEN_FOLDER}/{mounts.redis_file}"}
 
 
 def router_volumes(rendering: Rendering, config: str) -> list[Manifest]:

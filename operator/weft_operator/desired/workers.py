@@ -18,6 +18,7 @@ from weft_operator.desired.router import (
     CONFIG_VOLUME,
     STOP_MARGIN_S,
     TMP_VOLUME,
+    TOKEN_FOLDER,
     Mounts,
     drain_seconds,
     from_field,
@@ -28,7 +29,15 @@ from weft_operator.desired.router import (
 )
 from weft_operator.desired.security import container_security, pod_security
 from weft_operator.engines import EngineContainer, EngineRequest, engine_container
-from weft_operator.engines.container import CONFIG_FOLDER, LEADER, LEADER_VARIABLE, RANK_VARIABLE, ROUTER_PORT
+from weft_operator.engines.container import (
+    CONFIG_FOLDER,
+    LEADER,
+    LEADER_VARIABLE,
+    PROOF_KEY,
+    PROOF_VARIABLE,
+    RANK_VARIABLE,
+    ROUTER_PORT,
+)
 from weft_operator.groups.group import GROUP_API, group_name
 from weft_operator.groups.statefulset import WORKER_VARIABLE
 from weft_operator.manifest import (
@@ -103,6 +112,7 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
             default_image=rendering.settings.mock_image,
             paired=rendering.record.paired,
             nodes=nodes,
+            secret=rendering.name("token"),
             profile_file=f"{CONFIG_FOLDER}/{_profile_key(rendering, worker)}",
         ),
     )
@@ -169,6 +179,8 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Mani
     ]
     if _nodes(rendering, worker) > 1:
         env.append({"name": "WEFT_LEADER_URL", "value": f"http://{LEADER}:{ROUTER_PORT}"})
+    if rendering.spec.engine.plugin is not None:
+        env.append({"name": PROOF_VARIABLE, "value": f"{TOKEN_FOLDER}/{PROOF_KEY}"})
     resources = rendering.spec.routing.resources
     container = router_container(rendering, mounts, role=worker.role, env=env, resources=resources)
     return {

@@ -15,6 +15,10 @@ RENDEZVOUS_PORT = 29500
 """Where the engine of a worker's first node waits for those of the others."""
 ROUTER_PORT = 8080
 CONFIG_FOLDER = "/etc/weft"
+PROOF_VARIABLE = "WEFT_ENGINE_PROOF_FILE"
+"""Names the file with the word by which an engine's plug-in knows the router: at both of them."""
+PROOF_KEY = "engine-proof"
+"""Where that word is in the Secret of the service's token."""
 RANK_VARIABLE = "WEFT_NODE_RANK"
 """Which of its worker's nodes a pod is, where there are several; 0 leads."""
 LEADER_VARIABLE = "WEFT_LEADER"
@@ -29,7 +33,7 @@ class EngineRequest:
     """The worker an engine is started for; ``default_image`` serves where the spec names none.
 
     ``paired``: it hands KV to workers of the other role; ``profile_file`` is its cost profile, for the mock engine.
-    ``nodes``: how many it spans; its pods then know the variables above.
+    ``nodes``: how many it spans; its pods then know the variables above. ``secret``: that of the service's token.
     """
 
     role: Role
@@ -37,6 +41,7 @@ class EngineRequest:
     default_image: str
     paired: bool = True
     nodes: int = 1
+    secret: str = ""
     profile_file: str = f"{CONFIG_FOLDER}/profile.json"
 
 

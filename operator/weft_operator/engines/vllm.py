@@ -6,6 +6,9 @@ from anyone.
 
 On several nodes (docs/serving/parallelism_scaling, "Running vLLM with MultiProcessing") every one runs the same command
 with its rank, and all but the first ``--headless``: they have ranks of the model and no API.
+
+Where the spec expects Weft's plug-in, the container gets the proof that it asks of whoever sends transfer parameters:
+that one key of the Secret, and never the token beside it.
 """
 
 import json
@@ -15,6 +18,8 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.engines.container import (
     ENGINE_PORT,
     LEADER,
+    PROOF_KEY,
+    PROOF_VARIABLE,
     RANK,
     RANK_VARIABLE,
     RENDEZVOUS_PORT,
@@ -24,6 +29,7 @@ from weft_operator.engines.container import (
     KvPorts,
 )
 from weft_operator.engines.weights import HOME_ENV, START_SECONDS, weights_of
+from weft_operator.manifest import Manifest
 
 RECOMPUTE_THRESHOLD = 64
 """Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
@@ -37,6 +43,9 @@ _PORTS = KvPorts(single=(SIDE_CHANNEL_PORT,))
 KV_PORTS: dict[Role, KvPorts] = {"prefill": _PORTS, "decode": _PORTS}
 
 
+_PROOF_VOLUME = "engine-proof"
+_PROOF_FOLDER = "/etc/weft-engine"
+
 _ON_NODES = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
 """All pods of a worker have one template, so each finds out for itself whether it leads."""
 
@@ -44,6 +53,7 @@ _ON_NODES = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm se
 def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return vLLM's command line, environment and volumes."""
     weights = weights_of(spec)
+    plugin = spec.engine.plugin is not None
     args = [
         weights.model,
         "--host=127.0.0.1",
@@ -77,16 +87,25 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         env=(
             *(_SIDE_CHANNEL if request.paired else ()),
             *((("VLLM_HOST_IP", "$(POD_IP)"),) if request.nodes > 1 else ()),
+            *(((PROOF_VARIABLE, f"{_PROOF_FOLDER}/{PROOF_KEY}"),) if plugin else ()),
             ("VLLM_NO_USAGE_STATS", "1"),
             *HOME_ENV,
             ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108
         ),
         secret_env=weights.secret_env,
-        volumes=weights.volumes,
-        mounts=weights.mounts,
+        volumes=(*weights.volumes, *((_proof_volume(request.secret),) if plugin else ())),
+        mounts=(*weights.mounts, *((_PROOF_MOUNT,) if plugin else ())),
         start_seconds=START_SECONDS,
         probe_period=10,
     )
+
+
+_PROOF_MOUNT: Manifest = {"name": _PROOF_VOLUME, "mountPath": _PROOF_FOLDER, "readOnly": True}
+
+
+def _proof_volume(secret: str) -> Manifest:
+    items = [{"key": PROOF_KEY, "path": PROOF_KEY}]
+    return {"name": _PROOF_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}}
 
 
 def _transfer_config(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> str:

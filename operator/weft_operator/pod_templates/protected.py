@@ -56,9 +56,17 @@ CONTAINER_FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 """Fields of the operator's own containers; everything else of them may be patched."""
 
-VOLUMES = ("config", "live", "token", "tmp", "shm", "model", "api-keys", "jwks", "tls")
+VOLUMES = ("config", "live", "token", "tmp", "shm", "model", "engine-proof", "api-keys", "jwks", "tls")
 """Volumes of the operator."""
-MOUNTS = ("/etc/weft", "/etc/weft-live", "/etc/weft-token", "/etc/weft-api-keys", "/etc/weft-jwks", "/etc/weft-tls")
+MOUNTS = (
+    "/etc/weft",
+    "/etc/weft-live",
+    "/etc/weft-token",
+    "/etc/weft-engine",
+    "/etc/weft-api-keys",
+    "/etc/weft-jwks",
+    "/etc/weft-tls",
+)
 """Where the operator's containers find their files."""
 RESERVED_ENV = re.compile(r"^(WEFT_|POD_|NODE_NAME$|VLLM_NIXL_)")
 RESERVED_LABEL = re.compile(r"^(app\.kubernetes\.io/(name|instance|component|managed-by)$|weft\.dev/)")

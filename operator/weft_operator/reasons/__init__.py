@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from weft_operator.reasons.carried_out import PROGRESSING, READY, RECONCILING, STALLED
+from weft_operator.reasons.engines import ENGINE_PLUGIN
 from weft_operator.reasons.groups import GROUP_PROGRESSING, GROUP_READY
 from weft_operator.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator.reasons.planned import PLANNED
@@ -23,23 +24,27 @@ __all__ = [
     "status_page",
 ]
 
-ConditionType = Literal["Planned", "Ready", "Progressing", "MetricsAvailable", "SLOMet", "Reconciling", "Stalled"]
+ConditionType = Literal[
+    "Planned", "Ready", "Progressing", "MetricsAvailable", "SLOMet", "EnginePlugin", "Reconciling", "Stalled"
+]
 CONDITIONS: tuple[ConditionType, ...] = (
     "Planned",
     "Ready",
     "Progressing",
     "MetricsAvailable",
     "SLOMet",
+    "EnginePlugin",
     "Reconciling",
     "Stalled",
 )
-
+"""In the order of the status; EnginePlugin is only there where the spec expects a plug-in."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is in force.",
     "Ready": "The coordinator and all planned workers are ready at the newest template: requests are served.",
     "Progressing": "Workers are being made, replaced or removed.",
     "MetricsAvailable": "Prometheus tells what the running service does. While it does not, nothing shrinks.",
+    "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
     "Reconciling": "The service is not yet as its spec and plan want it: what deployment tools wait for (kstatus).",
     "Stalled": "Nothing but a change of the spec or the cluster helps: what deployment tools give up at (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
@@ -51,6 +56,7 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "Progressing": PROGRESSING,
     "MetricsAvailable": METRICS_AVAILABLE,
     "SLOMet": SLO_MET,
+    "EnginePlugin": ENGINE_PLUGIN,
     "Reconciling": RECONCILING,
     "Stalled": STALLED,
 }

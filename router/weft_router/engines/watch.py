@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
+import orjson
+
 from weft_router.background import guarded
 from weft_router.engines.load import VLLM, EngineLoad, Gauges
 from weft_router.errors import LegFailedError
@@ -17,6 +19,8 @@ POLL_S = 1.0
 HEALTH_TIMEOUT_S = 2.0
 ASK_S = 30.0
 MAX_PAGE = 16 * 2**20
+MAX_VERSION = 64
+"""Characters; it goes into every heartbeat."""
 UNHEALTHY_AFTER = 2
 """One refused health call may be a full accept queue; two in a row are not."""
 
@@ -65,6 +69,8 @@ class Engine:
         self._proof = {PROOF_HEADER: proof} if proof else None
         self.plugin: bool | None = None
         """Whether the engine has the plug-in by which its streams carry KV handles; None as long as nobody knows."""
+        self.version = ""
+        """The engine's version, where a plug-in tells it; one that stays off on that version tells it, too."""
         self.origin = pool.origin(url)
         self._on_change = on_change
         self._may_rest = may_rest
@@ -131,8 +137,17 @@ class Engine:
             return
         if answer.status < 500:
             self.plugin = answer.status == 200
+            self.version = version_of(answer.body)
             if not self.plugin:
-                log.warning("engine_without_plugin", extra={"effect": "its streams carry no KV handles"})
+                extra = {"effect": "its streams carry no KV handles", "engineVersion": self.version or None}
+                log.warning("engine_without_plugin", extra=extra)
+
+    @property
+    def plugin_word(self) -> str:
+        """Return what heartbeats say of the plug-in."""
+        if self.plugin is None:
+            return ""
+        return "active" if self.plugin else "off" if self.version else "absent"
 
     async def weigh(self) -> bool:
         """Ask for the load now; False when the engine does not answer."""
@@ -237,3 +252,13 @@ class Engine:
             self.healthy = False
             log.error("engine_unreachable")
             self._on_change()
+
+
+def version_of(page: bytes) -> str:
+    """Return the engine's version on a plug-in's page, "" where something else answered."""
+    try:
+        told = orjson.loads(page)
+    except orjson.JSONDecodeError:
+        return ""
+    version = told.get("vllm") if isinstance(told, dict) and "plugin" in told else None
+    return version[:MAX_VERSION] if isinstance(version, str) else ""

@@ -131,6 +131,8 @@ class Worker:
             kv_tokens=self.kv_used,
             idle_seconds=0.0 if self._live else monotonic() - self._quiet_since,
             engine_port=port_of(s.engine_url),
+            engine_plugin=self.engine.plugin_word,
+            engine_version=self.engine.version,
         )
         for more in self._describe:
             record = more(record)

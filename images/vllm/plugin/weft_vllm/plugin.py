@@ -1,7 +1,7 @@
 """What vLLM loads: an endpoint plug-in that puts itself around app and engine client, and tells that it is there.
 
-On a vLLM that it was not tested with it does nothing at all: streams then carry no version header, the version page is
-not there, and the router goes on without handles.
+On a vLLM that it was not tested with it does nothing but say so: streams carry no version header, the version page is a
+404 that names the version, and the router goes on without handles.
 """
 
 import logging
@@ -41,10 +41,10 @@ class Plugin:
 
     def attach_router(self, app: Any) -> None:
         """Add the middleware, and the page by which a router finds out what this engine can do."""
-        if not self.active:
-            return
-        app.add_middleware(HandleMiddleware, guard=self.guard)
-        app.add_api_route(PAGE, self._page, methods=["GET"], include_in_schema=False)
+        status = 200 if self.active else 404
+        app.add_api_route(PAGE, self._page, methods=["GET"], include_in_schema=False, status_code=status)
+        if self.active:
+            app.add_middleware(HandleMiddleware, guard=self.guard)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 - vLLM's signature
         """Put the tap and the guard around the one engine client that all of the server's handlers share."""
@@ -52,7 +52,7 @@ class Plugin:
             around(engine_client, self.guard)
 
     async def _page(self) -> dict[str, object]:
-        return {"plugin": VERSION, "vllm": self.vllm, "handles": True, "proof": self.guard.asks}
+        return {"plugin": VERSION, "vllm": self.vllm, "handles": self.active, "proof": self.active and self.guard.asks}
 
 
 def _version() -> str:

@@ -1,0 +1,68 @@
+"""What a service says of its engines' plug-in, from what their sidecars say."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from weft_core.heartbeat import WorkerRecord
+from weft_operator.engines.plugin import AGAIN_S, ask_again_s, seen_plugin
+from weft_operator_tests.samples import KEY
+from weft_operator_tests.valid import changed, vllm_service
+from weft_operator_tests.world import serving, summary
+
+EXPECTED = changed(vllm_service(), "spec.engine.plugin", "Expected")
+
+
+def beats(words: Mapping[str, str], version: str = "0.32.0") -> dict[str, WorkerRecord]:
+    return {
+        name: WorkerRecord(name, "decode", "http://x", 1, 1, engine_plugin=word, engine_version=version)
+        for name, word in words.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "names"),
+    [
+        ({"a": "active", "b": "active"}, "PluginActive", ("all 2 engines", "vLLM 0.32.0")),
+        ({"a": "active", "b": "absent"}, "PluginAbsent", ("answers at b:", "VLLM_PLUGINS")),
+        ({"a": "absent", "b": "off"}, "PluginOff", ("vLLM 0.32.0", "at b:")),
+        ({"a": "active", "b": ""}, "NotYetTold", ("1 of 2",)),
+        ({"a": "active"}, "NotYetTold", ("1 of 2",)),
+    ],
+)
+def test_the_message_names_the_engine_and_the_remedy(
+    words: dict[str, str], reason: str, names: tuple[str, ...]
+) -> None:
+    said = seen_plugin(["a", "b"], beats(words))
+    assert said is not None
+    assert said[1] == reason
+    assert all(name in said[2] for name in names), said[2]
+
+
+def test_workers_that_do_not_serve_are_not_asked() -> None:
+    assert seen_plugin(["a"], beats({"a": "active", "b": "absent"})) == seen_plugin(["a"], beats({"a": "active"}))
+
+
+def test_what_nobody_hears_is_looked_at_again_when_the_next_event_comes() -> None:
+    assert ask_again_s(["a"], {}) is None
+    assert ask_again_s(["a"], beats({"a": "active"})) is None
+    assert ask_again_s(["a"], beats({"a": ""})) == AGAIN_S
+    assert ask_again_s(["a", "b"], beats({"a": "active"})) == AGAIN_S
+
+
+async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_nobody_is_heard() -> None:
+    world = await serving(EXPECTED)
+    workers = world.cluster.names("StatefulSet")
+    assert summary(world)["EnginePlugin"] == ("Unknown", "NotYetTold")
+    world.heartbeats = beats(dict.fromkeys(workers, ""))
+    assert (await world.reconciler.reconcile(KEY)).look_again == AGAIN_S
+    world.heartbeats = beats(dict.fromkeys(workers, "active"))
+    assert (await world.reconciler.reconcile(KEY)).look_again is None
+    assert summary(world)["EnginePlugin"] == ("True", "PluginActive")
+    world.heartbeats = {}
+    await world.until_quiet()
+    assert summary(world)["EnginePlugin"] == ("True", "PluginActive")
+    world.cluster.change(engine=vllm_service()["spec"]["engine"])
+    await world.until_quiet()
+    assert "EnginePlugin" not in summary(world)
+    assert "EnginePlugin" not in summary(await serving(vllm_service()))
