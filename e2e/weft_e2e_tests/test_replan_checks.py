@@ -16,6 +16,8 @@ from weft_e2e.scenarios import arriving as arriving_module
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
 from weft_e2e.scenarios.blinding import FAULTS, NAMES
 from weft_e2e.scenarios.replanning import SCENARIOS, Approve, Blind, LeftAlone, Mend, Replanned
+from weft_e2e.scenarios.resting import resting_service
+from weft_e2e.scenarios.trying import tried_service
 from weft_e2e.service import Service
 from weft_e2e.waiting import until
 from weft_e2e_tests.fake_kube import FakeKube
@@ -110,6 +112,11 @@ def test_scenarios_are_valid_and_end_what_they_begin() -> None:
         )
     assert {reason for reasons in NAMES.values() for reason in reasons} <= METRICS_AVAILABLE.keys()
     assert Approve("000000000000") in SCENARIOS[1].steps
+
+
+@pytest.mark.parametrize("manifest", [tried_service(), resting_service()], ids=lambda one: one["metadata"]["name"])
+def test_services_that_are_tried_and_that_rest_are_valid(manifest: Object) -> None:
+    DisaggInferenceServiceSpec.model_validate(manifest["spec"])
 
 
 def test_sessions_arrive_at_the_rate_that_was_last_told(monkeypatch: pytest.MonkeyPatch) -> None:

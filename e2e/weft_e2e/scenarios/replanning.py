@@ -343,7 +343,8 @@ BLIND = Scenario(
             for step in (
                 Blind(fault),
                 Told("MetricsAvailable", "False", NAMES[fault], within_s=40),
-                LeftAlone(SHRINK_AFTER_S + 15, blind=True),
+                # With the time until it was told, longer than an operator would wait that took blindness for quiet.
+                LeftAlone(SHRINK_AFTER_S, blind=True),
                 Mend(),
                 Told("MetricsAvailable", "True", within_s=90),
             )
