@@ -47,7 +47,7 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 
 .PHONY: test
 test: setup ## Run every test: unit, property, component, and the cluster tests on a local cluster
-	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component and not apiserver"
+	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
@@ -96,6 +96,11 @@ test-repeats: $(STAMP) ## Plan 1,000 random requests in two processes each and c
 test-programs: $(STAMP) ## Prove the integer programs equal to trying everything on 1,000 random instances of each form
 	@$(PY) -m weft_planner_tests.instances 1000
 
+.PHONY: test-proofs
+test-proofs: $(STAMP) ## Run the operator's property tests with all their thousands of examples, not the fifth of `make test` (5 minutes)
+	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) $(addprefix operator/weft_operator_tests/test_,reconcile_idempotent.py \
+	  transition_schedules.py measuring_reading.py replanning_stability.py)
+
 .PHONY: fuzz
 fuzz: $(STAMP) ## Fuzz the parsers of requests, responses and event streams with atheris, FUZZ_SECONDS=60 in all
 	@test -d $(VENV)/fuzz/atheris || $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes \
@@ -121,8 +126,8 @@ e2e-kill: setup ## SIGKILL the operator before and after every write of a servic
 	@$(PY) -m weft_operator_tests.kill_points $(KILL_ARGS)
 
 .PHONY: e2e-replan
-e2e-replan: setup ## Play the scenarios of replanning on a local cluster: drift, proposals, a blind Prometheus (12 minutes)
-	@WEFT_E2E_REPLAN=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_replan_cluster.py
+e2e-replan: setup ## Play a service's life on a local cluster: drift, proposals, a blind Prometheus, canaries, zero, a drain (15 minutes)
+	@WEFT_E2E_REPLAN=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_{replan,trial,zero,drain}_cluster.py
 
 .PHONY: engine-env
 engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL and a tiny model, in the cache (2 minutes, 6.5 GB)

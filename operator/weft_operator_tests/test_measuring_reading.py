@@ -10,6 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from weft_core_tests.property_tests import examples
 from weft_operator.measuring.observation import Observation
 from weft_operator.measuring.queries import windows_of
 from weft_operator.measuring.reading import Answers, read
@@ -182,7 +183,7 @@ def troubled(draw: st.DrawFn) -> Prometheus:
     return prometheus
 
 
-@settings(max_examples=5000)
+@settings(max_examples=examples(5000))
 @given(troubled())
 def test_missing_data_never_make_the_load_look_smaller(prometheus: Prometheus) -> None:
     found = look(prometheus)

@@ -1,4 +1,4 @@
-"""A5: 2,000 generated (spec, plan, observed): passes end where the next one does nothing, whoever makes it.
+"""A5: passes end where the next one does nothing, whoever makes it, for 2,000 generated (spec, plan, observed).
 
 What is observed is a service at rest, of another spec and plan, that something then happened to: objects were removed,
 changed or are on their way out, pods are gone, broken or hang on a dead node, and a status was lost.
@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from weft_core.plan import PlannedGroup
+from weft_core_tests.property_tests import examples
 from weft_operator.manifest import HASH_ANNOTATION, Manifest, ObjectKey
 from weft_operator_tests.samples import group, planned, rendered
 from weft_operator_tests.samples import rendering as rendering_of
 from weft_operator_tests.valid import service
 from weft_operator_tests.world import World
 
-EXAMPLES = 2000
+EXAMPLES = examples(2000)
 CHUNKS = 20
 MOST_PASSES = 12
 

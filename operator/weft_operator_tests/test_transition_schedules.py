@@ -5,10 +5,11 @@ import random
 import pytest
 
 from weft_core.layouts import ROLES, Role
+from weft_core_tests.property_tests import examples
 from weft_operator.transition import GroupTarget, Limits, target_hash
 from weft_operator_tests.transition_world import World, asked, group, replicas, settled_on
 
-SCHEDULES = 1000
+SCHEDULES = examples(1000)
 CHUNKS = 50
 POOLS = ("h100", "h20")
 
