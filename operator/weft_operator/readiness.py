@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft_operator.engines.ailments import ailment
 from weft_operator.fleet import Worker
 from weft_operator.manifest import WORKER_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 
@@ -147,5 +148,6 @@ def _container_trouble(container: Mapping[str, Any]) -> str:
         return f"cannot pull image {container.get('image', '')}"
     if reason == "CrashLoopBackOff":
         last = (container.get("lastState") or {}).get("terminated") or {}
-        return f"keeps ending: {last.get('reason', 'Error')}, exit code {last.get('exitCode', '?')}; see its log"
+        why = ailment(str(last.get("message", ""))) or "see its log"
+        return f"keeps ending: {last.get('reason', 'Error')}, exit code {last.get('exitCode', '?')}; {why}"
     return f"waits: {reason} {waiting.get('message', '')}".strip()

@@ -23,6 +23,14 @@ WORKERS = (
 )
 
 
+NO_MODEL = """\
+  File "/models/venv/lib/python3.11/site-packages/huggingface_hub/utils/_validators.py", line 133, in validate_repo_id
+    raise HFValidationError(
+huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': \
+'/models/none'. Use `repo_type` argument if needed.
+"""
+
+
 def result(ready: str = "111", *, coordinator: bool = True, rolled_out: bool = True, **parts: Any) -> Result:
     states = tuple(
         WorkerState(
@@ -171,7 +179,19 @@ def test_a_worker_is_ready_at_the_newest_template_only() -> None:
                     }
                 ]
             },
-            "keeps ending: OOMKilled, exit code 137",
+            "keeps ending: OOMKilled, exit code 137; see its log",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "name": "engine",
+                        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+                        "lastState": {"terminated": {"reason": "Error", "exitCode": 1, "message": NO_MODEL}},
+                    }
+                ]
+            },
+            "exit code 1; there is no model at /models/none; correct spec.model.source.pvc.path",
         ),
         ({"containerStatuses": [{"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}}]}, ""),
         (

@@ -218,6 +218,8 @@ def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: Engi
             *engine.mounts,
         ],
     }
+    if engine.last_words:
+        container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     if engine.command:
         container["command"] = list(engine.command)
     return container

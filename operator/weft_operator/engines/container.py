@@ -61,6 +61,8 @@ class EngineContainer:
     mounts: tuple[Manifest, ...] = ()
     start_seconds: int = 120
     probe_period: int = 5
+    last_words: bool = True
+    """Whether the kubelet keeps the end of its log when it fails, for what the operator says of it."""
     requests: dict[str, str | int] = field(default_factory=dict)
     """CPU and memory to set aside where the spec says nothing."""
 

@@ -54,5 +54,6 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         args=(*args, *spec.engine.args),
         start_seconds=120,
         probe_period=1,
+        last_words=False,  # its pods stay those of operators before this field
         requests={"cpu": "50m", "memory": "96Mi"},
     )
