@@ -70,6 +70,8 @@ def observe_many(api: ApiServer, namespace: str, names: Collection[str]) -> Mapp
 def _by_service(items: Iterable[Manifest]) -> defaultdict[str, list[Manifest]]:
     found = defaultdict(list)
     for item in items:
+        # A third of what is listed, and only who is about to write asks whose field it was.
+        item["metadata"].pop("managedFields", None)
         found[labels_of(item).get(SERVICE_LABEL, "")].append(item)
     return found
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 from itertools import count
 from typing import Generic, TypeVar
 
-from weft_operator.errors import ApiError, OperatorError, WaitingError
+from weft_operator.errors import ApiError, ForbiddenError, OperatorError, WaitingError
 from weft_operator.manifest import PassKey
 from weft_operator.reconcile import Outcome
 
@@ -22,6 +22,12 @@ SETTLE_S = 0.25
 AT_REST_PER_S = 7.0
 """Passes a second over what is at rest, at most: with a thousand services and their groups these are about three
 requests a second, and a round takes seven minutes."""
+
+QUIET_S = 1.0
+"""What is to be browsed is looked at when nothing was added for so long: a watch that begins tells of a service once
+for each of its objects, and what it tells after the look would cost another one."""
+
+LONGEST_QUIET_S = 10.0
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -51,6 +57,7 @@ class Wakeups(Generic[Key, Sight]):
         resync: float,
         passes_at_once: int = 4,
         settle: float = SETTLE_S,
+        quiet: float = QUIET_S,
         roster: Callable[[], Awaitable[Iterable[Key]]] | None = None,
         look: Callable[[Sequence[Key]], Awaitable[Mapping[Key, Sight]]],
         batches: Callable[[Iterable[Key]], Iterator[Sequence[Key]]],
@@ -67,6 +74,7 @@ class Wakeups(Generic[Key, Sight]):
         self._resync = resync
         self._passes_at_once = passes_at_once
         self._settle = settle
+        self._quiet = quiet
         self._known: set[Key] = set()
         self._dirty: dict[Key, Rank] = {}
         self._running: set[Key] = set()
@@ -79,6 +87,8 @@ class Wakeups(Generic[Key, Sight]):
         self._number = count()
         self._to_browse: set[Key] = set()
         self._something_to_browse = asyncio.Event()
+        self._browsed_at = 0.0
+        """The loop's time at which the last ones were added."""
         self._sights: dict[Key, Sight] = {}
         self._no_sights = asyncio.Event()
         self._meanwhile: set[Key] = set()
@@ -114,6 +124,7 @@ class Wakeups(Generic[Key, Sight]):
         found = set(keys)
         self._known |= found
         self._to_browse |= found
+        self._browsed_at = asyncio.get_running_loop().time()
         if self._to_browse:
             self._something_to_browse.set()
 
@@ -194,10 +205,18 @@ class Wakeups(Generic[Key, Sight]):
             return
         self.browse(set(found) - self._known)
 
+    async def _until_quiet(self) -> None:
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + LONGEST_QUIET_S
+        while (left := min(self._browsed_at + self._quiet, latest) - loop.time()) > 0:  # noqa: ASYNC110 - it is moved
+            await asyncio.sleep(left)
+
     async def _browse_forever(self) -> None:
         failures = 0
         while True:
-            await self._something_to_browse.wait()
+            if not self._something_to_browse.is_set():
+                await self._something_to_browse.wait()
+                await self._until_quiet()
             self._to_browse = {key for key in self._to_browse if not self._is_next(key)}
             if not self._to_browse:
                 self._something_to_browse.clear()
@@ -210,7 +229,7 @@ class Wakeups(Generic[Key, Sight]):
                 pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 10))
                 failures += 1
                 log.warning("not_looked_at", extra={"error": repr(error), "in_seconds": pause})
-                if not isinstance(error, OperatorError):
+                if not isinstance(error, OperatorError) or isinstance(error, ForbiddenError):
                     self._to_browse.difference_update(part)
                     for key in part:
                         self.wake(key)  # each by itself, so that the others are looked at

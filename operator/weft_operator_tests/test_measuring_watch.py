@@ -29,8 +29,11 @@ def prometheus(rate: float = 2.0, *, good: float = 0.95, now: float = NOW) -> Pr
 class Bench:
     """A watch over one service whose looks the test lets happen."""
 
-    def __init__(self, url: str = "http://prometheus:9090", secret: str | None = None) -> None:
+    def __init__(
+        self, url: str = "http://prometheus:9090", secret: str | None = None, said: Manifest | None = None
+    ) -> None:
         self.now = NOW
+        self.said = said
         self.woken: list[ServiceKey] = []
         self.asked: list[tuple[str, Credentials, Sequence[str]]] = []
         self.secrets: dict[str, Manifest] = {}
@@ -47,7 +50,7 @@ class Bench:
 
     async def look(self) -> Observation:
         before = self.watch.last(KEY)
-        self.watch.serve(KEY, self.target)
+        self.watch.serve(KEY, self.target, said=self.said)
         self._looks.release()
         async with asyncio.timeout(60):
             while (found := self.watch.last(KEY)) is before or found is None:  # noqa: ASYNC110 - nobody is told
@@ -96,6 +99,19 @@ async def test_a_service_is_woken_for_what_status_shows_and_for_nothing_else() -
     await bench.look()
     assert len(bench.woken) == 3
     await bench.watch.close()
+
+
+async def test_an_operator_that_begins_and_sees_what_the_status_says_wakes_nobody() -> None:
+    blind = {"sight": "PrometheusUnreachable", "window": "300 s"}
+    for said, woken in ((blind, []), ({**blind, "sight": "NotConfigured"}, [KEY]), (None, [KEY])):
+        bench = Bench(said=said)
+        bench.answer = trouble
+        await bench.look()
+        assert bench.woken == woken
+        bench.answer = prometheus
+        await bench.look()
+        assert bench.woken == [*woken, KEY]
+        await bench.watch.close()
 
 
 async def test_a_service_that_is_forgotten_is_not_looked_at() -> None:

@@ -53,7 +53,11 @@ def server() -> Iterator[Scripted]:
     scripted.on("GET", f"{WEFT}/workergroups", {"items": [group_body]})
     worker = named("a-p4-0", "a", component="prefill", ownerReferences=[{"uid": "uid of a-p4", "controller": True}])
     scripted.on("GET", "/apis/apps/v1/namespaces/default/statefulsets", {"items": [worker]})
-    pods = [named("a-p4-0-0", "a", component="prefill"), named("a-x", "a", component="coordinator"), named("b-x", "b")]
+    pods = [
+        named("a-p4-0-0", "a", component="prefill", managedFields=[{"manager": "kubelet"}]),
+        named("a-x", "a", component="coordinator"),
+        named("b-x", "b"),
+    ]
     scripted.on("GET", f"{ROOT}/pods", {"items": pods})
     yield scripted
     scripted.close()
@@ -79,6 +83,7 @@ def test_many_are_listed_at_once_and_each_is_seen_as_by_itself(server: Scripted)
     (a, group) = found[A], found[GROUP]
     assert isinstance(a, Observed)
     assert (names(a.owned), names(a.workers), names(a.pods)) == (["a-p4"], ["a-p4-0"], ["a-p4-0-0", "a-x"])
+    assert not any("managedFields" in item["metadata"] for item in (*a.owned, *a.pods)), "they are a third of it all"
     assert not isinstance(group, Observed)
     assert (names(group.statefulsets), names(group.pods)) == (["a-p4-0"], ["a-p4-0-0"])
     selectors = {

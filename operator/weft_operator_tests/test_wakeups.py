@@ -30,6 +30,7 @@ def wakeups_of(
     *,
     resync: float = 60,
     passes_at_once: int = 4,
+    quiet: float = 0,
     look: Callable[[Sequence[ServiceKey]], Awaitable[Mapping[ServiceKey, str]]] | None = None,
 ) -> Wakeups[ServiceKey, str]:
     async def see_nothing(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
@@ -42,6 +43,7 @@ def wakeups_of(
         one_pass,
         resync=resync,
         settle=0.01,
+        quiet=quiet,
         passes_at_once=passes_at_once,
         look=look or see_nothing,
         batches=in_parts,
@@ -237,6 +239,26 @@ async def test_what_is_browsed_is_listed_together_and_seen_by_its_pass_unless_so
         await until(lambda: len(passes) == 2)
         await asyncio.sleep(0.05)
         assert passes == [(A, None), (group, "of a")], "what was listed before the event is not shown any more"
+
+
+async def test_a_watch_that_begins_costs_one_look_however_long_it_tells_of_what_is_there() -> None:
+    listed: list[Sequence[ServiceKey]] = []
+
+    async def one_pass(_key: ServiceKey, _sight: str | None) -> Outcome:
+        return Outcome()
+
+    async def look(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
+        listed.append(keys)
+        return dict.fromkeys(keys, "seen")
+
+    async with going(wakeups_of(one_pass, look=look, quiet=0.5)) as wakeups:
+        await until(lambda: wakeups.last_resync is not None)
+        for key in (A, B) * 10:
+            wakeups.browse([key])
+            await asyncio.sleep(0)
+        await until(lambda: bool(listed))
+        await asyncio.sleep(0.05)
+    assert listed == [(A, B)]
 
 
 async def test_a_listing_that_fails_is_made_again() -> None:

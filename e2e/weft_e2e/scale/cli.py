@@ -22,7 +22,7 @@ READY_S_PER_SERVICE = 6.0
 @click.option("--services", default=1000, show_default=True, type=click.IntRange(1, 1600))
 @click.option("--nodes", default=200, show_default=True, type=click.IntRange(1, 500))
 @click.option("--changes", default=100, show_default=True, help="How many specs are changed.")
-@click.option("--idle-seconds", default=60.0, show_default=True, help="How long the idle operator is watched.")
+@click.option("--idle-seconds", default=120.0, show_default=True, help="How long the idle operator is watched.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder for the logs, which are else removed.")
 def scale(services: int, nodes: int, changes: int, idle_seconds: float, keep: Path | None) -> None:
     """Measure an operator with many services on fake nodes; exit with 1 when a limit is not kept."""

@@ -19,7 +19,7 @@ from weft_operator.measuring.observation import BlindError, Observation, Sight
 from weft_operator.measuring.prometheus import Credentials, ask, credentials_of
 from weft_operator.measuring.queries import queries
 from weft_operator.measuring.reading import Answers, read
-from weft_operator.measuring.shown import differs
+from weft_operator.measuring.shown import differs, figures
 from weft_operator.measuring.target import Target
 
 LOOKS_AT_ONCE = 4
@@ -35,6 +35,8 @@ ReadSecret = Callable[[ServiceKey, str], Awaitable[Mapping[str, Any] | None]]
 @dataclass(slots=True)
 class _Watched:
     target: Target
+    said: Mapping[str, Any] | None = None
+    """What the status said was seen when the watch began."""
     task: "asyncio.Task[None] | None" = None
     last: Observation | None = None
     shown: Observation | None = None
@@ -63,11 +65,15 @@ class Measurements:
         self._watched: dict[ServiceKey, _Watched] = {}
         self._threads = ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="prometheus")
 
-    def serve(self, key: ServiceKey, target: Target) -> None:
-        """Look at a service from now on; a changed target holds from the next look."""
+    def serve(self, key: ServiceKey, target: Target, *, said: Mapping[str, Any] | None = None) -> None:
+        """Look at a service from now on; a changed target holds from the next look.
+
+        ``said`` is ``status.observed``: a first look that sees no more than it says wakes nobody, so that an operator
+        that begins does not make a second pass over every service.
+        """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(target)
+            watched = self._watched[key] = _Watched(target, said)
             watched.task = asyncio.create_task(self._look_forever(key, watched), name=f"measure {key}")
         watched.target = target
 
@@ -109,13 +115,14 @@ class Measurements:
 
     def _keep(self, key: ServiceKey, watched: _Watched, observation: Observation) -> None:
         watched.last = observation
+        known = watched.shown is None and not observation.sight.seen and watched.said == figures(observation)
         changed = watched.shown is None or differs(watched.shown, observation)
         if changed:
             if watched.shown is None or watched.shown.sight.reason != observation.sight.reason:
                 log.info("sight", extra={"service": str(key), "reason": observation.sight.reason})
             watched.shown = observation
         heeded = self._heed is not None and self._heed(key, observation)
-        if changed or heeded:
+        if (changed and not known) or heeded:
             self._wake(key)
 
     async def _look(self, key: ServiceKey, target: Target) -> Observation:
