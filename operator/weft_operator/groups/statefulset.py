@@ -1,6 +1,5 @@
 """One StatefulSet per worker, made from the group's template: its pods are the nodes that the worker spans."""
 
-import copy
 from typing import Any
 
 from weft_core.plan import content_hash
@@ -93,12 +92,23 @@ def _metadata(group: Group, name: str) -> Manifest:
 
 
 def worker_template(group: Group, name: str) -> dict[str, Any]:
-    """Return the group's template with the worker's name in it."""
-    template = copy.deepcopy(group.spec.template)
-    template["metadata"]["labels"][WORKER_LABEL] = name
-    pod = template["spec"]
-    for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
-        for variable in container.get("env") or ():
-            if variable["name"] == WORKER_VARIABLE:
-                variable["value"] = name
-    return template
+    """Return the group's template with the worker's name in it; what is the same in both is shared, not copied."""
+    template = group.spec.template
+    metadata, pod = template["metadata"], template["spec"]
+    containers = {
+        field: [_named(container, name) for container in pod[field]]
+        for field in ("initContainers", "containers")
+        if pod.get(field)
+    }
+    return {
+        **template,
+        "metadata": {**metadata, "labels": {**metadata["labels"], WORKER_LABEL: name}},
+        "spec": {**pod, **containers},
+    }
+
+
+def _named(container: Manifest, name: str) -> Manifest:
+    if not container.get("env"):
+        return container
+    env = [{**item, "value": name} if item["name"] == WORKER_VARIABLE else item for item in container["env"]]
+    return {**container, "env": env}
