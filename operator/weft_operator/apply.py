@@ -6,9 +6,9 @@ from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import FIELD_MANAGER, ApiServer
 from weft_operator.diff import Action, Apply, Delete, Scale
-from weft_operator.errors import ConflictError, NotFoundError, StalledError, WaitingError
+from weft_operator.errors import ConflictError, InvalidError, NotFoundError, StalledError, WaitingError
 from weft_operator.events import Fact
-from weft_operator.manifest import GroupKey, Manifest, ServiceKey, controller_of
+from weft_operator.manifest import GroupKey, Manifest, ObjectKey, ServiceKey, controller_of, is_terminating
 
 CHANGED_WAIT_S = 1.0
 """The change wakes a pass by its event; this one is for an event that got lost."""
@@ -19,6 +19,7 @@ def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> Manifest | N
 
     Raises:
         StalledError: an object of this name exists that Weft did not make.
+        WaitingError: the service or group that it is for is gone, or the object to be changed is.
         ApiError: the API server refused or did not answer.
     """
     if isinstance(action, Delete):
@@ -28,7 +29,9 @@ def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> Manifest | N
         return api.scale(action.key, action.replicas, uid=action.uid)
     if action.fresh:
         _insist_on_ours(api, action, owner_uid)
-    return api.apply(action.manifest)
+        _insist_on_owner(api, action, owner_uid)
+        return api.apply(action.manifest)
+    return _change(api, action)
 
 
 def write_status(api: ApiServer, key: ServiceKey | GroupKey, status: dict[str, Any], *, version: str) -> None:
@@ -94,6 +97,43 @@ def _insist_on_ours(api: ApiServer, action: Apply, owner_uid: str) -> None:
             "NameTaken",
             f"{action.key} exists and was not made for this service; remove it or give the service another name",
         )
+
+
+def _insist_on_owner(api: ApiServer, action: Apply, owner_uid: str) -> None:
+    """Refuse to make an object for somebody who is gone.
+
+    A pass that began before a service was deleted finds that objects are missing which the garbage collector took; to
+    make them again would leave it the same work once more, and a Secret in between. What is missed because the owner
+    is gone was deleted after the owner, so this look, which comes after the one that missed it, cannot see the owner.
+    """
+    owner = controller_of(action.manifest)
+    if owner is None:
+        return
+    found: Manifest | None
+    try:
+        found = api.get(ObjectKey(owner["apiVersion"], owner["kind"], action.key.namespace, owner["name"]))
+    except NotFoundError:
+        found = None
+    if found is None or found["metadata"]["uid"] != owner_uid or is_terminating(found):
+        raise WaitingError(
+            "Changed", f"{action.key} is not made, for its {owner['kind']} was deleted", retry_after=CHANGED_WAIT_S
+        )
+
+
+def _change(api: ApiServer, action: Apply) -> Manifest:
+    """Apply an object onto the one that was seen; server-side apply would make a new one where that is gone."""
+    if not action.uid:
+        return api.apply(action.manifest)
+    metadata = {**action.manifest["metadata"], "uid": action.uid}
+    try:
+        return api.apply({**action.manifest, "metadata": metadata})
+    except (ConflictError, InvalidError) as error:
+        # 409 where there is none any more, 422 where another one has its name.
+        if isinstance(error, InvalidError) and "metadata.uid" not in str(error):
+            raise
+        raise WaitingError(
+            "Changed", f"{action.key} was changed or deleted during the pass", retry_after=CHANGED_WAIT_S
+        ) from error
 
 
 def _delete(api: ApiServer, action: Delete) -> None:

@@ -21,6 +21,8 @@ class Apply:
     fresh: bool
     replaces: str = ""
     """Resource version of the live object that differed."""
+    uid: str = ""
+    """Its uid: where it was deleted meanwhile, nothing is made in its place."""
     by: str = ""
     """The field manager that changed what differs, as far as the API server tells."""
 
@@ -92,14 +94,14 @@ def diff(
             continue
         if is_terminating(found):
             continue  # the name becomes free with the next event
-        version = str(found["metadata"].get("resourceVersion", ""))
+        version, uid = (str(found["metadata"].get(field, "")) for field in ("resourceVersion", "uid"))
         if annotations_of(found).get(HASH_ANNOTATION) != item["metadata"]["annotations"][HASH_ANNOTATION]:
-            actions.append(Apply(item, reason="changed", fresh=False, replaces=version))
+            actions.append(Apply(item, reason="changed", fresh=False, replaces=version, uid=uid))
             continue
         drift = first_difference(item, found)
         if drift is not None:
             by = manager_of(found, drift)
-            actions.append(Apply(item, reason=f"drifted: {drift}", fresh=False, replaces=version, by=by))
+            actions.append(Apply(item, reason=f"drifted: {drift}", fresh=False, replaces=version, uid=uid, by=by))
     names = {key_of(item) for item in wanted}
     for key, item in sorted(existing.items()):
         if key in names or key.kind not in prunable or key in keep or is_terminating(item):

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.component
 
 CONFIG = ObjectKey("v1", "ConfigMap", "default", "a")
 ROOT = "/api/v1/namespaces/default"
+SERVICE = "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo"
 KINDS = (
     "weft.dev/v1alpha1/workergroups",
     "apps/v1/statefulsets",
@@ -173,13 +174,16 @@ def owned(uid: str, kind: str = "DisaggInferenceService") -> Manifest:
             "namespace": "default",
             "uid": "x",
             "labels": {"weft.dev/service": "demo"},
-            "ownerReferences": [{"controller": True, "uid": uid, "kind": kind}],
+            "ownerReferences": [
+                {"controller": True, "uid": uid, "kind": kind, "apiVersion": "weft.dev/v1alpha1", "name": "demo"}
+            ],
         },
     }
 
 
 def test_only_our_own_objects_are_taken_over(server: Scripted) -> None:
     fresh = Apply(owned("o"), reason="missing", fresh=True)
+    server.on("GET", SERVICE, {"metadata": {"uid": "o"}})
     server.on("PATCH", f"{ROOT}/configmaps/a", {})
     carry_out(server.api, fresh, owner_uid="o")
     server.on("GET", f"{ROOT}/configmaps/a", owned("o"))
@@ -189,6 +193,37 @@ def test_only_our_own_objects_are_taken_over(server: Scripted) -> None:
         with pytest.raises(StalledError, match="ConfigMap default/a exists and was not made for this service"):
             carry_out(server.api, fresh, owner_uid="o")
     assert sum(asked[0] == "PATCH" for asked in server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "owner", [None, {"metadata": {"uid": "another"}}, {"metadata": {"uid": "o", "deletionTimestamp": "2026-01-01"}}]
+)
+def test_nothing_is_made_for_a_service_that_was_deleted_since_the_pass_began(
+    server: Scripted, owner: Manifest | None
+) -> None:
+    if owner is not None:
+        server.on("GET", SERVICE, owner)
+    server.on("PATCH", f"{ROOT}/configmaps/a", {})
+    with pytest.raises(WaitingError, match="its DisaggInferenceService was deleted"):
+        carry_out(server.api, Apply(owned("o"), reason="missing", fresh=True), owner_uid="o")
+    assert [asked[:2] for asked in server.asked] == [("GET", f"{ROOT}/configmaps/a"), ("GET", SERVICE)], (
+        "the owner is looked for after what is missing: it may have gone in between"
+    )
+
+
+def test_an_object_that_was_deleted_since_it_was_seen_is_not_made_anew(server: Scripted) -> None:
+    changed = Apply(owned("o"), reason="changed", fresh=False, uid="u-1")
+    server.on("PATCH", f"{ROOT}/configmaps/a", {})
+    carry_out(server.api, changed, owner_uid="o")
+    assert server.asked[0][2]["metadata"]["uid"] == "u-1"
+    for status, why in ((409, "uid mismatch: no existing object was found"), (422, "metadata.uid: Invalid value")):
+        server.on("PATCH", f"{ROOT}/configmaps/a", {"message": why}, status=status)
+        with pytest.raises(WaitingError, match="ConfigMap default/a was changed or deleted") as caught:
+            carry_out(server.api, changed, owner_uid="o")
+        assert caught.value.retry_after > 0
+    server.on("PATCH", f"{ROOT}/configmaps/a", {"message": "spec.replicas: Invalid value"}, status=422)
+    with pytest.raises(InvalidError):
+        carry_out(server.api, changed, owner_uid="o")
 
 
 def test_the_status_of_a_service_that_went_is_not_missed(server: Scripted) -> None:
