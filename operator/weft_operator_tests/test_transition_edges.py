@@ -1,0 +1,100 @@
+"""The edges of the rules of a plan change: what is just not a reason, just enough, or just too late."""
+
+from dataclasses import replace
+
+import pytest
+
+from weft_operator.transition import Ledger, Refusal, ledger_json, read_ledger
+from weft_operator_tests.test_transition import limits, state, step_of, times
+from weft_operator_tests.transition_world import START, group
+
+
+def test_a_ledger_of_the_smallest_workers_is_read_and_what_is_no_plan_is_not() -> None:
+    one = group("decode", 1, 0)
+    ledger = Ledger(base=(one,), refusals=(Refusal((one,), "q", "NoRoom", "why", START),), plan="demo-plan-1")
+    assert read_ledger(ledger_json(ledger)) == ledger
+    for wrong in (replace(one, degree=0), replace(one, replicas=-1), replace(one, role="both")):  # type: ignore[arg-type]
+        assert read_ledger(ledger_json(Ledger(base=(wrong,)))) is None
+
+
+def test_a_lost_worker_of_the_old_plan_is_no_reason_to_give_up_a_plan_that_wants_more_of_its_kind() -> None:
+    old = group("decode", 4, 1)
+    lost = state(old, 0, starting=1, since=START)
+    full = limits(gpus=4)
+    step = step_of([lost], [times(old, 3)], [old], full, at_s=9999)
+    assert step.refusal is None or step.refusal.reason == "NoRoom"
+    more = state(old, 1, starting=1, since=START)
+    given_up = step_of([more], [times(old, 3)], [old], at_s=300).refusal
+    assert given_up is not None
+    assert given_up.reason == "NeverReady"
+
+
+def test_a_lost_worker_that_both_plans_have_keeps_nobody_from_leaving() -> None:
+    both, old, new = group("decode", 1, 1), group("decode", 2, 2), group("decode", 4, 1)
+    step = step_of([state(both, 0, starting=1, since=START), state(old, 2), state(new, 1)], [both, new], [both, old])
+    assert step.replicas == {both.key: 1, old.key: 1, new.key: 1}, "4 of 5 GPUs stay ready; a worker may be missing"
+
+
+def test_the_smallest_worker_goes_first_where_one_must_beyond_the_bound() -> None:
+    small, large = group("decode", 2, 2), group("decode", 4, 2)
+    target = [group("decode", 8, 1)]
+    step = step_of([state(large, 1), state(small, 2)], target, [small, large], limits(gpus=8, max_unavailable=0))
+    assert "drains 1 decode worker of 2 GPUs in pool h100 beyond spec.rollout.maxUnavailable" in step.message
+    assert (step.replicas[small.key], step.replicas[large.key]) == (1, 1)
+
+
+@pytest.mark.parametrize(("ready", "base"), [(1, 1), (0, 0)])
+def test_one_serving_worker_of_a_first_plan_is_something_to_go_back_to(ready: int, base: int) -> None:
+    first = group("decode", 2, 3)
+    step = step_of([state(first, ready, starting=2, since=START)], [group("decode", 4, 1)], [])
+    assert step.ledger.base == ((times(first, base),) if base else ())
+
+
+def test_only_what_is_done_is_said() -> None:
+    old, new = group("decode", 2, 2), group("decode", 4, 1)
+    step = step_of([state(old, 2)], [new, old], [old])
+    assert step.message == "asks for 1 decode worker of 4 GPUs in pool h100"
+
+
+def test_on_the_way_back_nobody_is_told_of_another_way_back() -> None:
+    old, new = group("decode", 2, 2), group("decode", 4, 1)
+    groups = [state(old, 1, starting=1, since=START), state(new, 0, starting=1, since=START)]
+    step = step_of(groups, [new], [old], at_s=300)
+    assert step.outcome == "Returning"
+    assert "till" not in step.message
+
+
+def test_prefill_workers_without_a_partner_leave_when_their_decode_worker_is_lost_for_good() -> None:
+    decode, old, new = group("decode", 8, 1), group("prefill", 4, 1), group("prefill", 2, 2)
+    lost = state(decode, 0, starting=1, since=START)
+    step = step_of([lost, state(old, 1), state(new, 2)], [decode, new], [decode, old], at_s=9999)
+    assert (step.outcome, step.refusal) == ("Moving", None)
+    assert step.replicas == {decode.key: 1, old.key: 0, new.key: 2}
+    assert "drains 1 prefill worker of 4 GPUs in pool h100, which has no worker to pair with" in step.message
+
+
+def test_prefill_workers_without_a_partner_make_room_whatever_may_be_missing() -> None:
+    old, decode, new = group("prefill", 4, 2), group("decode", 4, 1, "b"), group("prefill", 4, 1, "b")
+    given = limits(gpus=12, max_unavailable=0)
+    step = step_of([state(old, 2), state(decode, 1)], [decode, new], [old], given)
+    assert step.replicas == {old.key: 1, decode.key: 1, new.key: 0}
+    assert "drains 1 prefill worker of 4 GPUs in pool h100 first, to make room for 1 prefill worker" in step.message
+
+
+def test_what_only_starts_of_a_first_plan_is_nothing_to_go_back_to() -> None:
+    serves, starts = group("decode", 2, 3), group("prefill", 2, 1)
+    groups = [state(serves, 2), state(starts, 0, starting=1, since=START)]
+    assert step_of(groups, [group("decode", 4, 1)], []).ledger.base == (times(serves, 2),)
+
+
+def test_the_largest_worker_that_is_there_says_how_much_may_be_missing() -> None:
+    base, given_up, target = group("decode", 2, 4), group("decode", 8, 1), group("decode", 4, 2)
+    step = step_of([state(base, 0), state(given_up, 1)], [target], [base], limits(gpus=8))
+    assert (step.outcome, step.replicas[given_up.key]) == ("Moving", 0)
+
+
+def test_where_there_is_room_for_one_worker_and_both_roles_lack_as_many_it_is_a_decode_worker() -> None:
+    prefill, decode = group("prefill", 4, 1), group("decode", 4, 1)
+    target = [times(prefill, 2), times(decode, 2)]
+    step = step_of([state(prefill, 1), state(decode, 1)], target, [prefill, decode], limits(gpus=12))
+    assert step.replicas == {prefill.key: 1, decode.key: 2}
