@@ -101,6 +101,48 @@ def test_a_leader_that_stood_still_in_the_middle_of_a_pass_writes_nothing(
     assert "this replica leads no more" in a.log.read_text() or "lease_lost" in a.log.read_text()
 
 
+def test_only_the_fence_keeps_a_leader_that_stood_still_from_writing(
+    api: RealApi, pair: tuple[Replica, Replica]
+) -> None:
+    """It wakes up with a write ready and cannot reach its Lease, so nothing but the clock tells it that it lost."""
+    a, b = pair
+    met: list[str] = []
+
+    def stop_it(asked: Asked) -> bool:
+        if asked.token != USERS["a"].token or "stopped" in met:
+            return True
+        own = "=demo" in asked.query.get("labelSelector", "")
+        if own and asked.resource == "deployments" and b"example.com/mine" in api.proxy.bodies[asked.path]:
+            met.append("found")
+        if "found" in met and asked.path.endswith("/secrets/demo-token"):  # the last read before it writes
+            a.send(signal.SIGSTOP)
+            met.append("stopped")
+        return True
+
+    def no_lease(asked: Asked) -> Fault | None:
+        return Silence() if asked.token == USERS["a"].token and asked.resource == LEASES else None
+
+    def by_a(since: float) -> list[Asked]:
+        return [asked for asked in tuple(api.proxy.record) if asked.token == USERS["a"].token and asked.at > since]
+
+    api.proxy.after = stop_it
+    spoil(api, a)
+    wait_for("a pass to stop", lambda: "stopped" in met)
+    wait_for("takeover", lambda: b.leads, timeout=60)
+    wait_for("repair by the new leader", lambda: mended(api, b))
+    api.proxy.fault = no_lease
+    awake = time.monotonic()
+    a.send(signal.SIGCONT)
+    refused = "this replica leads no more"
+    wait_for("its write", lambda: refused in a.log.read_text() or writes(by_a(awake)))
+    assert writes(by_a(awake)) == []
+    assert not any(asked.status for asked in by_a(awake) if asked.resource == LEASES), "the Lease told it nothing"
+    api.proxy.fault = lambda _asked: None
+    wait_for("the first to stand by", lambda: a.get("/readyz").startswith("stands by for b"))
+    assert writes(by_a(awake)) == []
+    assert not strangers(api.proxy.record)
+
+
 def test_a_leader_cut_off_from_the_api_server_writes_nothing_when_it_is_back(
     api: RealApi, pair: tuple[Replica, Replica]
 ) -> None:
