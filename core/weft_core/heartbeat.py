@@ -78,6 +78,10 @@ class WorkerRecord:
     """Whether Weft's plug-in is in the engine: active, absent, off (it does not know this engine), "" not told yet."""
     engine_version: str = ""
     """The engine's version, as its plug-in tells it."""
+    kv_open: int = -1
+    """Workers of the other role whose side channel is reached from this pod; -1 where nobody tries."""
+    kv_closed: tuple[str, ...] = ()
+    """Some of those whose side channel is not, by name."""
 
     @property
     def tokens_at_stake(self) -> int:
@@ -112,6 +116,8 @@ class WorkerRecord:
             "enginePort": self.engine_port,
             "enginePlugin": self.engine_plugin,
             "engineVersion": self.engine_version,
+            "kvOpen": self.kv_open,
+            "kvClosed": list(self.kv_closed),
         }
 
 
@@ -149,6 +155,8 @@ def read_fields(stored: object) -> WorkerRecord | None:
             engine_port=_int(body.get("enginePort", 0)),
             engine_plugin=str(body.get("enginePlugin", "")),
             engine_version=str(body.get("engineVersion", "")),
+            kv_open=_int(body.get("kvOpen", -1)),
+            kv_closed=tuple(str(name) for name in cast(Sequence[str], body.get("kvClosed", ()))),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -15,7 +15,7 @@ QUIET_REASONS = frozenset(
     {
         *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
         *("Fresh", "NotConfigured", "NotYetObserved", "Partial", "TooFewSamples"),
-        *("Met", "TooFewRounds", "Unknown", "NotYetTold"),
+        *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried"),
         *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
         *("Working", "Settled", "NotStalled", "SpecRefused", "ObjectRefused"),  # the conditions they follow from say it
         *("AwaitingApproval", "ReplanProposed"),  # PlanProposed says it, once for each proposal
@@ -26,7 +26,7 @@ QUIET_REASONS = frozenset(
 _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
-    | {"PluginAbsent", "PluginOff"}
+    | {"PluginAbsent", "PluginOff", "SideChannelClosed"}
 )
 
 

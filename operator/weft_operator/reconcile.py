@@ -22,7 +22,7 @@ from weft_operator.desired.revisions import (
     revision_number,
 )
 from weft_operator.diff import Action, Delete, Scale
-from weft_operator.engines.plugin import ask_again_s
+from weft_operator.engines.seen import ask_again_s, judges
 from weft_operator.errors import ApiError, StalledError, TransientError, WaitingError
 from weft_operator.events import Fact, facts
 from weft_operator.goal import (
@@ -171,9 +171,10 @@ class Reconciler:
             )
         result, actions = await self._carry_out(key, observed, goal)
         untold: float | None = None
-        if goal.record is not None and goal.record.spec.engine.plugin is not None:
+        asked = {} if goal.record is None else judges(goal.record.spec, paired=goal.record.paired)
+        if asked:
             result = replace(result, heartbeats=await self._heartbeats(key))
-            untold = ask_again_s(result.ready, result.heartbeats or {})
+            untold = ask_again_s(asked, result.ready, result.heartbeats or {})
         ready = await self._report(key, observed, result, actions)
         deadline = None if result.step is None else result.step.again_s
         waits = [*self._decider.again_s(key), *(wait for wait in (goal.again_s, deadline, untold) if wait is not None)]

@@ -15,6 +15,7 @@ LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "MetricsAvailable": ("weft status NAME", "kubectl get dis NAME -o jsonpath='{.status.observed}'"),
         "SLOMet": ("weft status NAME", "weft top NAME", "weft rollout history NAME"),
         "EnginePlugin": ("weft status NAME", "weft logs NAME --container all --tail 50"),
+        "KVPathsOpen": ("weft status NAME", "kubectl get networkpolicies,pods -o wide -l weft.dev/service=NAME"),
         "Reconciling": ("weft rollout status NAME",),
         "Stalled": ("weft status NAME",),
     }

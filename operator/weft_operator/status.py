@@ -9,7 +9,7 @@ from weft_core.durations import format_seconds
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord
-from weft_operator.engines.plugin import seen_plugin
+from weft_operator.engines.seen import UNHEARD, judges
 from weft_operator.kstatus import reconciling, stalled
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.observation import Observation
@@ -88,8 +88,7 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
         "SLOMet": seen.slo_met,
     }
     was = {item["type"]: item for item in before.get("conditions") or ()}
-    plugin = _plugin(result, was.get("EnginePlugin"))
-    verdicts |= {} if plugin is None else {"EnginePlugin": plugin}
+    verdicts |= _of_engines(result, was)
     verdicts |= {"Reconciling": Verdict(*reconciling(verdicts)), "Stalled": Verdict(*stalled(verdicts))}
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
@@ -260,14 +259,16 @@ def _seen(result: Result, before: Mapping[str, Any]) -> _Seen:
     return _Seen(available, Verdict(_TRUTH[word], word, message), new)
 
 
-def _plugin(result: Result, was: Mapping[str, Any] | None) -> Verdict | None:
-    """Return EnginePlugin where the spec in force expects one; what was said stays while no heartbeat is seen."""
-    if result.heartbeats is None:
-        return None
-    said = seen_plugin(result.ready, result.heartbeats)
-    if said is not None:
-        return Verdict(*said)
-    return Verdict("Unknown", "NotYetTold", "no heartbeat is seen of any engine") if was is None else _said(was)
+def _of_engines(result: Result, was: Mapping[str, Mapping[str, Any]]) -> dict[ConditionType, Verdict]:
+    """Return what heartbeats tell of the engines; what was said stays while none is seen."""
+    if result.record is None or result.heartbeats is None:
+        return {}
+    verdicts: dict[ConditionType, Verdict] = {}
+    for kind, judge in judges(result.record.spec, paired=result.record.paired).items():
+        said = judge(result.ready, result.heartbeats)
+        kept = _said(was[kind]) if kind in was else Verdict(*UNHEARD[kind])
+        verdicts[kind] = kept if said is None else Verdict(*said)
+    return verdicts
 
 
 def _step(result: Result) -> str:

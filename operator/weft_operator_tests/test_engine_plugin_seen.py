@@ -1,11 +1,14 @@
 """What a service says of its engines' plug-in, from what their sidecars say."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.engines.plugin import AGAIN_S, ask_again_s, seen_plugin
+from weft_operator.engines.kv_paths import seen_paths
+from weft_operator.engines.plugin import seen_plugin
+from weft_operator.engines.seen import AGAIN_S, EngineCondition, Judge, ask_again_s
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.valid import changed, vllm_service
 from weft_operator_tests.world import serving, summary
@@ -15,7 +18,7 @@ EXPECTED = changed(vllm_service(), "spec.engine.plugin", "Expected")
 
 def beats(words: Mapping[str, str], version: str = "0.32.0") -> dict[str, WorkerRecord]:
     return {
-        name: WorkerRecord(name, "decode", "http://x", 1, 1, engine_plugin=word, engine_version=version)
+        name: WorkerRecord(name, "decode", "http://x", 1, 1, engine_plugin=word, engine_version=version, kv_open=0)
         for name, word in words.items()
     }
 
@@ -43,11 +46,50 @@ def test_workers_that_do_not_serve_are_not_asked() -> None:
     assert seen_plugin(["a"], beats({"a": "active", "b": "absent"})) == seen_plugin(["a"], beats({"a": "active"}))
 
 
+PLUGIN: dict[EngineCondition, Judge] = {"EnginePlugin": seen_plugin}
+PATHS: dict[EngineCondition, Judge] = {"KVPathsOpen": seen_paths}
+
+
 def test_what_nobody_hears_is_looked_at_again_when_the_next_event_comes() -> None:
-    assert ask_again_s(["a"], {}) is None
-    assert ask_again_s(["a"], beats({"a": "active"})) is None
-    assert ask_again_s(["a"], beats({"a": ""})) == AGAIN_S
-    assert ask_again_s(["a", "b"], beats({"a": "active"})) == AGAIN_S
+    assert ask_again_s(PLUGIN, ["a"], {}) is None
+    assert ask_again_s(PLUGIN, ["a"], beats({"a": "active"})) is None
+    assert ask_again_s(PLUGIN, ["a"], beats({"a": ""})) == AGAIN_S
+    assert ask_again_s(PLUGIN, ["a", "b"], beats({"a": "active"})) == AGAIN_S
+
+
+def pair(*, prefill: dict[str, Any], decode: dict[str, Any]) -> dict[str, WorkerRecord]:
+    return {
+        "p": WorkerRecord("p", "prefill", "http://p", 1, 1, revision="r", **prefill),
+        "d": WorkerRecord("d", "decode", "http://d", 1, 1, revision="r", **decode),
+    }
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "reason", "words", "again"),
+    [
+        ({"kv_open": 1}, {"kv_open": 1}, "SideChannelOpen", "all 2 ways", None),
+        ({"kv_open": 1}, {"kv_open": 0, "kv_closed": ("p",)}, "SideChannelClosed", "from d to p: nothing is", None),
+        ({"kv_open": 0}, {"kv_open": 1}, "NotYetTried", "not every", AGAIN_S),
+        ({}, {}, "NotYetTried", "not every", None),  # sidecars that try nothing will never tell
+    ],
+)
+def test_paths_are_told_by_pair(
+    prefill: dict[str, Any], decode: dict[str, Any], reason: str, words: str, again: float | None
+) -> None:
+    records = pair(prefill=prefill, decode=decode)
+    said = seen_paths(["p", "d"], records)
+    assert said is not None
+    assert said[1] == reason
+    assert words in said[2]
+    assert ask_again_s(PATHS, ["p", "d"], records) == again
+
+
+def test_workers_of_another_revision_need_no_path() -> None:
+    old = WorkerRecord("q", "prefill", "http://q", 1, 1, revision="old", kv_open=0)
+    records = {**pair(prefill={"kv_open": 1}, decode={"kv_open": 1}), "q": old}
+    said = seen_paths(["p", "d", "q"], records)
+    assert said is not None
+    assert said[1] == "SideChannelOpen"
 
 
 async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_nobody_is_heard() -> None:
@@ -66,3 +108,4 @@ async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_
     await world.until_quiet()
     assert "EnginePlugin" not in summary(world)
     assert "EnginePlugin" not in summary(await serving(vllm_service()))
+    assert "KVPathsOpen" not in summary(await serving())

@@ -16,10 +16,11 @@ from weft_operator.planning.child import Refused
 from weft_operator.reasons import CONDITIONS, REASONS
 from weft_operator.status import Result, Verdict, build_status
 from weft_operator.transition import Ledger, Refusal, Step
+from weft_operator_tests.samples import record
 from weft_operator_tests.sights import blind, look
 from weft_operator_tests.test_reconcile_replanning import Watched, watched
 from weft_operator_tests.test_status import NOW, result
-from weft_operator_tests.valid import service
+from weft_operator_tests.valid import changed, service, vllm_service
 from weft_operator_tests.world import World, serving, summary
 
 ROOT = Path(__file__).parents[2]
@@ -52,14 +53,15 @@ def at_zero(**parts: Any) -> Result:
     return dataclasses.replace(found, workers=(), record=dataclasses.replace(found.record, standing=standing))
 
 
-def told(*words: str) -> Result:
-    """A service whose workers say this of their engines' plug-ins."""
+def told(*words: str, **parts: Any) -> Result:
+    """A service with vLLM whose workers say this of their engines' plug-ins, and these parts of all the rest."""
     found = result()
     beats = {
-        state.name: WorkerRecord(state.name, state.worker.role, "http://x", 1, 1, engine_plugin=word)
+        state.name: WorkerRecord(state.name, state.worker.role, "http://x", 1, 1, engine_plugin=word, **parts)
         for state, word in zip(found.workers, words, strict=True)
     }
-    return dataclasses.replace(found, heartbeats=beats)
+    body = changed(vllm_service(), "spec.engine.plugin", "Expected")
+    return dataclasses.replace(found, record=record(body), heartbeats=beats)
 
 
 SEEN = look(0.0)
@@ -105,6 +107,9 @@ RESULTS: Mapping[Reached, Result] = {
     ("EnginePlugin", "PluginAbsent"): told("active", "absent", "absent"),
     ("EnginePlugin", "PluginOff"): told("active", "absent", "off"),
     ("EnginePlugin", "NotYetTold"): told("active", "active", ""),
+    ("KVPathsOpen", "SideChannelOpen"): told("active", "active", "active", kv_open=2),
+    ("KVPathsOpen", "SideChannelClosed"): told("active", "active", "active", kv_closed=("demo-p4-0",)),
+    ("KVPathsOpen", "NotYetTried"): told("active", "active", "active"),
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),

@@ -124,7 +124,7 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
         "terminationGracePeriodSeconds": drain_seconds(rendering) + STOP_MARGIN_S,
         "tolerations": _tolerations(pool),
         "topologySpreadConstraints": [spread(rendering.selector(worker.role), pool, nodes=nodes)],
-        "initContainers": [_sidecar(rendering, worker, mounts)],
+        "initContainers": [_sidecar(rendering, worker, mounts, engine)],
         "containers": [_engine(rendering, worker, pool, engine)],
         "volumes": [
             *router_volumes(rendering, mounts.config),
@@ -169,7 +169,7 @@ def _profile_key(rendering: Rendering, worker: PlannedGroup) -> str:
     return profile_key(worker.pool) if worker.pool in rendering.record.profiles else "profile.json"
 
 
-def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest:
+def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine: EngineContainer) -> Manifest:
     env: list[Manifest] = [
         {"name": WORKER_VARIABLE, "value": ""},
         {"name": "WEFT_DEGREE", "value": str(worker.degree)},
@@ -181,6 +181,8 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Mani
         env.append({"name": "WEFT_LEADER_URL", "value": f"http://{LEADER}:{ROUTER_PORT}"})
     if rendering.spec.engine.plugin is not None:
         env.append({"name": PROOF_VARIABLE, "value": f"{TOKEN_FOLDER}/{PROOF_KEY}"})
+    if engine.meets_at:
+        env.append({"name": "WEFT_KV_PORT", "value": str(engine.meets_at)})
     resources = rendering.spec.routing.resources
     container = router_container(rendering, mounts, role=worker.role, env=env, resources=resources)
     return {

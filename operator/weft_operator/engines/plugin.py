@@ -6,9 +6,6 @@ from typing import Literal
 from weft_core.heartbeat import WorkerRecord
 
 MAX_NAMED = 5
-AGAIN_S = 5.0
-"""When to look again while a ready worker has not told: its sidecar asks and tells within seconds."""
-
 _WITHOUT = "streams carry no KV handles and transfer parameters are not checked there"
 
 Said = tuple[Literal["True", "False", "Unknown"], str, str]
@@ -35,12 +32,6 @@ def seen_plugin(ready: Sequence[str], heartbeats: Mapping[str, WorkerRecord]) ->
         return "Unknown", "NotYetTold", f"{len(told)} of {len(ready)} ready engines have told whether they have it"
     versions = ", ".join(sorted({record.engine_version for record in told.values()}))
     return "True", "PluginActive", f"all {len(told)} engines have it, on vLLM {versions}"
-
-
-def ask_again_s(ready: Sequence[str], heartbeats: Mapping[str, WorkerRecord]) -> float | None:
-    """Return when to look again for what a ready worker has not told yet; None where nothing is to come."""
-    untold = any(name not in heartbeats or not heartbeats[name].engine_plugin for name in ready)
-    return AGAIN_S if untold and heartbeats else None
 
 
 def _named(names: Sequence[str]) -> str:

@@ -95,6 +95,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         secret_env=weights.secret_env,
         volumes=(*weights.volumes, *((_proof_volume(request.secret),) if plugin else ())),
         mounts=(*weights.mounts, *((_PROOF_MOUNT,) if plugin else ())),
+        meets_at=SIDE_CHANNEL_PORT if request.paired else 0,
         start_seconds=START_SECONDS,
         probe_period=10,
     )

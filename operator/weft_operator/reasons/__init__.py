@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from weft_operator.reasons.carried_out import PROGRESSING, READY, RECONCILING, STALLED
-from weft_operator.reasons.engines import ENGINE_PLUGIN
+from weft_operator.reasons.engines import ENGINE_PLUGIN, KV_PATHS_OPEN
 from weft_operator.reasons.groups import GROUP_PROGRESSING, GROUP_READY
 from weft_operator.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator.reasons.planned import PLANNED
@@ -25,7 +25,15 @@ __all__ = [
 ]
 
 ConditionType = Literal[
-    "Planned", "Ready", "Progressing", "MetricsAvailable", "SLOMet", "EnginePlugin", "Reconciling", "Stalled"
+    "Planned",
+    "Ready",
+    "Progressing",
+    "MetricsAvailable",
+    "SLOMet",
+    "EnginePlugin",
+    "KVPathsOpen",
+    "Reconciling",
+    "Stalled",
 ]
 CONDITIONS: tuple[ConditionType, ...] = (
     "Planned",
@@ -34,10 +42,11 @@ CONDITIONS: tuple[ConditionType, ...] = (
     "MetricsAvailable",
     "SLOMet",
     "EnginePlugin",
+    "KVPathsOpen",
     "Reconciling",
     "Stalled",
 )
-"""In the order of the status; EnginePlugin is only there where the spec expects a plug-in."""
+"""In the order of the status; EnginePlugin and KVPathsOpen are only there where engines tell."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is in force.",
@@ -45,6 +54,7 @@ MEANING: Mapping[ConditionType, str] = {
     "Progressing": "Workers are being made, replaced or removed.",
     "MetricsAvailable": "Prometheus tells what the running service does. While it does not, nothing shrinks.",
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
+    "KVPathsOpen": "Engines reach each other where they meet to hand KV over. Only for paired vLLM workers.",
     "Reconciling": "The service is not yet as its spec and plan want it: what deployment tools wait for (kstatus).",
     "Stalled": "Nothing but a change of the spec or the cluster helps: what deployment tools give up at (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
@@ -57,6 +67,7 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "MetricsAvailable": METRICS_AVAILABLE,
     "SLOMet": SLO_MET,
     "EnginePlugin": ENGINE_PLUGIN,
+    "KVPathsOpen": KV_PATHS_OPEN,
     "Reconciling": RECONCILING,
     "Stalled": STALLED,
 }

@@ -74,6 +74,8 @@ class Settings:
     """URL of the leader's sidecar, for those of other nodes."""
     engine_proof: str = field(default="", repr=False)
     """The word by which an engine's plug-in knows its router; empty where the engine asks for none."""
+    kv_port: int = 0
+    """Where engines of the service meet to hand KV over, tried from pod to pod; 0: not tried."""
 
     def profile_of(self, pool: str) -> CostProfile:
         """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
@@ -137,6 +139,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         node_rank=node_rank,
         leader=leader,
         engine_proof=_engine_proof(env),
+        kv_port=_kv_port(env),
     )
 
 
@@ -227,6 +230,13 @@ def _engine_proof(env: Mapping[str, str]) -> str:
             "write a random word, the same as the engine's"
         )
     return word.decode("ascii")
+
+
+def _kv_port(env: Mapping[str, str]) -> int:
+    port = env.get("WEFT_KV_PORT", "0")
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"WEFT_KV_PORT={port!r}: set the port of the engines' side channel, or 0 to try none")
+    return int(port)
 
 
 def _file(path: Path, field: str) -> bytes:

@@ -79,8 +79,9 @@ class Decoding:
         self._paces = Paces()
         self._itl = Window(config.routing.stats_window_seconds)
         self.remote = RemotePrefill(
-            settings, adapter=adapter, port=port, registry=registry, metrics=metrics, dispatched=dispatched
-        )
+            settings, adapter=adapter, port=port, registry=registry, metrics=metrics, dispatched=dispatched,
+            closed=lambda: worker.paths.closed,
+        )  # fmt: skip
         self._releasing = Releasing(worker, adapter=adapter, port=port, peers=self.remote.peers, metrics=metrics)
         self.remote.releasing = self._releasing
         self._takes = takes

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol, cast
@@ -70,13 +70,16 @@ class RemotePrefill:
 
     def __init__(
         self, settings: Settings, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
-        dispatched: Dispatched | None = None,
+        dispatched: Dispatched | None = None, closed: Callable[[], frozenset[str]] = frozenset,
     ) -> None:  # fmt: skip
+        """Call them for one worker; ``closed`` names those whose KV its engine has no way to."""
+        self._closed = closed
         self._revision = settings.revision
         self._name = settings.worker
         self._prefill: list[WorkerRecord] = _NOBODY
         self._decode: list[WorkerRecord] = _NOBODY
         self._peers: list[WorkerRecord] = []
+        self._without: frozenset[str] = frozenset()
         self._symmetric = settings.config.routing.symmetric
         self._canary = Canary(settings.config.routing.canary)
         self._place = settings.degree, settings.pool, settings.revision
@@ -98,14 +101,18 @@ class RemotePrefill:
         """Return the ready workers that may prefill for this one: those of its revision, whose KV its engine can read.
 
         In a symmetric service these are the other decode workers, too. Beside a canary they are those of its own side.
+        Those whose side channel is closed to this one are none of them.
         """
         prefill = self._registry.ready("prefill")
         decode = self._registry.ready("decode") if self._symmetric else _NOBODY
-        if prefill is not self._prefill or decode is not self._decode:  # as long as nothing changed, the same lists
-            self._prefill, self._decode = prefill, decode
+        closed = self._closed()
+        # As long as nothing changed, the same objects.
+        if prefill is not self._prefill or decode is not self._decode or closed is not self._without:
+            self._prefill, self._decode, self._without = prefill, decode, closed
             found = prefill + [record for record in decode if record.worker != self._name]
             found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
-            self._peers = [r for r in found if r.revision == self._revision and self._known(r)]
+            mine = (r for r in found if r.revision == self._revision and r.worker not in closed)
+            self._peers = [r for r in mine if self._known(r)]
         return self._peers
 
     def views(self, task: PrefillTask) -> Sequence[PrefillWorkerView]:

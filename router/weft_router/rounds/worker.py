@@ -8,7 +8,7 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.background import Background
-from weft_router.config import RouterConfig, Settings
+from weft_router.config import Role, RouterConfig, Settings
 from weft_router.engines.chosen import adapter_of
 from weft_router.engines.watch import STALLED, Engine
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
@@ -17,6 +17,7 @@ from weft_router.rounds.prefill_queue import PrefillQueue
 from weft_router.rounds.together import port_of
 from weft_router.signals.metrics import Metrics
 from weft_router.state.heartbeat import Heartbeat
+from weft_router.state.kv_paths import KvPaths
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.pool import Pool
@@ -56,6 +57,7 @@ class Worker:
             on_back=metrics.readmissions.labels(role).inc, gauges=adapter.gauges, plugin_page=adapter.plugin_page,
             proof=settings.engine_proof,
         )  # fmt: skip
+        self.paths = KvPaths(settings.kv_port, self._meets)
         self.queue = PrefillQueue(
             profile=settings.profile,
             degree=settings.degree,
@@ -133,6 +135,8 @@ class Worker:
             engine_port=port_of(s.engine_url),
             engine_plugin=self.engine.plugin_word,
             engine_version=self.engine.version,
+            kv_open=self.paths.open,
+            kv_closed=self.paths.named(),
         )
         for more in self._describe:
             record = more(record)
@@ -147,7 +151,7 @@ class Worker:
     async def start(self) -> None:
         """Start polling the engine, and the heartbeat."""
         await self.engine.poll()
-        self._background.start(self.engine.run(), self.heartbeat.run())
+        self._background.start(self.engine.run(), self.heartbeat.run(), self.paths.run())
 
     async def stop(self) -> None:
         """End background work and leave the list of workers."""
@@ -179,6 +183,11 @@ class Worker:
         """Tell whether a worker of the pool is used: one of this process tells sooner than its heartbeat."""
         beside = self.beside.get(record.worker)
         return record.ready if beside is None else beside.engine.healthy
+
+    def _meets(self) -> list[WorkerRecord]:
+        """Return the ready workers whose engines this one's reads KV from."""
+        role: Role = "decode" if self.settings.role == "prefill" else "prefill"
+        return [r for r in self._registry.ready(role) if r.revision == self.settings.revision]
 
     def _pool(self) -> list[WorkerRecord]:
         role, pool = self.settings.role, self.settings.pool

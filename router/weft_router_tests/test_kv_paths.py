@@ -1,0 +1,122 @@
+"""Trials of the engines' side channel: who counts as closed, when it is tried again, and what a refusal looks like."""
+
+import asyncio
+
+import pytest
+
+from weft_core.heartbeat import WorkerRecord
+from weft_router.state.kv_paths import AGAIN_S, CLOSED_AFTER, MOST_NAMED, KvPaths, reaches
+from weft_router_tests.stack import Stack
+
+
+def worker(name: str, incarnation: str = "1") -> WorkerRecord:
+    return WorkerRecord(name, "prefill", f"http://{name}:8080", 1, 1, incarnation=incarnation, ready=True)
+
+
+class World:
+    """Workers, ports that answer or not, and a clock."""
+
+    def __init__(self, *names: str) -> None:
+        self.workers = [worker(name) for name in names]
+        self.blocked: set[str] = set()
+        self.tried: list[str] = []
+        self.now = 0.0
+        self.paths = KvPaths(5600, lambda: self.workers, connect=self._connect, clock=lambda: self.now)
+
+    async def _connect(self, host: str, port: int) -> bool:
+        assert port == 5600
+        self.tried.append(host)
+        return host not in self.blocked
+
+    async def turns(self, count: int) -> list[str]:
+        """Make turns a second apart; return who was tried in them."""
+        self.tried.clear()
+        for _ in range(count):
+            self.now += 1.0
+            await self.paths.turn()
+        return list(self.tried)
+
+
+async def test_open_paths_are_counted_and_left_alone_for_a_while() -> None:
+    world = World("p0", "p1")
+    assert await world.turns(5) == ["p0", "p1"]
+    assert (world.paths.open, world.paths.closed) == (2, frozenset())
+    world.now += AGAIN_S
+    assert await world.turns(1) == ["p0", "p1"]
+
+
+async def test_a_path_is_closed_after_failures_in_a_row_and_open_again_with_the_first_success() -> None:
+    world = World("p0", "p1")
+    world.blocked = {"p1"}
+    await world.turns(CLOSED_AFTER - 1)
+    assert world.paths.closed == frozenset(), "an engine may just be starting"
+    await world.turns(1)
+    assert world.paths.closed == {"p1"}
+    assert (world.paths.open, world.paths.named()) == (1, ("p1",))
+    before = world.paths.closed
+    await world.turns(2)
+    assert world.paths.closed is before, "readers notice a change by the object"
+    world.blocked.clear()
+    await world.turns(1)
+    assert (world.paths.closed, world.paths.open) == (frozenset(), 2)
+
+
+async def test_a_path_that_closes_later_is_found_within_a_trial() -> None:
+    world = World("p0")
+    await world.turns(1)
+    world.blocked = {"p0"}
+    world.now += AGAIN_S
+    await world.turns(CLOSED_AFTER)
+    assert world.paths.closed == {"p0"}
+
+
+async def test_a_new_incarnation_begins_anew_and_who_is_gone_is_forgotten() -> None:
+    world = World("p0")
+    world.blocked = {"p0"}
+    await world.turns(CLOSED_AFTER)
+    world.workers = [worker("p0", "2")]
+    await world.turns(1)
+    assert world.paths.closed == frozenset()
+    await world.turns(CLOSED_AFTER)
+    world.workers = []
+    await world.turns(1)
+    assert (world.paths.closed, world.paths.open) == (frozenset(), 0)
+
+
+async def test_a_heartbeat_names_a_few() -> None:
+    names = [f"p{number:02}" for number in range(MOST_NAMED + 20)]
+    world = World(*names)
+    world.blocked = set(names)
+    await world.turns(CLOSED_AFTER)
+    assert world.paths.named() == tuple(names[:MOST_NAMED])
+    assert len(world.paths.closed) == len(names)
+
+
+async def test_without_a_port_nothing_is_tried() -> None:
+    paths = KvPaths(0, lambda: [worker("p0")])
+    await paths.run()
+    assert (paths.open, paths.closed) == (-1, frozenset())
+
+
+@pytest.mark.component
+async def test_a_listening_port_is_reached_and_a_closed_one_is_not() -> None:
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await reaches("127.0.0.1", port)
+    server.close()
+    await server.wait_closed()
+    assert not await reaches("127.0.0.1", port)
+    assert not await reaches("no-such-host.invalid", port)
+
+
+@pytest.mark.component
+async def test_nothing_is_prefilled_over_a_closed_path_and_again_over_one_that_opened(stack: Stack) -> None:
+    await stack.up()
+    paths = stack.worker_of("d0").paths
+    routes = []
+    for number, closed in enumerate((frozenset[str](), frozenset({"p0"}), frozenset[str]())):
+        paths.closed = closed
+        asked = [{"role": "user", "content": f"question {number}"}]
+        answer = await stack.chat(asked, session=f"s{number}", stream=True)
+        routes.append(answer.headers["X-Weft-Route"])
+    assert routes == ["remote", "local", "remote"]
