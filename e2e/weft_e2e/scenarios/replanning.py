@@ -28,6 +28,8 @@ PROMISED_S = 10.0
 """From drift to an applied plan, beside the window, on a machine that has nothing else to do."""
 AT_MOST_S = 90.0
 """The same where the machine is busy: the planner computes for some seconds."""
+ROUND_S = 120.0
+"""What a round may take: more arrives than the workers serve until others are there."""
 
 Says = Callable[[str], None]
 
@@ -143,7 +145,7 @@ class Played:
 def _stage(service: Service, say: Says) -> Iterator[Played]:
     with (
         service.reachable(run=f"{time.time():.0f}-") as target,
-        arriving(Arrivals(target)) as arrivals,
+        arriving(Arrivals(target, round_deadline_s=ROUND_S)) as arrivals,
         ExitStack() as faults,
     ):
         yield Played(service, arrivals, say, service.plan(), faults)
@@ -248,6 +250,8 @@ LONGER = (PlannedRound(1200, 60, 0.0), PlannedRound(200, 60, 0.3), PlannedRound(
 USUAL = Traffic(0.5, SESSION)
 SURGE = Traffic(1.5, LONGER)
 """Three times the load, and longer prompts."""
+MORE = Traffic(1.1, LONGER)
+"""Too much for the SLO, but hardly more than can be served: it goes on for minutes while a person decides."""
 A_FEW = Traffic(0.2, SESSION)
 
 
@@ -313,8 +317,9 @@ PERSON = Scenario(
     (
         Turn(USUAL),
         Told("MetricsAvailable", "True"),
-        Turn(SURGE),
-        Proposed(within_s=AT_MOST_S),
+        Turn(MORE),
+        # Where the machine was too slow for the usual load, that was judged already, and stands for a minute.
+        Proposed(within_s=AT_MOST_S + 60),
         Told("Planned", "True", frozenset({"ReplanProposed"})),
         LeftAlone(15),
         Mode("Manual"),
