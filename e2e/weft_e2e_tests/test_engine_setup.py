@@ -12,6 +12,7 @@ from weft_core.plan import Role
 from weft_e2e.engines import environment as setup
 from weft_e2e.engines.command import command, tiny_service
 from weft_e2e.engines.environment import EngineEnv, EngineSetupError
+from weft_e2e.engines.pods import example
 from weft_operator.api.service import DisaggInferenceService
 from weft_operator.engines import vllm
 from weft_operator.engines.container import EngineRequest
@@ -82,3 +83,19 @@ def test_a_download_that_fails_leaves_nothing_that_looks_made(tmp_path: Path, mo
         setup.ensure()
     assert len(calls) == 2
     assert not setup.environment().there
+
+
+def test_the_example_for_two_nodes_takes_engine_and_model_from_one_volume() -> None:
+    disk, claim, service = example(ENV, image="localhost/host:1", nodes=["a", "b"], volume="v")
+    spec = DisaggInferenceService.model_validate(service).spec
+    assert spec.model.source is not None
+    assert spec.model.source.pvc is not None
+    assert spec.model.source.pvc.claim_name == claim["metadata"]["name"]
+    assert spec.model.source.pvc.path == ENV.model.name
+    path = {variable.name: variable.value for variable in spec.engine.env}["PATH"]
+    assert path.split(":")[0] == f"/models/{ENV.vllm.parent.relative_to(ENV.root)}"
+    assert spec.engine.image == "localhost/host:1"
+    assert disk["metadata"]["name"] == claim["spec"]["volumeName"] == "v"
+    assert disk["spec"]["local"]["path"] == str(ENV.root)
+    assert spec.model.config == SPEC.model.config
+    assert spec.engine.kv_transfer == SPEC.engine.kv_transfer

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,13 +29,17 @@ class Engine:
         self.name = name
         self.url = url
         self.log = log
+        self._command = command
         self._core = command.env.get("VLLM_CPU_OMP_THREADS_BIND")
         self._alone = os.geteuid() == 0 and shutil.which("unshare") is not None
+        self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
         inside = ["unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"] if self._alone else []
-        with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *inside, *command.argv],
-                env=command.env,
+        with self.log.open("ab") as out:
+            return subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *inside, *self._command.argv],
+                env=self._command.env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -55,19 +59,8 @@ class Engine:
             RuntimeError: it ended; the message has the end of its log.
         """
         until(self._serves, what=f"engine {self.name}", timeout_s=START_S, every_s=0.5, last=self.last_words)
-        self._keep_to_its_core()
-
-    def _keep_to_its_core(self) -> None:
-        """Put all threads on the engine's core: vLLM's NIXL connector moves the computing one to the machine's last."""
-        if self._core is None:
-            return
-        waiting = [self._process.pid]
-        while waiting:
-            pid = waiting.pop()
-            with contextlib.suppress(OSError):
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    os.sched_setaffinity(int(task.name), {int(self._core)})
-                    waiting += [int(word) for word in (task / "children").read_text().split()]
+        if self._core is not None:
+            keep_on_core([self._process.pid], int(self._core))
 
     def _serves(self) -> bool:
         if not self.alive:
@@ -117,6 +110,20 @@ class Engine:
         with contextlib.suppress(OSError):
             return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         return []
+
+
+def keep_on_core(pids: Sequence[int], core: int) -> None:
+    """Put all threads of processes and their children on a core.
+
+    vLLM's NIXL connector moves the computing thread of every engine to the machine's last core.
+    """
+    waiting = list(pids)
+    while waiting:
+        pid = waiting.pop()
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {core})
+                waiting += [int(word) for word in (task / "children").read_text().split()]
 
 
 @contextmanager

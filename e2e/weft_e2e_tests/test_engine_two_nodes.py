@@ -1,0 +1,213 @@
+"""Real vLLM engines in pods of two nodes, deployed by the operator: KV goes both ways, answers are a plain one's."""
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from weft_e2e.checks import check_ready
+from weft_e2e.engines.command import HOST, command, tiny_service
+from weft_e2e.engines.environment import environment
+from weft_e2e.engines.host_image import host_image
+from weft_e2e.engines.pods import example, keep_pods_on_their_cores
+from weft_e2e.engines.process import Engine, running
+from weft_e2e.local.ports import free_ports
+from weft_e2e.metrics import Growth, growth, parse
+from weft_e2e.scenarios.installed import Installed
+from weft_e2e.service import Service, component_of
+from weft_e2e.waiting import until
+from weft_e2e_tests.engine_stack import LONG, ROUND_S, Chat, wanted
+from weft_operator.api.service import DisaggInferenceService
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.engine,
+    pytest.mark.timeout(900, func_only=True),
+    pytest.mark.skipif(not os.environ.get("WEFT_E2E_ENGINE"), reason="real engines: make e2e-engine"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="pods need a local cluster, which needs root"),
+]
+
+READY_S = 300.0
+"""120 s on a machine that does nothing else; tests share theirs. How long it took is printed."""
+FIRST = "Weaving begins with the warp, the set of threads that are held in tension on the loom. " * 8
+LATER = "And then the weft goes back and forth between them, over one thread and under the next. " * 2
+ROUNDS = {stream: (f"{FIRST} {stream}", LATER, LATER) for stream in (False, True)}
+STRANGER = """
+import json, sys, urllib.error, urllib.request
+body = json.dumps(json.loads(sys.argv[1])).encode()
+asked = urllib.request.Request("http://127.0.0.1:8000/v1/chat/completions", body, {"Content-Type": "application/json"})
+try:
+    print(urllib.request.urlopen(asked, timeout=60).status)
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[str]]:
+    """Return what a plain engine answers, asked before the others take both cores."""
+    env, folder = environment(), tmp_path_factory.mktemp("plain")
+    assert env.there, "run `make engine-env`"
+    (folder / "home").mkdir()
+    spec = DisaggInferenceService.model_validate(tiny_service()).spec
+    port, side_port = free_ports(2)
+    words = command(spec, env, "decode", port=port, side_port=side_port, core=0, home=folder / "home", paired=False)
+    plain = Engine("plain", f"http://{HOST}:{port}", words, folder / "log")
+    with running(plain):
+        return {stream: _conversation(plain.url, texts) for stream, texts in ROUNDS.items()}
+
+
+def _conversation(url: str, texts: tuple[str, ...]) -> list[str]:
+    messages: list[dict[str, str]] = []
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        reply = httpx.post(f"{url}/v1/chat/completions", json=wanted(messages, LONG), timeout=ROUND_S)
+        messages.append(reply.raise_for_status().json()["choices"][0]["message"])
+        messages[-1] = {"role": "assistant", "content": messages[-1]["content"]}
+    return [message["content"] for message in messages if message["role"] == "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """The service, where its coordinator is, and its engine pods by role."""
+
+    service: Service
+    url: str
+    names: dict[str, str]
+
+    def pages(self) -> dict[str, str]:
+        """Return the counters of the routers by pod, and of engines by role."""
+        by_role = {f"{name}/engine": role for role, name in self.names.items()}
+        return {by_role.get(title, title): text for title, text in self.service.metrics_pages().items()}
+
+    def grown(self, before: dict[str, str]) -> Growth:
+        """Return what was counted since."""
+        return growth(before, self.pages())
+
+    def kv_usage(self) -> dict[str, float]:
+        """Return the share of each engine's KV cache that is taken, pinned blocks included."""
+        pages = self.pages()
+        return {
+            role: sum(value for (name, _), value in parse(pages[role]).samples.items() if name == USAGE)
+            for role in self.names
+        }
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Return a condition's status and reason."""
+        found = self.service.conditions().get(kind)
+        return ("", "") if found is None else (found.status, found.reason)
+
+
+USAGE = "vllm:kv_cache_usage_perc"
+
+
+@pytest.fixture(scope="module")
+def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
+    """Apply the example in a namespace under the restricted Pod Security standard, as in docs/examples."""
+    assert answers
+    assert weft.local is not None, "the volume is a folder of this machine: run on a local cluster"
+    image, volume = host_image(), f"tiny-engines-{secrets.token_hex(3)}"
+    weft.local.load([image])
+    namespace = volume
+    weft.kube.kubectl("create", "namespace", namespace)
+    weft.kube.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    nodes = [node.name for node in weft.local.nodes()]
+    objects = example(environment(), image=image, nodes=nodes, volume=volume)
+    begun = time.monotonic()
+    try:
+        for item in objects:
+            weft.kube.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(item))
+        service = Service(weft.kube, namespace, "tiny")
+        try:
+            check_ready(service, timeout_s=READY_S)
+        except Exception:
+            _tell(service)
+            raise
+        print(f"Ready {time.monotonic() - begun:.0f} s after apply", file=sys.stderr)  # noqa: T201 - a figure to note
+        found = {component_of(pod): pod for pod in service.pods() if component_of(pod) in ("prefill", "decode")}
+        names = {role: str(pod["metadata"]["name"]) for role, pod in found.items()}
+        assert set(keep_pods_on_their_cores(list(names.values()))) == set(names.values())
+        assert len({pod["spec"]["nodeName"] for pod in found.values()}) == 2
+        with service.reachable() as target:
+            yield Pods(service, target.url, names)
+    finally:
+        weft.kube.kubectl("delete", "namespace", namespace, "--wait=false")
+        weft.kube.kubectl("delete", "persistentvolume", volume, "--wait=false")
+
+
+def _tell(service: Service) -> None:
+    """Print what pods and engines say, before they are gone."""
+    for words in (("get", "pods", "-o", "wide"), ("describe", "pods"), ("get", "dis", "-o", "yaml")):
+        print(service.kube.kubectl("-n", service.namespace, *words, check=False).stdout[-6000:])  # noqa: T201
+    for pod in service.pods():
+        name = pod["metadata"]["name"]
+        said = service.kube.kubectl("-n", service.namespace, "logs", name, "-c", "engine", "--tail=60", check=False)
+        print(f"--- {name}\n{said.stdout}{said.stderr}")  # noqa: T201
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_rounds_hand_kv_over_between_nodes_both_ways(pods: Pods, answers: dict[bool, list[str]], stream: bool) -> None:
+    chat = Chat(pods.url, stream, LONG, session=f"nodes-{stream}")
+    for number, text in enumerate(ROUNDS[stream]):
+        history = sum(len(message["content"]) for message in chat.messages)
+        before = pods.pages()
+        assert chat.ask(text) == answers[stream][number], f"round {number + 1}"
+        assert chat.route == "remote"
+        until_read(pods, before, "decode")
+        if number:
+            came = until_read(pods, before, "prefill")
+            assert came["local_cache_hit"] + came["external_kv_transfer"] >= history, "history was computed again"
+            assert pods.grown(before).total("weft_router_kv_handles_total", outcome="used") == 1
+
+
+def until_read(pods: Pods, before: dict[str, str], role: str) -> dict[str, float]:
+    """Wait until an engine has read KV of the other one, and return where its prompt tokens came from since."""
+
+    def came() -> dict[str, float] | None:
+        found = pulled(pods, before, role)
+        return found if found["external_kv_transfer"] > 0 else None
+
+    return until(
+        came, what=f"KV that the {role} engine read", timeout_s=60, last=lambda: str(pulled(pods, before, role))
+    )
+
+
+def pulled(pods: Pods, before: dict[str, str], role: str) -> dict[str, float]:
+    """Return where an engine's prompt tokens came from since, by its own counters."""
+    grown = pods.grown(before)
+    sources = ("local_compute", "local_cache_hit", "external_kv_transfer")
+    return {source: grown.by_page("vllm:prompt_tokens_by_source_total", source=source)[role] for source in sources}
+
+
+def test_the_plug_in_is_active_and_knows_the_sidecar_by_the_proof(pods: Pods) -> None:
+    until(
+        lambda: pods.condition("EnginePlugin") == ("True", "PluginActive"),
+        what="the condition EnginePlugin",
+        timeout_s=60,
+        last=lambda: str(pods.service.conditions().get("EnginePlugin")),
+    )
+    body = {**wanted([{"role": "user", "content": "hello"}], 2), "kv_transfer_params": {"do_remote_decode": True}}
+    for name in pods.names.values():
+        asked = ("exec", name, "-n", pods.service.namespace, "-c", "engine", "--", "/usr/bin/python3", "-c", STRANGER)
+        said = pods.service.kube.kubectl(*asked, json.dumps(body), timeout=90).stdout
+        assert said.startswith("400 "), said
+        assert "only the router may send these" in said
+
+
+def test_a_client_that_leaves_leaves_no_kv(pods: Pods) -> None:
+    body = {**wanted([{"role": "user", "content": f"cancel {FIRST}"}]), "stream": True, "max_tokens": 3000}
+    with httpx.stream("POST", f"{pods.url}/v1/chat/completions", json=body, timeout=ROUND_S) as reply:
+        next(part for part in reply.iter_bytes() if b"content" in part)
+    until(
+        lambda: not any(pods.kv_usage().values()),
+        what="engines without pinned KV",
+        timeout_s=300,
+        every_s=2.0,
+        last=lambda: str(pods.kv_usage()),
+    )
