@@ -186,12 +186,13 @@ def pulled(pods: Pods, before: dict[str, str], role: str) -> dict[str, float]:
 
 
 def test_the_plug_in_is_active_and_knows_the_sidecar_by_the_proof(pods: Pods) -> None:
-    until(
-        lambda: pods.condition("EnginePlugin") == ("True", "PluginActive"),
-        what="the condition EnginePlugin",
-        timeout_s=60,
-        last=lambda: str(pods.service.conditions().get("EnginePlugin")),
-    )
+    for kind, reason in (("EnginePlugin", "PluginActive"), ("KVPathsOpen", "SideChannelOpen")):
+        until(
+            lambda kind=kind, reason=reason: pods.condition(kind) == ("True", reason),  # type: ignore[misc]
+            what=f"the condition {kind}",
+            timeout_s=90,
+            last=lambda kind=kind: str(pods.service.conditions().get(kind)),  # type: ignore[misc]
+        )
     body = {**wanted([{"role": "user", "content": "hello"}], 2), "kv_transfer_params": {"do_remote_decode": True}}
     for name in pods.names.values():
         asked = ("exec", name, "-n", pods.service.namespace, "-c", "engine", "--", "/usr/bin/python3", "-c", STRANGER)
