@@ -8,7 +8,7 @@ import copy
 import json
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -26,6 +26,7 @@ from weft_operator.errors import (
 )
 from weft_operator.leading.fence import fenced_pools
 from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator.rights import lacking
 from weft_operator.traffic import Traffic
 
 CONNECT_S = 5.0
@@ -33,6 +34,9 @@ READ_S = 15.0
 UNSENT_S = 4.0
 """The kernel gives up bytes that the API server has not acknowledged for so long: what was written while a Lease
 held must not arrive minutes later, when a broken network is whole again."""
+
+NAMES_AT_ONCE = 500
+"""Names in one answer; each comes with who manages which field, 5 KB for a group."""
 
 FIELD_MANAGER = "weft-operator"
 PERSON = "weft-cli"
@@ -131,13 +135,34 @@ class ApiServer:
         # Items of a list carry neither kind nor version; we give them back, so that every object knows its key.
         return [{"apiVersion": api_version, "kind": kind, **item} for item in body.get("items") or ()]
 
+    def pages(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        fields: str = "",
+        at_once: int,
+        accept: str = "application/json",
+    ) -> Iterator[Sequence[Manifest]]:
+        """Return all objects of one kind that have the fields, ``at_once`` at a time and as they were at one time.
+
+        A caller that keeps little of each needs memory for one part only.
+        """
+        query = {"limit": str(at_once), **({"fieldSelector": fields} if fields else {})}
+        path = collection_path(api_version, kind, namespace)
+        more = True
+        while more:
+            body = self._request("GET", path, resource=PLURALS[kind], query=query, accept=accept)
+            yield body.get("items") or ()
+            query["continue"] = (body.get("metadata") or {}).get("continue") or ""
+            more = bool(query["continue"])
+
     def names(self, api_version: str, kind: str, *, namespace: str = "") -> tuple[tuple[str, str], ...]:
         """Return (namespace, name) of all objects of one kind; their bodies are not sent."""
         accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-        body = self._request(
-            "GET", collection_path(api_version, kind, namespace), resource=PLURALS[kind], accept=accept
-        )
-        found = [item["metadata"] for item in body.get("items") or ()]
+        pages = self.pages(api_version, kind, namespace=namespace, at_once=NAMES_AT_ONCE, accept=accept)
+        found = (item["metadata"] for page in pages for item in page)
         return tuple((str(item.get("namespace", "")), str(item["name"])) for item in found)
 
     def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
@@ -284,7 +309,9 @@ class ApiServer:
             raise TransientError(f"no answer from the API server: {type(error).__name__}") from error
         self.traffic.count(method, resource, response.status)
         if response.status >= 300:
-            refusal = _error(method, resource, response)
+            refusal = _error(method, resource, response, path=path)
+            if isinstance(refusal, ForbiddenError) and refusal.right is not None:
+                self.traffic.lack(refusal.right)
             if self._heeds and refusal.status == 429 and refusal.retry_after is not None:
                 self.traffic.hold_back(refusal.retry_after)
             raise refusal
@@ -344,14 +371,18 @@ def _key(manifest: Manifest) -> ObjectKey:
     return ObjectKey(manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
-def _error(method: str, resource: str, response: Any) -> ApiError:
+def _error(method: str, resource: str, response: Any, *, path: str) -> ApiError:
     try:
         message = str(json.loads(response.data).get("message", ""))
     except (ValueError, AttributeError):
         message = ""
     text = f"{method} {resource}: {response.status} {message or response.reason or ''}".strip()
     kind = _ERRORS.get(response.status, TransientError)
-    return kind(text, status=response.status, retry_after=_retry_after(response.headers.get("Retry-After")))
+    retry_after = _retry_after(response.headers.get("Retry-After"))
+    if kind is ForbiddenError:
+        right = lacking(method, path, response.status, message)
+        return ForbiddenError(text, status=response.status, retry_after=retry_after, right=right)
+    return kind(text, status=response.status, retry_after=retry_after)
 
 
 def _retry_after(value: str | None) -> float | None:

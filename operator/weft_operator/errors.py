@@ -13,6 +13,8 @@ OperatorError
     └── TransientError    429, 5xx, no connection: retried with growing pauses
 """
 
+from weft_operator.rights import Right
+
 
 class OperatorError(Exception):
     """The root of all errors of the operator."""
@@ -63,7 +65,13 @@ class ConflictError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """401 or 403: the operator lacks a right."""
+    """401 or 403: refused; ``right`` is the right that is missing, None where it was refused for another reason."""
+
+    def __init__(
+        self, message: str, *, status: int = 0, retry_after: float | None = None, right: Right | None = None
+    ) -> None:
+        super().__init__(message, status=status, retry_after=retry_after)
+        self.right = right
 
 
 class InvalidError(ApiError):
@@ -72,3 +80,12 @@ class InvalidError(ApiError):
 
 class TransientError(ApiError):
     """429, 5xx or no connection: worth another attempt."""
+
+
+def refusal_of(error: StalledError | ApiError) -> tuple[str, str]:
+    """Return the reason and the words for an object that was refused."""
+    if isinstance(error, StalledError):
+        return error.reason, str(error)
+    if isinstance(error, ForbiddenError) and error.right is not None:
+        return "RightMissing", error.right.lack()
+    return "ApplyFailed", str(error)

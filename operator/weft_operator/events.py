@@ -25,6 +25,7 @@ QUIET_REASONS = frozenset(
 
 _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
+    | {"ApplyFailed", "NameTaken", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
     | {"PluginAbsent", "PluginOff", "SideChannelClosed"}
 )
@@ -70,7 +71,7 @@ def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[F
         since = old.get("lastTransitionTime", "")
         found.append(
             Fact(
-                type="Warning" if bad or condition["reason"] in ("ApplyFailed", "NameTaken") else "Normal",
+                type="Warning" if bad else "Normal",
                 reason=condition["reason"],
                 message=condition["message"][:MAX_MESSAGE],
                 origin=f"{condition['type']} {condition['observedGeneration']} {since} {revision}",

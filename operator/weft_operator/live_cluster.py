@@ -1,6 +1,7 @@
 """The seam between passes and the API server, in its real form: blocking calls in threads."""
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import ApiServer
 from weft_operator.diff import Action
-from weft_operator.errors import OldSightError
+from weft_operator.errors import ForbiddenError, OldSightError
 from weft_operator.events import Fact
 from weft_operator.groups.observe import ObservedGroup, observe_group
 from weft_operator.machines import Machines
@@ -21,6 +22,8 @@ from weft_operator.observe import Observed
 from weft_operator.observe_many import Sight, observe_many
 from weft_operator.pace import Pace
 from weft_operator.planning.nodes import Capacity
+
+log = logging.getLogger(__name__)
 
 
 class LiveCluster:
@@ -62,7 +65,11 @@ class LiveCluster:
         found: list[PassKey] = []
         for namespace in namespaces or ("",):
             for kind, key in ((KIND, ServiceKey), (GROUP_KIND, GroupKey)):
-                names = await asyncio.to_thread(self._api.names, f"{GROUP}/{VERSION}", kind, namespace=namespace)
+                try:
+                    names = await asyncio.to_thread(self._api.names, f"{GROUP}/{VERSION}", kind, namespace=namespace)
+                except ForbiddenError as error:
+                    log.warning("not_listed", extra={"error": str(error)})  # the other namespaces are
+                    continue
                 found += [key(*name) for name in names]
         return found
 
@@ -78,6 +85,10 @@ class LiveCluster:
         self._must_have_looked()
         await self._pace.turn(f"status of group {key}")
         await asyncio.to_thread(apply.write_status, self._api, key, status, version=version)
+
+    async def read_service(self, key: ServiceKey) -> Manifest | None:
+        """Return a service alone, None when it is gone."""
+        return await asyncio.to_thread(observe.read_service, self._api, key)
 
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""

@@ -18,6 +18,11 @@ from weft_operator.planning.nodes import Capacity, capacity_of, gpu_part
 SHARED_S = 2.0
 """How old a listing may be; a plan takes longer than that to become pods."""
 
+LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+
+LISTED_AT_ONCE = 500
+"""Pods in one answer: some 5 MB of JSON, and ten times that parsed; a cluster may have thousands."""
+
 log = logging.getLogger(__name__)
 
 
@@ -50,12 +55,15 @@ class Machines:
         self._nodes = self._pods = None
         try:
             self._nodes = self._api.list("v1", "Node")
-        except ForbiddenError:
+        except ForbiddenError as error:
+            self._api.traffic.pardon(error.right)
             log.info("nodes_not_listed")
             return
         try:
-            pods = self._api.list("v1", "Pod", fields="status.phase!=Succeeded,status.phase!=Failed")
-        except ForbiddenError:
+            pages = self._api.pages("v1", "Pod", fields=LIVING, at_once=LISTED_AT_ONCE)
+            pods = [gpu_part(pod) for page in pages for pod in page]
+        except ForbiddenError as error:
+            self._api.traffic.pardon(error.right)  # over some namespaces it may not list the pods of all
             log.info("pods_not_listed")
         else:
-            self._pods = [gpu_part(pod) for pod in pods]
+            self._pods = pods

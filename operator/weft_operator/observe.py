@@ -75,9 +75,8 @@ class Observed:
 
 def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
     """Return the service and all that belongs to it; None when the service is gone."""
-    try:
-        service = api.get(service_object(key))
-    except NotFoundError:
+    service = read_service(api, key)
+    if service is None:
         return None
     selector = f"{SERVICE_LABEL}={key.name}"
     found = list_owned(api, key.namespace, selector)
@@ -135,6 +134,11 @@ def of_service(
 def service_object(key: ServiceKey) -> ObjectKey:
     """Return the key of the service's own object."""
     return ObjectKey(f"{GROUP}/{VERSION}", KIND, key.namespace, key.name)
+
+
+def read_service(api: ApiServer, key: ServiceKey) -> Manifest | None:
+    """Return a service alone, None when it is not there."""
+    return _get(api, service_object(key))
 
 
 def read_secret(api: ApiServer, service: ServiceKey, name: str) -> Manifest | None:

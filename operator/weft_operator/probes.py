@@ -57,6 +57,14 @@ class OperatorMetrics(Collector):
         actions.add_metric((), self.actions)
         restarts = CounterMetricFamily("weft_operator_watch_restarts", "Times that the watches broke and began anew")
         restarts.add_metric((), self.watch_restarts())
+        lacks = GaugeMetricFamily(
+            "weft_operator_missing_rights",
+            "1 for a right of the API server that the operator lacked in the last minutes",
+            labels=("verb", "resource", "namespace"),
+        )
+        for right in sorted(self._traffic.missing_rights):
+            resource = f"{right.resource}.{right.group}" if right.group else right.resource
+            lacks.add_metric((right.verb, resource, right.namespace), 1)
         terms = CounterMetricFamily("weft_operator_terms", "Times that this replica became the leader")
         terms.add_metric((), self._elector.terms if self._elector is not None else int(self._leading()))
         return [
@@ -65,6 +73,7 @@ class OperatorMetrics(Collector):
             runs,
             actions,
             restarts,
+            lacks,
             terms,
             _gauge(
                 "weft_operator_services",

@@ -6,15 +6,14 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
 from weft_operator import probes
-from weft_operator.api.service import GROUP, VERSION
 from weft_operator.apiserver import ApiServer, connect
 from weft_operator.controllers import OnePass, controllers
-from weft_operator.errors import ApiError, NotFoundError, NotLeaderError
+from weft_operator.errors import NotLeaderError
 from weft_operator.handlers import Heard
 from weft_operator.leading.elector import Elector
 from weft_operator.leading.record import Timing
@@ -23,10 +22,10 @@ from weft_operator.manifest import GroupKey, PassKey, ServiceKey
 from weft_operator.observe_many import Sight, batches
 from weft_operator.reconcile import Outcome
 from weft_operator.settings import Settings
+from weft_operator.starting import await_kinds
 from weft_operator.wakeups import Wakeups
 from weft_operator.watching import Watches
 
-CRD_POLL_S = 2.0
 LEASE_CONNECT_S = 2.0
 LEASE_READ_S = 3.0
 ARRIVAL_S = 3.0
@@ -73,7 +72,7 @@ async def run(settings: Settings) -> None:
 
 
 async def _work(api: ApiServer, settings: Settings, replica: "Replica", watches: Watches) -> None:
-    await _crds(api, settings.watch_namespaces)
+    await await_kinds(api, settings.watch_namespaces)
     log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
     async with asyncio.TaskGroup() as group:
         group.create_task(watches.run(settings.watch_namespaces), name="watches")
@@ -203,23 +202,3 @@ async def _arrived(api: ApiServer) -> bool:
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[Key], None], key: Key) -> None:
     with suppress(RuntimeError):  # the loop is closed: the operator ends
         loop.call_soon_threadsafe(call, key)
-
-
-async def _crds(api: ApiServer, namespaces: Sequence[str]) -> None:
-    """Wait until the API server lists our kinds where we work: Helm creates CRDs, rights and operator together."""
-    told = False
-    while True:
-        try:
-            # With a list of namespaces there is no right to ask for all of them.
-            for namespace in namespaces or ("",):
-                for kind in ("DisaggInferenceService", "CostProfile"):
-                    await asyncio.to_thread(api.list, f"{GROUP}/{VERSION}", kind, namespace=namespace, limit=1)
-        except NotFoundError:
-            if not told:
-                log.warning("crds_missing", extra={"group": GROUP, "fix": "apply the files in crds/"})
-                told = True
-        except ApiError as error:
-            log.warning("api_not_ready", extra={"error": str(error)})
-        else:
-            return
-        await asyncio.sleep(CRD_POLL_S)

@@ -23,7 +23,7 @@ from weft_operator.desired.revisions import (
 )
 from weft_operator.diff import Action, Delete, Scale
 from weft_operator.engines.seen import ask_again_s, judges
-from weft_operator.errors import ApiError, StalledError, TransientError, WaitingError
+from weft_operator.errors import ApiError, ForbiddenError, StalledError, TransientError, WaitingError, refusal_of
 from weft_operator.events import Fact, facts
 from weft_operator.goal import (
     Goal,
@@ -31,6 +31,7 @@ from weft_operator.goal import (
 from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
+from weft_operator.held_up import held_up
 from weft_operator.in_force import plan_before, planned
 from weft_operator.manifest import (
     CANARY_ANNOTATION,
@@ -53,6 +54,7 @@ from weft_operator.readiness import coordinator_state
 from weft_operator.replanning.canary import Trying
 from weft_operator.replanning.edge import Hours
 from weft_operator.replanning.memory import Memories
+from weft_operator.rights import Right
 from weft_operator.settings import Settings
 from weft_operator.sleeping.sleeper import Sleeper
 from weft_operator.status import Result, Verdict, build_status
@@ -71,6 +73,9 @@ class Cluster(Protocol):
 
     async def observe(self, key: ServiceKey) -> Observed | None:
         """Return everything about a service, None when it is gone."""
+
+    async def read_service(self, key: ServiceKey) -> Manifest | None:
+        """Return a service alone, None when it is gone."""
 
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
         """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
@@ -145,8 +150,16 @@ class Reconciler:
 
         Raises:
             WaitingError: something passes by itself; look again then.
-            ApiError: the API server refused or did not answer.
+            ApiError: the API server refused or did not answer; the status says so where a right is missing.
         """
+        try:
+            return await self._pass(key)
+        except ForbiddenError as error:
+            if error.right is not None:
+                await self._tell_lack(key, error.right)
+            raise
+
+    async def _pass(self, key: ServiceKey) -> Outcome:
         observed = await self._cluster.observe(key)
         if observed is None or is_terminating(observed.service):
             # Owner references remove what belongs to it; nothing of ours must be finished first.
@@ -167,7 +180,9 @@ class Reconciler:
             trial = ledger_of(key, observed).trial
             since = None if trial is None else trial.since
             self._measurements.serve(
-                key, target_of(goal.record.spec, observed.pods, default_url=url, trial_since=since)
+                key,
+                target_of(goal.record.spec, observed.pods, default_url=url, trial_since=since),
+                said=(observed.service.get("status") or {}).get("observed"),
             )
         result, actions = await self._carry_out(key, observed, goal)
         untold: float | None = None
@@ -288,17 +303,37 @@ class Reconciler:
                 changed.add(action.key)  # labels and annotations leave the generation, and pods, as they are
         return _Applied(tuple(done), frozenset(changed), _failure_of(refusals))
 
+    async def _tell_lack(self, key: ServiceKey, right: Right) -> None:
+        """Say in the status and in an event that a pass could not be made, as far as that may be written."""
+        try:
+            service = await self._cluster.read_service(key)
+            if service is None or is_terminating(service):
+                return
+            if labels_of(service).get(OPERATOR_LABEL, "") != self._settings.instance:
+                return
+            before = service.get("status") or {}
+            after = held_up(key, service, right, now=_timestamp(self._clock()))
+            await self._post(key, service, facts(before, after, actions=()))
+            if after != before:
+                version = str(service["metadata"].get("resourceVersion", ""))
+                await self._cluster.write_status(key, after, version=version)
+        except ApiError as error:
+            log.warning("lack_not_told", extra={"service": str(key), "right": str(right), "error": str(error)})
+
+    async def _post(self, key: ServiceKey, service: Manifest, found: Sequence[Fact]) -> None:
+        for fact in found:
+            try:
+                await self._cluster.post_event(key, service["metadata"]["uid"], fact)
+            except ApiError as error:
+                # A quota or a missing right must not keep the status back, which says the same.
+                log.warning("event_not_posted", extra={"service": str(key), "reason": fact.reason, "error": str(error)})
+
     async def _report(self, key: ServiceKey, observed: Observed, result: Result, actions: tuple[Action, ...]) -> bool:
         """Post what happened and write the status if it changed; return whether the service is ready."""
         before: Mapping[str, Any] = observed.service.get("status") or {}
         after = build_status(result, before, now=_timestamp(self._clock()))
         # Events first: after a crash between the two the same facts are found again and have the same names.
-        for fact in facts(before, after, actions=actions):
-            try:
-                await self._cluster.post_event(key, observed.service["metadata"]["uid"], fact)
-            except ApiError as error:
-                # A quota or a missing right must not keep the status back, which says the same.
-                log.warning("event_not_posted", extra={"service": str(key), "reason": fact.reason, "error": str(error)})
+        await self._post(key, observed.service, facts(before, after, actions=actions))
         if after != before:
             version = str(observed.service["metadata"].get("resourceVersion", ""))
             await self._cluster.write_status(key, after, version=version)
@@ -311,10 +346,10 @@ def _failure_of(refusals: Sequence[tuple[ObjectKey, StalledError | ApiError]]) -
     if not refusals:
         return None
     (key, error), *others = refusals
-    reason = error.reason if isinstance(error, StalledError) else "ApplyFailed"
+    reason, words = refusal_of(error)
     more = ", ".join(str(other) for other, _ in others[:MAX_NAMED])
     left = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
-    return Verdict("False", reason, f"{key}: {error}{f'; refused as well: {more}{left}' if more else ''}")
+    return Verdict("False", reason, f"{key}: {words}{f'; refused as well: {more}{left}' if more else ''}")
 
 
 def _generation(manifest: Manifest) -> int:

@@ -7,6 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from weft_operator.rights import Right
+
+LACK_S = 180.0
+"""A right counts as missing for so long after a request was refused for it: a failing pass is repeated each minute."""
+
 log = logging.getLogger(__name__)
 
 
@@ -20,6 +25,7 @@ class Traffic:
         self._hold_until = float("-inf")
         self._failing_since: float | None = None
         self._writing = 0
+        self._lacking: dict[Right, float] = {}
 
     @property
     def writing(self) -> int:
@@ -60,6 +66,24 @@ class Traffic:
             elif self._failing_since is None:
                 self._failing_since = self._clock()
         log.debug("api_request", extra={"method": method, "resource": resource, "status": status})
+
+    @property
+    def missing_rights(self) -> frozenset[Right]:
+        """Return the rights for the lack of which a request was refused a moment ago."""
+        with self._lock:
+            since = self._clock() - LACK_S
+            return frozenset(right for right, at in self._lacking.items() if at > since)
+
+    def lack(self, right: Right) -> None:
+        """Remember that a request was refused because this right is missing."""
+        with self._lock:
+            self._lacking[right] = self._clock()
+
+    def pardon(self, right: Right | None) -> None:
+        """Forget a right that the operator does without."""
+        with self._lock:
+            if right is not None:
+                self._lacking.pop(right, None)
 
     def hold_back(self, seconds: float) -> None:
         """Ask nothing for some seconds."""

@@ -53,6 +53,8 @@ class FakeCluster:
         self.actions: list[Action] = []
         self.events: list[Fact] = []
         self.events_error: OperatorError | None = None
+        self.read_error: OperatorError | None = None
+        """What reading all that belongs to the service fails with; the service alone can be read."""
         self.status_writes = 0
         self.group_writes = 0
         self.fail: Callable[[Action], OperatorError | None] = lambda _action: None
@@ -62,6 +64,8 @@ class FakeCluster:
     async def observe(self, key: ServiceKey) -> Observed | None:
         if name_of(self.service) != key.name:
             return None
+        if self.read_error is not None:
+            raise self.read_error
         return Observed(
             service=_copied(self.service),
             owned=tuple(_copied(item) for item in self.objects.values() if _owner(item) == UID),
@@ -79,6 +83,9 @@ class FakeCluster:
             certificate_found=self.certificate_found,
             jwks_found=self.jwks_found,
         )
+
+    async def read_service(self, key: ServiceKey) -> Manifest | None:
+        return _copied(self.service) if name_of(self.service) == key.name else None
 
     async def observe_group(self, key: GroupKey) -> ObservedGroup | None:
         group = self.objects.get(group_object(key))

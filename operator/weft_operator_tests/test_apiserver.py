@@ -295,6 +295,23 @@ def test_a_secret_counts_only_when_it_holds_something(server: Scripted, data: di
     assert seen({"model": {"source": {"huggingFace": {"tokenSecretRef": ref}}}}) == (True, found)
 
 
+def test_many_objects_are_listed_in_parts(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [{"items": [1, 2], "metadata": {"continue": "here"}}, {"items": [3], "metadata": {}}]
+    asked = []
+
+    def request(*_what: str, query: dict[str, str], **_more: object) -> object:
+        asked.append(dict(query))
+        return parts[len(asked) - 1]
+
+    monkeypatch.setattr(server.api, "_request", request)
+    found: list[object] = []
+    for page in server.api.pages("v1", "Pod", fields="a=b", at_once=2):
+        found += page
+        assert len(found) == len(asked) + 1, "one part at a time"
+    assert found == [1, 2, 3]
+    assert asked == [{"limit": "2", "fieldSelector": "a=b"}, {"limit": "2", "fieldSelector": "a=b", "continue": "here"}]
+
+
 def test_capacity_is_read_from_nodes_and_all_pods(server: Scripted) -> None:
     def node(name: str, gpus: str) -> Manifest:
         return {"metadata": {"name": name}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}

@@ -1,5 +1,6 @@
 """What a WorkerGroup says of itself: every documented reason is reached, and no other one can be given."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -22,6 +23,20 @@ def conditions(
     ready: int = 2, *, asked: int = 2, draining: bool = False, failure: tuple[str, str] | None = None
 ) -> dict[str, tuple[str, str]]:
     """Return (status, reason) of each condition of a group of two workers."""
+    found = status_of({}, ready, asked=asked, draining=draining, failure=failure)
+    return {item["type"]: (item["status"], item["reason"]) for item in found["conditions"]}
+
+
+def status_of(
+    before: Mapping[str, Any],
+    ready: int = 2,
+    *,
+    asked: int = 2,
+    draining: bool = False,
+    failure: tuple[str, str] | None = None,
+    figures_due: bool = True,
+) -> dict[str, Any]:
+    """Return the status of a group of two workers."""
     objects = desired_objects(rendering(), token=b"0" * 32)
     spec = next(item["spec"] for item in objects if item["kind"] == "WorkerGroup")
     group = Group(
@@ -29,10 +44,17 @@ def conditions(
     )
     states = [WorkerState(Worker("prefill", 4, index, "h20"), f"demo-p4-{index}", index < ready) for index in range(2)]
     leaving = [Leaving("demo-p4-9", "node-1", None)] if draining else []
-    status: dict[str, Any] = group_status(
-        group, {}, states=states, leaving=leaving, places={}, records={}, failure=failure, figures_due=True, now=NOW
+    return group_status(
+        group,
+        before,
+        states=states,
+        leaving=leaving,
+        places={},
+        records={},
+        failure=failure,
+        figures_due=figures_due,
+        now=NOW,
     )
-    return {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
 
 
 REACHED = [
@@ -42,6 +64,7 @@ REACHED = [
     (conditions(draining=True), ("True", "AllReady"), ("True", "Draining")),
     (conditions(failure=("NameTaken", "StatefulSet demo-p4-0")), ("True", "AllReady"), ("False", "NameTaken")),
     (conditions(1, failure=("ApplyFailed", "422")), ("False", "NotReady"), ("False", "ApplyFailed")),
+    (conditions(failure=("RightMissing", "may not patch")), ("True", "AllReady"), ("False", "RightMissing")),
 ]
 
 
@@ -60,3 +83,12 @@ def test_every_documented_reason_is_reached() -> None:
 def test_an_undocumented_reason_is_a_bug() -> None:
     with pytest.raises(LookupError, match="WorkerGroup Progressing: reason Surprise"):
         conditions(failure=("Surprise", "?"))
+
+
+@pytest.mark.parametrize("figures_due", [True, False])
+def test_what_the_api_server_fills_in_is_no_change(figures_due: bool) -> None:
+    written = status_of({}, 1, draining=True)
+    defaults = {"ready": False, "outdated": False, "draining": False, "unschedulable": False}
+    stored = {**written, "workers": [{**defaults, **row} for row in written["workers"]]}
+    assert status_of(stored, 1, draining=True, figures_due=figures_due) == stored
+    assert status_of(stored, 2, draining=True, figures_due=figures_due) != stored

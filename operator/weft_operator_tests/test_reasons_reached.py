@@ -98,6 +98,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Progressing", "WaitingForPlan"): dataclasses.replace(result(), record=None),
     ("Progressing", "NameTaken"): result(failure=Verdict("False", "NameTaken", "remove it")),
     ("Progressing", "ApplyFailed"): result(failure=Verdict("False", "ApplyFailed", "422")),
+    ("Progressing", "RightMissing"): result(failure=Verdict("False", "RightMissing", "may not list pods")),
     ("MetricsAvailable", "Fresh"): result(observation=SEEN),
     ("SLOMet", "Met"): result(observation=SEEN),
     ("SLOMet", "Missed"): result(observation=look(0.0, slow=Tally(100, 900), fast=Tally(20, 180))),

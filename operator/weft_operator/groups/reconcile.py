@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.diff import Action
-from weft_operator.errors import ApiError, StalledError, TransientError
+from weft_operator.errors import ApiError, StalledError, TransientError, refusal_of
 from weft_operator.events import Fact, worker_facts
 from weft_operator.fleet import next_loss
 from weft_operator.groups.group import Group, parse_group
@@ -131,8 +131,7 @@ class GroupReconciler:
                 raise
             except (StalledError, ApiError) as error:
                 log.warning("apply_failed", extra={"object": str(action.key), "error": str(error)})
-                reason = error.reason if isinstance(error, StalledError) else "ApplyFailed"
-                failure = failure or (reason, str(error))
+                failure = failure or refusal_of(error)
                 continue
             log.info("carried_out", extra={"object": str(action.key), "reason": action.reason})
             if now is None or now["metadata"].get("generation", 0) != before.get(action.key.name):

@@ -92,7 +92,15 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
         "ApplyFailed": Reason(
             "The API server refused an object; it is tried again.",
             "The message holds the server's answer.",
-            cause="An admission webhook, a quota or a policy refused it, or the operator lacks a right.",
+            cause="An admission webhook, a quota or a policy refused it.",
+        ),
+        "RightMissing": Reason(
+            "The operator lacks a right that it needs for this service; the message names verb, resource and "
+            "namespace. What needs it is not done meanwhile, and what runs stays; other services go on. It is tried "
+            "again every minute.",
+            "Apply Weft's chart again (`helm upgrade`), with this namespace in `operator.watchNamespaces` if that "
+            "lists some; or give the right to the operator's role yourself.",
+            cause="The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace.",
         ),
     }
 )
@@ -113,9 +121,9 @@ STALLED: Mapping[str, Reason] = MappingProxyType(
             cause="The planner refused the spec, or it refers to something that is not there.",
         ),
         "ObjectRefused": Reason(
-            "An object of the service cannot be made.",
+            "An object of the service cannot be made, or cannot be read.",
             "See the condition Progressing.",
-            cause="An admission webhook, a quota, a policy or another object's name is in the way.",
+            cause="An admission webhook, a quota, a policy, another object's name or a missing right is in the way.",
         ),
     }
 )

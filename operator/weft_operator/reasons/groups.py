@@ -34,7 +34,12 @@ GROUP_PROGRESSING: Mapping[str, Reason] = MappingProxyType(
         "ApplyFailed": Reason(
             "The API server refused a worker's StatefulSet; it is tried again.",
             "The message holds the server's answer.",
-            cause="An admission webhook, a quota or a policy refused it, or the operator lacks a right.",
+            cause="An admission webhook, a quota or a policy refused it.",
+        ),
+        "RightMissing": Reason(
+            "The operator lacks a right that it needs for a worker: the message names verb, resource and namespace.",
+            "Apply Weft's chart again (`helm upgrade`), or give the right to the operator's role yourself.",
+            cause="The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace.",
         ),
     }
 )

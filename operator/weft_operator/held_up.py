@@ -1,0 +1,51 @@
+"""What a status says while the operator lacks a right: what was said before stays, but for what is in the way."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft_operator.kstatus import reconciling, stalled
+from weft_operator.manifest import ServiceKey
+from weft_operator.plan_status import MAX_MESSAGE
+from weft_operator.reasons import CONDITIONS, ConditionType
+from weft_operator.rights import Right
+from weft_operator.status import Result, Verdict, build_status
+
+UNREAD = Verdict("Unknown", "Planning", "nothing is planned before the operator may read what is there")
+
+
+def held_up(key: ServiceKey, service: Mapping[str, Any], right: Right, *, now: str) -> dict[str, Any]:
+    """Return the status of a service that could not be looked at, because ``right`` is missing.
+
+    Only Progressing and the two conditions for deployment tools are about the newest spec; the others keep the
+    generation and the words of the last look.
+    """
+    generation = int(service["metadata"].get("generation", 0))
+    before = service.get("status") or build_status(Result(key=key, generation=generation, planned=UNREAD), {}, now=now)
+    was = {item["type"]: item for item in before["conditions"]}
+    said: dict[ConditionType, Verdict] = {
+        kind: Verdict(was[kind]["status"], was[kind]["reason"], was[kind]["message"])
+        for kind in CONDITIONS
+        if kind in was
+    }
+    said["Progressing"] = Verdict("False", "RightMissing", right.lack())
+    new: dict[str, Verdict] = {
+        "Progressing": said["Progressing"],
+        "Reconciling": Verdict(*reconciling(said)),
+        "Stalled": Verdict(*stalled(said)),
+    }
+    conditions = [
+        _condition(was[kind], new[kind], generation, now) if kind in new else was[kind] for kind in said if kind in was
+    ]
+    return {**before, "observedGeneration": generation, "conditions": conditions}
+
+
+def _condition(was: Mapping[str, Any], verdict: Verdict, generation: int, now: str) -> dict[str, Any]:
+    same = was["status"] == verdict.status
+    return {
+        "type": was["type"],
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "message": verdict.message[:MAX_MESSAGE],
+        "observedGeneration": generation,
+        "lastTransitionTime": was["lastTransitionTime"] if same else now,
+    }
