@@ -86,9 +86,8 @@ def group_status(
         _condition(kind, verdict, was.get(kind), group.generation, now)
         for kind, verdict in _verdicts(group, states, leaving, failure).items()
     ]
-    if not figures_due and _plain(status) == _plain(before):
-        return dict(before)
-    return status
+    left_out = () if figures_due else _FIGURES
+    return dict(before) if _plain(status, left_out) == _plain(before, left_out) else status
 
 
 def _verdicts(
@@ -163,7 +162,11 @@ def _figures(record: WorkerRecord | None) -> dict[str, Any]:
     return dict(zip(_FIGURES, said, strict=True))
 
 
-def _plain(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a status without the figures that change all the time."""
+def _plain(status: Mapping[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+    """Return a status without some fields of workers, and without what is not so.
+
+    The API server fills in the defaults of the schema: a worker that is not draining is stored as ``draining: false``.
+    """
     rows = status.get("workers") or ()
-    return {**status, "workers": [{key: row[key] for key in row if key not in _FIGURES} for row in rows]}
+    plain = [{key: row[key] for key in row if key not in left_out and row[key] is not False} for row in rows]
+    return {**status, "workers": plain}
