@@ -1,53 +1,43 @@
 """Kill the operator before and after its writes and see that nothing but time was lost.
 
-``python -m weft_operator_tests.kill_points`` kills at every write of a service's life: create, plan anew, change
-degrees, delete. A reference trip without kills learns the writes; in one trip the operator is then killed before each
-of them, in another one after each. After every step the objects must be those of the reference, no object may have
-been made twice, and at the end nothing is left.
+``python -m weft_operator_tests.kill_points`` kills at every write of a service's lives (weft_operator_tests.
+kill_points_life). A reference trip without kills learns the writes; in some trips the operator is then killed before
+them, in others after them, and points that were not met, because an earlier kill made their write needless, get further
+trips. After every step the objects must become those of the reference, no object may have been made twice,
+and at the end nothing is left.
 """
 
 import argparse
 import json
+import math
 import random
 import re
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from weft_e2e.api_proxy import Asked
-from weft_operator.manifest import HASH_ANNOTATION, Manifest
-from weft_operator_tests.api import USERS, RealApi, real_api, small_service
+from weft_operator_tests.api import USERS, RealApi, real_api
+from weft_operator_tests.cluster import free_port
+from weft_operator_tests.kill_points_life import NAMESPACE, SERVICE, Step, plans, snapshot, trials
 from weft_operator_tests.replicas import Replica
+from weft_router_tests.conftest import RedisServer
 
-NAMESPACE, NAME = "killed", "demo"
 STEP_S = 180.0
 """How long a step may take, and each kill in it may add ``KILL_S``."""
 KILL_S = 30.0
-KINDS = (
-    "apis/apps/v1/statefulsets",
-    "apis/apps/v1/deployments",
-    "apis/apps/v1/controllerrevisions",
-    "api/v1/services",
-    "api/v1/configmaps",
-    "api/v1/secrets",
-    "api/v1/serviceaccounts",
-    "apis/policy/v1/poddisruptionbudgets",
-    "apis/networking.k8s.io/v1/networkpolicies",
-    "apis/weft.dev/v1alpha1/workergroups",
-)
-SERVICE = f"apis/weft.dev/v1alpha1/namespaces/{NAMESPACE}/disagginferenceservices/{NAME}"
-
-STEPS: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
-    ("create", {}),
-    ("plan anew", {"workload": {"arrivalRate": 1.5}}),
-    ("change degrees", {"workload": {"arrivalRate": 1.5}, "degrees": [4]}),
-    ("delete", None),
-)
+ALIKE_S = 30.0
+"""How long the objects may take to become those of the reference once the service says that nothing moves."""
+LOOK_S = 0.2
+PER_TRIP = 45
+"""Kills in one trip: each delays what follows, and so makes some later writes needless."""
+TRIPS = 3
+"""How often points that were not met are tried again."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -69,12 +59,16 @@ class Trip:
 
     api: RealApi
     points: Collection[Point] = ()
+    steps: Sequence[Step] = field(default_factory=plans)
+    reference: "Trip | None" = None
+    redis_url: str = ""
     step: str = ""
     killed: list[Point] = field(default_factory=list)
     seen: list[tuple[str, str]] = field(default_factory=list)
     """The writes that the API server carried out, by step."""
     states: dict[str, Any] = field(default_factory=dict)
-    made: Counter[tuple[str, str]] = field(default_factory=Counter)
+    made: defaultdict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+    """In which steps each object was made."""
     seconds: float = 0.0
     told: Callable[[str], object] = lambda _line: None
     """Called with each kill."""
@@ -88,44 +82,42 @@ class Trip:
         """
         begin = time.monotonic()
         self.api.proxy.before, self.api.proxy.after = self._before, self._after
-        replica = self._replica = self.api.replica("a", NAMESPACE).start(ready=False)
+        replica = self._replica = self.api.replica("a", NAMESPACE, WEFT_REDIS_URL=self.redis_url).start(ready=False)
         try:
-            for self.step, change in STEPS:
-                if change is None:
-                    self.api.send("DELETE", SERVICE)
-                    self._until(lambda: not rest(self.api), replica, "an empty namespace")
-                else:
-                    ask(self.api, change)
-                    self._until(self._settled, replica, "a service at rest")
-                    self.states[self.step] = snapshot(self.api)
+            for step in self.steps:
+                self._take(step, replica)
         finally:
             self.api.heal()
         self.seconds = time.monotonic() - begin
         return self
 
-    def _until(self, holds: Callable[[], bool], replica: Replica, what: str) -> None:
+    def _take(self, step: Step, replica: Replica) -> None:
+        self.step = step.name
         deadline = time.monotonic() + STEP_S + KILL_S * len(self.points)
-        while not holds():
-            if replica.process is not None and replica.process.poll() is not None:
-                assert self.killed, f"the operator ended by itself: {replica.log.read_text()[-2000:]}"
-                replica.start(ready=False)
+        step.do(self.api)
+        while self._revived(replica) or not step.over(self.api):
             assert time.monotonic() < deadline, (
-                f"no {what} in the step {self.step!r} after {', '.join(map(str, self.killed)) or 'no kill'}: "
+                f"no end of the step {step.name!r} after {', '.join(map(str, self.killed)) or 'no kill'}: "
                 f"{json.dumps(self.api.read(SERVICE), indent=1)[-3000:]}\n{replica.log.read_text()[-3000:]}"
             )
-            time.sleep(0.3)
+            time.sleep(LOOK_S)
+            if step.again:
+                step.do(self.api)
+        state = snapshot(self.api)
+        alike = time.monotonic() + ALIKE_S
+        while self.reference is not None and state != self.reference.states[step.name] and time.monotonic() < alike:
+            self._revived(replica)
+            time.sleep(LOOK_S)
+            state = snapshot(self.api)
+        self.states[step.name] = state
 
-    def _settled(self) -> bool:
-        service = self.api.read(SERVICE) or {}
-        status = service.get("status") or {}
-        conditions = {item["type"]: item for item in status.get("conditions") or ()}
-        ready = conditions.get("Ready", {})
-        generation = service.get("metadata", {}).get("generation")
-        current = ready.get("status") == "True" and ready.get("observedGeneration") == generation
-        moving = conditions.get("Progressing", {}).get("status") == "True"
-        pods = self.api.read(f"api/v1/namespaces/{NAMESPACE}/pods") or {}
-        leaving = any(item["metadata"].get("deletionTimestamp") for item in pods.get("items") or ())
-        return bool(current and not moving and not leaving)
+    def _revived(self, replica: Replica) -> bool:
+        """Tell whether the operator had been killed; it is started again."""
+        if replica.process is None or replica.process.poll() is None:
+            return False
+        assert self.killed, f"the operator ended by itself: {replica.log.read_text()[-2000:]}"
+        replica.start(ready=False)
+        return True
 
     def _point(self, asked: Asked, side: str) -> Point:
         write = written(asked)
@@ -143,7 +135,7 @@ class Trip:
         if asked.served < 300:
             self.seen.append((self.step, written(asked)))
         if asked.served == 201:
-            self.made[asked.resource, written(asked)] += 1
+            self.made[asked.resource, written(asked)].append(self.step)
         return self._survives(self._point(asked, "after"))
 
     def _survives(self, point: Point) -> bool:
@@ -155,22 +147,6 @@ class Trip:
             process.kill()
         self.told(f"kill {len(self.killed)}: {point}")
         return False
-
-
-def ask(api: RealApi, change: Mapping[str, Any]) -> None:
-    """Apply the service as a user does, with what a step changes."""
-    body = small_service(NAMESPACE, NAME)
-    body["spec"]["workload"] |= change.get("workload", {})
-    body["spec"]["capacity"]["pools"][0]["degrees"] = change.get("degrees", [2])
-    api.send("PATCH", f"{SERVICE}?fieldManager=user&force=true", body)
-
-
-def rest(api: RealApi) -> list[str]:
-    """Return what there is of the service."""
-    left = [f"dis/{NAME}"] if api.read(SERVICE) else []
-    for kind in (*KINDS, "api/v1/pods"):
-        left += [f"{kind}/{item['metadata']['name']}" for item in api.items(kind, NAMESPACE)]
-    return [name for name in left if name != "api/v1/serviceaccounts/default"]
 
 
 def written(asked: Asked) -> str:
@@ -192,34 +168,6 @@ def points_of(trip: Trip) -> list[Point]:
     return found
 
 
-def snapshot(api: RealApi) -> dict[str, Any]:
-    """Return all objects of the service with what differs between two lives masked."""
-    found = {}
-    for kind in KINDS:
-        for item in api.items(kind, NAMESPACE):
-            if kind.endswith("controllerrevisions") and item["metadata"].get("labels", {}).get("weft.dev/worker"):
-                continue  # the StatefulSet controller's own
-            found[f"{kind}/{item['metadata']['name']}"] = _masked(item)
-    service = api.read(SERVICE) or {}
-    conditions = (service.get("status") or {}).get("conditions") or ()
-    found["conditions"] = {item["type"]: (item["status"], item["reason"]) for item in conditions}
-    return found
-
-
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-def _masked(item: Manifest) -> Any:
-    kept = {key: value for key, value in item.items() if key not in ("status", "metadata", "apiVersion", "kind")}
-    metadata = item["metadata"]
-    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != HASH_ANNOTATION}
-    kept["metadata"] = {"labels": metadata.get("labels") or {}, "annotations": annotations}
-    for volatile in ("clusterIP", "clusterIPs"):
-        (kept.get("spec") or {}).pop(volatile, None)
-    return json.loads(_UID.sub("UID", _TIME.sub("TIME", json.dumps(kept, sort_keys=True))))
-
-
 def differences(reference: Trip, trip: Trip) -> list[str]:
     """Return how a trip's ends differ from the reference's, and what it made more often than once."""
     found = []
@@ -230,9 +178,10 @@ def differences(reference: Trip, trip: Trip) -> list[str]:
             for name in sorted(state.keys() | other.keys())
             if state.get(name) != other.get(name)
         ]
-    for (resource, write), count in trip.made.items():
-        if resource != "events" and count > reference.made[resource, write]:
-            found.append(f"{write} was made {count} times instead of {reference.made[resource, write]}")
+    for (resource, write), steps in trip.made.items():
+        usual = len(reference.made[resource, write])
+        if resource != "events" and len(steps) > usual:
+            found.append(f"{write} was made {len(steps)} times instead of {usual}: in {', '.join(steps)}")
     return found
 
 
@@ -241,10 +190,10 @@ def _short(value: Any) -> str:
     return text if len(text) < 1500 else f"{text[:1500]}…"
 
 
-def reference_trip(api: RealApi) -> Trip:
+def reference_trip(api: RealApi, steps: Sequence[Step] = (), *, redis_url: str = "") -> Trip:
     """Live a service's life without a kill."""
     have_namespace(api)
-    return Trip(api).run()
+    return Trip(api, steps=steps or plans(), redis_url=redis_url).run()
 
 
 def have_namespace(api: RealApi) -> None:
@@ -259,9 +208,13 @@ def some(points: Iterable[Point], count: int, seed: int) -> list[Point]:
 
 
 def share_of(points: Sequence[Point], share: str) -> list[Point]:
-    """Return one of several equal shares of the points, "2/8" for the second of eight; all shares together are all."""
+    """Return one of several equal shares of the points, "2/8" for the second of eight; all shares together are all.
+
+    Each has its part of every step and of both sides.
+    """
     number, _, count = share.partition("/")
-    return sorted(points)[int(number) - 1 :: int(count)]
+    order = sorted(points, key=lambda point: (point.side, point))
+    return order[int(number) - 1 :: int(count)]
 
 
 def a_share(text: str) -> str:
@@ -282,6 +235,45 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
+def kill_all(reference: Trip, points: Sequence[Point]) -> int:
+    """Kill at all points, and again at those that were not met; return how many differences there are."""
+    failed = 0
+    left = list(points)
+    for _ in range(1 + TRIPS):
+        for chosen in trips_of(left):
+            trip = Trip(
+                reference.api,
+                chosen,
+                steps=reference.steps,
+                reference=reference,
+                redis_url=reference.redis_url,
+                told=tell,
+            ).run()
+            wrong = differences(reference, trip)
+            failed += len(wrong)
+            left = [point for point in left if point not in trip.killed]
+            tell(
+                f"{chosen[0].side}: {len(trip.killed)} of {len(chosen)} points met in {trip.seconds:.0f} s, "
+                f"{len(wrong)} differences"
+            )
+            for line in wrong:
+                tell(f"  {line}")
+    tell(f"{len(points) - len(left)} of {len(points)} points met, {failed} differences")
+    for point in left:
+        tell(f"  not met: {point}")
+    return failed
+
+
+def trips_of(points: Sequence[Point]) -> list[list[Point]]:
+    """Return the points as trips of one side and not too many kills each, spread over the whole life."""
+    found = []
+    for side in ("before", "after"):
+        mine = [point for point in points if point.side == side]
+        count = math.ceil(len(mine) / PER_TRIP)
+        found += [share_of(mine, f"{number}/{count}") for number in range(1, count + 1)]
+    return found
+
+
 def main() -> int:
     """Kill at every write."""
     parser = argparse.ArgumentParser(description="SIGKILL the operator before and after every write")
@@ -289,23 +281,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=a_share, default="1/1", help="one of several equal shares, such as 1/8")
     parser.add_argument("--side", choices=("before", "after"), help="of the writes (default: both)")
+    parser.add_argument("--life", choices=("plans", "trials"), help="one of the two lives (default: both)")
     arguments = parser.parse_args()
+    failed = 0
     with tempfile.TemporaryDirectory() as folder, real_api(Path(folder)) as api:
-        reference = reference_trip(api)
-        points = points_of(reference)
-        tell(f"{len(points)} kill points; reference {reference.seconds:.0f} s")
-        points = share_of(points, arguments.share)
-        if arguments.points:
-            points = some(points, arguments.points, arguments.seed)
-        failed = 0
-        for side in [arguments.side] if arguments.side else ["before", "after"]:
-            chosen = [point for point in points if point.side == side]
-            trip = Trip(api, chosen, told=tell).run()
-            wrong = differences(reference, trip)
-            failed += len(wrong)
-            tell(f"{side}: {len(trip.killed)} kills in {trip.seconds:.0f} s, {len(wrong)} differences")
-            for line in wrong:
-                tell(f"  {line}")
+        redis = RedisServer(free_port(), Path(folder))
+        redis.start()
+        try:
+            for life in [arguments.life] if arguments.life else ["plans", "trials"]:
+                steps = plans() if life == "plans" else trials(redis.url)
+                url = "" if life == "plans" else redis.url
+                before, reference = (reference_trip(api, steps, redis_url=url) for _ in range(2))
+                # What only one of two lives without kills has follows from time alone.
+                both = set(points_of(before)) & set(points_of(reference))
+                points = [point for point in both if life == "plans" or point.step != "create"]
+                tell(f"{life}: {len(points)} kill points; references {before.seconds:.0f} s, {reference.seconds:.0f} s")
+                wrong = differences(before, reference)
+                failed += len(wrong)
+                for line in wrong:
+                    tell(f"  two lives without kills: {line}")
+                points = share_of([point for point in points if arguments.side in (None, point.side)], arguments.share)
+                if arguments.points:
+                    points = some(points, min(arguments.points, len(points)), arguments.seed)
+                failed += kill_all(reference, points)
+        finally:
+            redis.stop()
     return 1 if failed else 0
 
 

@@ -10,17 +10,14 @@ from weft_e2e.api_proxy import Asked
 from weft_operator_tests.api import USERS, RealApi
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.kill_points import (
-    NAMESPACE,
-    SERVICE,
     Trip,
-    ask,
     differences,
     have_namespace,
     points_of,
     reference_trip,
-    rest,
     some,
 )
+from weft_operator_tests.kill_points_life import NAMESPACE, SERVICE, ask, at_rest, rest
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(1200, func_only=True)]
 
@@ -33,7 +30,7 @@ def test_an_operator_killed_at_a_dozen_writes_ends_where_it_would_have(api: Real
     points = points_of(reference)
     assert len(points) >= 60
     chosen = some(points, KILLS, seed)
-    trip = Trip(api, chosen).run()
+    trip = Trip(api, chosen, reference=reference).run()
     again = f"again with WEFT_KILL_SEED={seed}: killed {'; '.join(map(str, trip.killed))}"
     # A write that a kill made needless is not met any more; most are.
     assert len(trip.killed) >= KILLS // 2, again
@@ -64,5 +61,36 @@ def test_a_service_deleted_in_the_middle_of_its_creation_leaves_nothing(
         wait_for("nothing to be left", lambda: not rest(api), timeout=120)
         if operator == "lives":
             assert replica.ready()
+    finally:
+        api.heal()
+
+
+def test_a_pass_that_began_before_a_deletion_makes_nothing_anew(api: RealApi) -> None:
+    """It has read the service, and finds that the Secret is missing: the garbage collector was quicker."""
+    have_namespace(api)
+    api.replica("a", NAMESPACE).start()
+    met: list[Asked] = []
+    secret = f"api/v1/namespaces/{NAMESPACE}/secrets/demo-token"
+
+    def delete_it(asked: Asked) -> bool:
+        if asked.token != USERS["a"].token or asked.method != "GET" or len(met) > 1:
+            return True
+        if asked.path.endswith("/pods") and asked.query.get("labelSelector") == "weft.dev/service=demo":
+            met[:] = [asked]  # a pass that looks for itself, and may write
+        elif met and asked.path == f"/{secret}":
+            met.append(asked)
+            api.send("DELETE", SERVICE)
+            wait_for("the garbage collector", lambda: api.read(secret) is None, timeout=120)
+        return True
+
+    try:
+        ask(api, {})
+        wait_for("a service at rest", lambda: at_rest(api), timeout=180)
+        api.proxy.before = delete_it
+        ask(api, {"workload": {"arrivalRate": 1.5}})
+        wait_for("the deletion", lambda: len(met) > 1, timeout=120)
+        wait_for("nothing to be left", lambda: not rest(api), timeout=120)
+        late = [asked for asked in api.proxy.writes(since=met[1].at) if asked.served == 201]
+        assert [asked for asked in late if asked.resource != "events"] == []
     finally:
         api.heal()

@@ -13,7 +13,8 @@ def test_shares_are_all_points_and_each_is_in_one() -> None:
     shares = [share_of(POINTS, f"{number}/4") for number in range(1, 5)]
     assert sorted(point for share in shares for point in share) == sorted(POINTS)
     assert {len(share) for share in shares} == {4, 5}
-    assert share_of(POINTS, "1/1") == sorted(POINTS)
+    assert sorted(share_of(POINTS, "1/1")) == sorted(POINTS)
+    assert all({point.side for point in share} == {"before", "after"} for share in shares)
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "a/b", "1/0"])
