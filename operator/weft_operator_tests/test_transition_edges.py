@@ -98,3 +98,23 @@ def test_where_there_is_room_for_one_worker_and_both_roles_lack_as_many_it_is_a_
     target = [times(prefill, 2), times(decode, 2)]
     step = step_of([state(prefill, 1), state(decode, 1)], target, [prefill, decode], limits(gpus=12))
     assert step.replicas == {prefill.key: 1, decode.key: 2}
+
+
+def test_a_plan_is_not_done_while_a_group_has_more_workers_than_it_was_asked_for() -> None:
+    decode = group("decode", 4, 1)
+    assert step_of([state(decode, 1, asked=1, starting=1)], [decode], [decode]).outcome == "Moving"
+
+
+def test_the_next_look_is_at_the_earliest_moment_at_which_anything_follows() -> None:
+    old, new = group("decode", 2, 2), group("decode", 4, 1)
+    waits = state(new, 0, starting=1, unschedulable=1, since=START)
+    assert step_of([state(old, 2), waits], [new], [old], at_s=4).again_s == 6.0, "then it makes room"
+    late = step_of([state(old, 2), waits], [new], [old], limits(max_unavailable=0), at_s=100)
+    assert late.again_s == 80.0, "then it is given up: 120 s for a node, and 60 s for others to drain"
+
+
+def test_for_a_worker_without_a_node_what_may_go_goes_although_it_is_not_enough() -> None:
+    old, new = group("decode", 2, 4), group("decode", 4, 2)
+    waits = state(new, 0, starting=1, unschedulable=1, since=START)
+    step = step_of([state(old, 3), waits], [new], [old], at_s=10)
+    assert step.replicas[old.key] == 2, "4 of 8 GPUs must stay: a worker of 4 may be missing"
