@@ -118,8 +118,8 @@ test-cluster: setup ## Run the tests that need a cluster
 	@$(PY) -m pytest -q $(ONCE_MORE) -m cluster
 
 .PHONY: e2e-drain
-e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it beside other ways to scale in (25 minutes)
-	@$(PY) -m weft_e2e.drains
+e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it beside other ways to scale in (25 minutes; DRAIN_ARGS='--step 0.4 --beside 10 …')
+	@$(PY) -m weft_e2e.drains $(DRAIN_ARGS)
 
 .PHONY: e2e-kill
 e2e-kill: setup ## SIGKILL the operator before and after every write of a service's life (some 280 points; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
@@ -127,7 +127,11 @@ e2e-kill: setup ## SIGKILL the operator before and after every write of a servic
 
 .PHONY: e2e-replan
 e2e-replan: setup ## Play a service's life on a local cluster: drift, proposals, a blind Prometheus, canaries, zero, a drain (15 minutes)
-	@WEFT_E2E_REPLAN=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_{replan,trial,zero,drain}_cluster.py
+	@WEFT_E2E_REPLAN=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_{replan,life,drain}_cluster.py
+
+.PHONY: e2e-network
+e2e-network: setup ## Let kube-router, which is built first, enforce the rendered NetworkPolicies between pods (1 minute; the first time 6)
+	@WEFT_E2E_NETWORK=1 $(PY) -m pytest -q -m cluster e2e/weft_e2e_tests/test_network_cluster.py
 
 .PHONY: engine-env
 engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL and a tiny model, in the cache (2 minutes, 6.5 GB)
