@@ -18,7 +18,7 @@ RULES: list[dict[str, Any]] = [
 DASHBOARD: dict[str, Any] = json.loads((FILES / "router-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
-SCRAPED = {"namespace", "service", "pod", "component", "worker", "degree", "node"}
+SCRAPED = {"namespace", "service", "pod", "component", "worker", "degree", "pool", "revision", "node"}
 """Labels that the scrape configuration adds."""
 
 

@@ -21,6 +21,9 @@ PRESENCE = frozenset({"last", "samples", "steps", "hole", "before", "copies"})
 GAUGES = frozenset({"queue", "sessions_now", "kv"})
 """Figures of this moment; all others count something over a window."""
 
+LATER = ("pool", "revision")
+"""Labels that scrapers give and charts of before did not."""
+
 LONGEST = 2500
 """Characters of a query that has several figures: the client sends it in the URL, and proxies allow a URL of 8 KiB."""
 
@@ -153,9 +156,11 @@ def _grown(metric: str, selector: str, window: int, by: str = "") -> str:
     """Return by how much a counter grew in the window, over all pods.
 
     ``increase`` knows nothing of what a series counted before its first sample: the first rounds of a new pod, or of
-    a class. One that was not there when the window began was 0 then, so it counts as it stands.
+    a class. One that was not there when the window began was 0 then, so it counts as it stands. One that only has
+    ``LATER`` labels more than when the window began is the same counter: scrapers got a newer chart meanwhile.
     """
     series = f"{metric}{{{selector}}}"
-    before = f"{series} offset {window}s"
-    grown = f"(increase({series}[{window}s]) and {before}) or (last_over_time({series}[{window}s]) unless {before})"
+    grown, now = f"increase({series}[{window}s])", f"last_over_time({series}[{window}s])"
+    before = f"ignoring({','.join(LATER)}) {series} offset {window}s"
+    grown = f"({grown} and {before}) or ({now} unless {before})"
     return f"sum by ({by}) ({grown})" if by else f"sum({grown})"
