@@ -81,3 +81,29 @@ def test_no_link_in_the_documentation_is_dead() -> None:
         if not (page.parent / target).exists()
     ]
     assert dead == []
+
+
+def test_every_link_to_a_part_of_a_page_finds_its_heading() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "e2e").rglob("*.md")]
+    parts = {page.resolve(): _anchors(page.read_text()) for page in pages}
+    assert any(parts.values())
+    dead = [
+        f"{page.relative_to(ROOT)}: {target}#{part}"
+        for page in pages
+        for target, part in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text())
+        if part not in parts.get((page.parent / target).resolve() if target else page.resolve(), {part})
+    ]
+    assert dead == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    led = set(re.findall(r"\]\(docs/([^)#/]+\.md)", (ROOT / "README.md").read_text()))
+    assert pages - led == set()
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the names of a page's headings as links write them."""
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ +(.+)$", plain, re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
