@@ -1,6 +1,7 @@
 """NetworkPolicies on a real cluster: what is rendered for a service is enforced between real pods, port by port."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,16 +11,30 @@ import yaml
 from weft_e2e import cluster, images
 from weft_e2e.cluster import Cluster, ClusterConfig
 from weft_e2e.waiting import until
-from weft_operator.desired.network import network_policies
-from weft_operator_tests.samples import rendering
+from weft_operator.manifest import WORKER_LABEL
+from weft_operator_tests.samples import on_nodes, rendered
 from weft_operator_tests.valid import vllm_service
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900, func_only=True),
+    pytest.mark.skipif(not os.environ.get("WEFT_E2E_NETWORK"), reason="builds kube-router first: make e2e-network"),
+]
 
 NAME = "policies"
-PORTS = (5600, 8000, 8080, 40_000)
-"""KV channel, engine (listening everywhere, to see that the policy alone closes it), sidecar, KV data."""
-NODES = {"prefill": "node-1", "decode": "node-2", "coordinator": "node-1", "stranger": "node-2", "prometheus": "node-1"}
+PORTS = (5600, 8000, 8080, 29_500, 40_000)
+"""KV channel, engine (listening everywhere, to see that the policy alone closes it), sidecar, rendezvous, KV data."""
+WIDE = "demo-d8-0"
+"""A decode worker on two nodes; ``decode`` is the only pod of another one."""
+NODES = {
+    "prefill": "node-1",
+    "decode": "node-2",
+    "leader": "node-1",
+    "follower": "node-2",
+    "coordinator": "node-1",
+    "stranger": "node-2",
+    "prometheus": "node-1",
+}
 ENFORCED_S = 60.0
 
 LISTEN = """
@@ -67,9 +82,10 @@ def pods() -> Iterator[Pods]:
     try:
         built = images.build(["weft-mock-engine"])
         local.load(list(built.values()))
-        base = rendering(vllm_service())
+        base = on_nodes(vllm_service())
         labels = {
             **{part: base.labels(part) for part in ("prefill", "decode", "coordinator")},
+            **{part: {**base.labels("decode"), WORKER_LABEL: WIDE} for part in ("leader", "follower")},
             "stranger": {"app": "anything"},
             "prometheus": {"app.kubernetes.io/name": "prometheus"},
         }
@@ -109,20 +125,29 @@ def test_a_stranger_reaches_only_the_coordinator_and_kv_moves_between_roles_only
     assert pods.reached("stranger") == {pair for pair in everything if pair[0] != "stranger"}, "nothing is closed yet"
 
     pods.kube.enforce_policies()
-    policies = [{**item, "metadata": _bare(item["metadata"])} for item in network_policies(rendering(vllm_service()))]
+    found = [item for item in rendered(on_nodes(vllm_service())) if item["kind"] == "NetworkPolicy"]
+    assert WIDE in {item["metadata"]["name"] for item in found}
+    policies = [{**item, "metadata": _bare(item["metadata"])} for item in found]
     pods.kube.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(policies))
     until(lambda: ("prefill", 8000) not in pods.reached("stranger"), what="an enforced policy", timeout_s=ENFORCED_S)
 
     open_to_all = {(name, port) for name in ("stranger", "prometheus") for port in PORTS}
     front = {("coordinator", 8080)}
-    sidecars = {("prefill", 8080), ("decode", 8080)}
+    decoders = ("decode", "leader", "follower")
+    sidecars = {(name, 8080) for name in ("prefill", *decoders)}
+    kv = (8080, 5600, 40_000)
+    to_prefill = {("prefill", port) for port in kv}
     expected = {
         "stranger": front,
         "prometheus": front | sidecars,
         "coordinator": sidecars,
-        "prefill": front | {("decode", 8080), ("decode", 5600), ("decode", 40_000)},
-        "decode": front | {("prefill", 8080), ("prefill", 5600), ("prefill", 40_000)},
+        "prefill": front | {(name, port) for name in decoders for port in kv},
+        "decode": front | sidecars | to_prefill,
+        # The nodes of one worker reach each other at every port, that of the rendezvous too; no other pod does.
+        "leader": front | sidecars | to_prefill | {("follower", port) for port in PORTS},
+        "follower": front | sidecars | to_prefill | {("leader", port) for port in PORTS},
     }
+    expected = {name: {pair for pair in pairs if pair[0] != name} for name, pairs in expected.items()}
     assert {name: pods.reached(name) - open_to_all for name in expected} == expected
 
     # Probes come from the node and pass.
