@@ -11,6 +11,7 @@ import pytest
 from weft_operator_tests.api import RealApi, real_api
 from weft_operator_tests.cluster import Kube
 from weft_operator_tests.world import end_looks
+from weft_router_tests.redis_server import redis_server as redis_server
 
 CRDS = Path(__file__).parents[2] / "crds"
 

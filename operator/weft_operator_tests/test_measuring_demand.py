@@ -1,30 +1,17 @@
 """Coordinators say in Redis that requests wait, and the operator wakes the service: both sides against a real one."""
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.demand import UNHEARD_S, DemandWatch
 from weft_router.state.redis_store import RedisStore
-from weft_router_tests.conftest import RedisServer
-from weft_router_tests.stack import free_port
+from weft_router_tests.redis_server import RedisServer
 
 KEY, OTHER = ServiceKey("team", "demo"), ServiceKey("team", "other")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed")
-    made = RedisServer(free_port(), tmp_path)
-    made.start()
-    yield made
-    made.stop()
 
 
 class Watch(DemandWatch):
@@ -59,9 +46,9 @@ async def watching(url: str) -> AsyncIterator[Watch]:
 
 
 @pytest.mark.component
-async def test_a_service_at_zero_is_woken_when_a_coordinator_says_that_requests_wait(server: RedisServer) -> None:
-    store = RedisStore(server.url, namespace="team", service="demo")
-    async with watching(server.url) as watch:
+async def test_a_service_at_zero_is_woken_when_a_coordinator_says_that_requests_wait(redis_server: RedisServer) -> None:
+    store = RedisStore(redis_server.url, namespace="team", service="demo")
+    async with watching(redis_server.url) as watch:
         assert [await watch.word(key) for key in (KEY, OTHER)] == ["None", "None"]
         await watch.poll()
         assert watch.woken == []

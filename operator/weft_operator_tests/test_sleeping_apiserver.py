@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,7 @@ from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.test_groups_apiserver import groups, pods
 from weft_router.state.redis_store import RedisStore
-from weft_router_tests.conftest import RedisServer
-from weft_router_tests.stack import free_port
+from weft_router_tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400, func_only=True)]
 
@@ -27,21 +24,11 @@ def ended(api: RealApi) -> Iterator[None]:
     api.heal()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed")
-    made = RedisServer(free_port(), tmp_path)
-    made.start()
-    yield made
-    made.stop()
-
-
 def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_that_requests_wait(
-    api: RealApi, server: RedisServer
+    api: RealApi, redis_server: RedisServer
 ) -> None:
     namespace = api.namespace()
-    api.replica("a", namespace, WEFT_REDIS_URL=server.url).start()
+    api.replica("a", namespace, WEFT_REDIS_URL=redis_server.url).start()
     planning = {"objective": "cost", "scaleToZero": {"after": "30m"}}
     api.kube.apply(small_service(namespace, planning=planning))
     path = f"apis/weft.dev/v1alpha1/namespaces/{namespace}/disagginferenceservices/demo"
@@ -74,7 +61,7 @@ def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_th
     wait_for("the coordinator", lambda: bool(pods(api, namespace, "coordinator")))
 
     async def want_workers() -> None:
-        store = RedisStore(server.url, namespace=namespace, service="demo")
+        store = RedisStore(redis_server.url, namespace=namespace, service="demo")
         await store.demand()
         await store.close()
 
