@@ -53,7 +53,7 @@ class Heard:
     changed: bool = False
     """Whether the service's spec is newer than its status."""
     gone: bool = False
-    """Whether that service or group was deleted."""
+    """Whether the object that the event is about was deleted."""
 
 
 API_PAUSES_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
@@ -63,43 +63,31 @@ API_PAUSES_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
 def register(registry: kopf.OperatorRegistry, *, hear: Callable[[Heard], None]) -> None:
     """Add the handlers; each tells what it heard."""
 
+    def tell(kind: str | None, namespace: str | None, **meaning: Any) -> None:
+        """Tell of an event; kopf gives no kind of event to what a watch lists when it begins."""
+        hear(Heard(namespace or "", **meaning, listed=kind is None, gone=kind == "DELETED"))
+
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def service_event(namespace: str | None, name: str | None, **said: Any) -> None:
         service = ServiceKey(namespace or "", name or "")
         changed = said["meta"].get("generation") != said["status"].get("observedGeneration")
-        hear(
-            Heard(
-                service.namespace,
-                service=service,
-                changed=changed,
-                listed=said["type"] is None,
-                gone=said["type"] == "DELETED",
-            )
-        )
+        tell(said["type"], namespace, service=service, changed=changed)
 
     @kopf.on.event(GROUP, VERSION, "costprofiles", registry=registry)
     async def profile_event(namespace: str | None, **said: Any) -> None:
-        hear(Heard(namespace or "", listed=said["type"] is None, gone=said["type"] == "DELETED"))
+        tell(said["type"], namespace)
 
     @kopf.on.event(GROUP, VERSION, GROUP_PLURAL, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)
     async def group_event(namespace: str | None, name: str | None, labels: Any, **said: Any) -> None:
         service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
         group = GroupKey(namespace or "", name or "")
-        hear(
-            Heard(
-                service.namespace,
-                service=service,
-                group=group,
-                listed=said["type"] is None,
-                gone=said["type"] == "DELETED",
-            )
-        )
+        tell(said["type"], namespace, service=service, group=group)
 
     async def child_event(namespace: str | None, labels: Any, **said: Any) -> None:
         service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
         # What happens to one worker may be what another one waits for; no worker waits for a coordinator.
         family = labels.get(COMPONENT_LABEL) != "coordinator"
-        hear(Heard(service.namespace, service=service, family=family, listed=said["type"] is None))
+        tell(said["type"], namespace, service=service, family=family)
 
     for group, version, plural in WATCHED_CHILDREN:
         kopf.on.event(group, version, plural, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)(child_event)

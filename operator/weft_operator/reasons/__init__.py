@@ -1,7 +1,7 @@
 """Every condition and reason that a status can hold, with its remedy: the source of docs/reference/status.md."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from weft_operator.reasons.carried_out import PROGRESSING, READY, RECONCILING, STALLED
 from weft_operator.reasons.engines import ENGINE_PLUGIN, KV_PATHS_OPEN
@@ -35,17 +35,7 @@ ConditionType = Literal[
     "Reconciling",
     "Stalled",
 ]
-CONDITIONS: tuple[ConditionType, ...] = (
-    "Planned",
-    "Ready",
-    "Progressing",
-    "MetricsAvailable",
-    "SLOMet",
-    "EnginePlugin",
-    "KVPathsOpen",
-    "Reconciling",
-    "Stalled",
-)
+CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
 """In the order of the status; EnginePlugin and KVPathsOpen are only there where engines tell."""
 
 MEANING: Mapping[ConditionType, str] = {

@@ -14,18 +14,6 @@ from weft_planner.cli.output import emit, output_option
 if TYPE_CHECKING:
     from weft_operator.apiserver import ApiServer
 
-KINDS: tuple[tuple[str, str], ...] = (
-    ("weft.dev/v1alpha1", "WorkerGroup"),
-    ("apps/v1", "StatefulSet"),
-    ("apps/v1", "Deployment"),
-    ("v1", "Service"),
-    ("v1", "ConfigMap"),
-    ("v1", "ServiceAccount"),
-    ("policy/v1", "PodDisruptionBudget"),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
-    ("v1", "Pod"),
-)
-"""Kinds that are read by the service's label. Secrets are not among them."""
 MOST_LINES = 5_000
 README = """\
 Support bundle of the service {service} in namespace {namespace}, made by weft {version} at {made}.
@@ -115,10 +103,14 @@ def write(target: Path, files: Mapping[str, str], *, folder: str, made: float) -
 
 
 def _objects(api: "ApiServer", name: str, namespace: str, faults: list[str]) -> list[Manifest]:
+    """Return what is read by the service's label: no Secrets, and plans that were in force by themselves."""
     from weft_operator.errors import ApiError
+    from weft_operator.observe import OWNED_KINDS
 
     found: list[Manifest] = []
-    for api_version, kind in KINDS:
+    for api_version, kind in (*OWNED_KINDS, ("v1", "Pod")):
+        if kind == "ControllerRevision":
+            continue
         try:
             found.extend(cluster.of_service(api, api_version, kind, name, namespace))
         except ApiError as error:
