@@ -48,10 +48,8 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 .PHONY: test
 test: setup ## Run every test: unit, property, component, and the cluster tests on a local cluster
 	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
-	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
-	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
-	@$(PY) -m pytest -q $(ONCE_MORE) -m cluster
+	@$(MAKE) -j2 -O test-sockets test-cluster
 
 ##@ Develop
 $(STAMP): requirements/dev.txt pyproject.toml
@@ -74,6 +72,12 @@ test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (se
 test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
+
+# Beside the cluster tests: both wait more than they compute.
+.PHONY: test-sockets
+test-sockets: setup
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
 
 .PHONY: soak
 soak: $(STAMP) ## Run a router under 24 clients, cancels and kills and fail if it grows, DURATION=900 seconds [COMPOSITION=sidecars]
@@ -122,7 +126,7 @@ e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it besid
 	@$(PY) -m weft_e2e.drains $(DRAIN_ARGS)
 
 .PHONY: e2e-kill
-e2e-kill: setup ## SIGKILL the operator before and after every write of a service's life (some 280 points; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
+e2e-kill: setup ## SIGKILL the operator before and after every write of two services' lives (some 500 points, 45 minutes; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
 	@$(PY) -m weft_operator_tests.kill_points $(KILL_ARGS)
 
 .PHONY: e2e-replan
