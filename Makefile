@@ -75,7 +75,7 @@ test-component: $(STAMP) ## Run the tests over real sockets and processes on loo
 
 # Beside the cluster tests: both wait more than they compute.
 .PHONY: test-sockets
-test-sockets: setup
+test-sockets: setup ## Run the tests over real sockets and those on an API server, two at a time
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
 
