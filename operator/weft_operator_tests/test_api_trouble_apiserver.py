@@ -13,7 +13,7 @@ import pytest
 from weft_e2e.api_proxy import Answer, Asked, Cut, Fault, Silence, Stale
 from weft_operator.manifest import Manifest
 from weft_operator_tests.api import USERS, RealApi, crowded, small_service, writes
-from weft_operator_tests.cluster import wait_for
+from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.replicas import Replica
 
 TROUBLE_S = float(os.environ.get("WEFT_TROUBLE_SECONDS", "4"))
@@ -126,6 +126,24 @@ def test_after_429_nothing_is_asked_for_as_long_as_the_api_server_says(api: Real
     assert early == []
     api.proxy.fault = lambda _asked: None
     wait_for("repair afterwards", lambda: mended(api, replica), timeout=120)
+
+
+def test_a_kind_that_may_not_be_listed_is_told_until_it_may(api: RealApi, replica: Replica) -> None:
+    def progressing() -> tuple[str, str]:
+        path = f"apis/weft.dev/v1alpha1/namespaces/{replica.namespace}/disagginferenceservices/demo"
+        found = condition(api.read(path) or {}, "Progressing")
+        return found.get("reason", ""), found.get("message", "")
+
+    refusal = Answer.refusal(403, "Forbidden")
+    met = faulty(api, lambda asked: refusal if asked.method == "GET" and "/networkpolicies" in asked.path else None)
+    spoil(api, replica)
+    wait_for("the word of it", lambda: progressing()[0] == "RightMissing", timeout=120)
+    assert f"may not list networkpolicies.networking.k8s.io in namespace {replica.namespace}" in progressing()[1]
+    assert replica.metric('weft_operator_missing_rights{namespace="') >= 1
+    assert met
+    api.proxy.fault = lambda _asked: None
+    wait_for("repair afterwards", lambda: mended(api, replica), timeout=120)
+    wait_for("the end of the word", lambda: progressing()[0] != "RightMissing", timeout=120)
 
 
 def test_a_storm_of_conflicts_is_met_once_a_second(api: RealApi, replica: Replica) -> None:
