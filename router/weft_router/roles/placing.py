@@ -10,6 +10,8 @@ from weft_router.state.registry import Registry
 
 EXPECTED_OUTPUT = 256
 """KV set aside for the answer when the client gives no limit."""
+MOST_CHOICES = 5
+"""Choices for one round that may be lost one after the other."""
 
 
 class Placing:
@@ -32,6 +34,15 @@ class Placing:
 
     async def place(self, job: Job, tried: set[str]) -> str | None:
         """Return the worker that is to serve a round, bound to its session from now on; None where none can."""
+        for _ in range(MOST_CHOICES):
+            worker = await self._choose(job, tried)
+            # While the store was asked, a round that failed there may have taken the worker out of use: all the
+            # sessions that chose it at that moment would be told that no worker is ready.
+            if worker is None or self._registry.get(worker) is not None:
+                return worker
+        return None
+
+    async def _choose(self, job: Job, tried: set[str]) -> str | None:
         registry = self._registry
         affinity, inference = self._affinity, job.inference
         bound = self._bindings.bound(job.session)
