@@ -1,5 +1,6 @@
 """What the service controller asks of its groups, reads of their status, and says of them."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -110,6 +111,15 @@ def test_workers_of_a_group_before_stand_in_for_those_to_come() -> None:
         (f"{name()}[1]", False, False),
     }
     assert leaving_of(wanted(*views), views) == ("demo-p4-5",)
+
+
+def test_workers_beyond_the_plan_are_leaving_before_their_group_says_which() -> None:
+    three = (view(row(0), row(1), row(2), asked=3),)
+    assert leaving_of(wanted(*three), three) == (f"1 of {name()}",)
+    fewer = (view(row(0), row(1), row(2, ready=False, draining=True)),)
+    assert leaving_of(wanted(*fewer), fewer) == ("demo-p4-2",)
+    none = [replace(item, group=replace(item.group, replicas=0)) for item in wanted(*three)]
+    assert leaving_of(none, three) == ("demo-p4-0", "demo-p4-1", "demo-p4-2")
 
 
 def test_the_services_status_tells_of_each_group() -> None:

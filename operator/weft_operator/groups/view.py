@@ -126,10 +126,18 @@ def states_of(
 
 
 def leaving_of(wanted: Sequence[Wanted], views: Sequence[GroupView]) -> tuple[str, ...]:
-    """Return the workers that are on their way out, or are to be."""
-    new = {item.name for item in wanted}
-    rows = [row for view in views for row in (view.draining if view.name in new else (*view.staying, *view.draining))]
-    return tuple(sorted(str(row["name"]) for row in rows))
+    """Return the workers that are on their way out, or are to be.
+
+    A group that keeps some of its workers says only later which ones go: until then it is told how many.
+    """
+    keeps = {item.name: item.group.replicas for item in wanted}
+    names: list[str] = []
+    for view in views:
+        kept, beyond = keeps.get(view.name, 0), len(view.staying) - keeps.get(view.name, 0)
+        names += [str(row["name"]) for row in (view.draining if kept else (*view.staying, *view.draining))]
+        if kept and beyond > 0:
+            names.append(f"{beyond} of {view.name}")
+    return tuple(sorted(names))
 
 
 def lost_of(views: Sequence[GroupView]) -> tuple[str, ...]:
