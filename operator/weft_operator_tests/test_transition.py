@@ -110,6 +110,54 @@ def test_a_pool_that_is_smaller_than_the_budget_is_not_overrun() -> None:
     given = replace(limits(gpus=64), pools={"h100": 12})
     step = step_of([state(old, 2)], [new], [old], given)
     assert step.replicas == {old.key: 1, new.key: 0}  # 4 GPUs are free, and 4 more are needed
+    other = group("decode", 8, 1, pool="h20")
+    assert step_of([state(old, 2)], [other], [old], given).replicas == {old.key: 2, other.key: 1}
+    stuck = step_of([state(old, 2)], [new], [old], replace(given, pools={"h100": 8}, max_unavailable=0))
+    assert "64 GPUs are the budget (spec.capacity.gpus), 8 those of pool h100, and spec.rollout" in stuck.message
+
+
+class TestMoney:
+    """What all GPUs may cost is a budget as GPUs are."""
+
+    dear, cheap = group("decode", 4, 1), group("decode", 4, 2, pool="h20")
+    prices = {"h100": 3.0, "h20": 1.0}  # noqa: RUF012 - read only
+
+    def given(self, per_hour: float, max_unavailable: int = 1) -> Limits:
+        return replace(limits(gpus=64, max_unavailable=max_unavailable), prices=self.prices, per_hour=per_hour)
+
+    def test_what_cannot_be_paid_beside_the_old_workers_waits_until_they_are_gone(self) -> None:
+        up = [state(self.dear, 1), state(self.cheap, 2)]
+        target, base = [times(self.dear, 2)], [self.dear, self.cheap]
+        assert step_of(up, target, base, self.given(32)).replicas[self.dear.key] == 2
+        step = step_of(up, target, base, self.given(31))
+        assert step.replicas == {self.cheap.key: 1, self.dear.key: 1}, "one of them is enough"
+        going = [state(self.dear, 1), state(self.cheap, 1, draining=1)]
+        assert step_of(going, target, base, self.given(31)).replicas == step.replicas
+        gone = [state(self.dear, 1), state(self.cheap, 1)]
+        assert step_of(gone, target, base, self.given(31)).replicas[self.dear.key] == 2
+
+    def test_cheap_workers_go_for_a_dear_one_although_each_pays_for_a_part_of_it_alone(self) -> None:
+        old, new = group("decode", 1, 4, pool="h20"), group("decode", 2, 2)
+        given = replace(self.given(12), prices={"h100": 3.0, "h20": 2.0})
+        step = step_of([state(old, 4)], [new], [old], given)
+        assert step.replicas == {old.key: 3, new.key: 0}, "4 an hour are left, and 6 are needed"
+
+    def test_a_plan_that_no_money_is_left_for_is_refused_with_the_budget_named(self) -> None:
+        step = step_of([state(self.dear, 1)], [self.cheap], [self.dear], self.given(12, max_unavailable=0))
+        assert step.refusal is not None
+        assert step.refusal.reason == "NoRoom"
+        assert "12 an hour what they may cost (spec.planning.budgetPerHour), and spec.rollout" in step.message
+
+    def test_a_plan_that_costs_just_what_it_may_is_carried_out_whole(self) -> None:
+        three = group("decode", 1, 3)
+        given = replace(limits(), prices={"h100": 0.1}, per_hour=0.3)  # 3 * 0.1 > 0.3
+        assert step_of([], [three], None, given).replicas == {three.key: 3}
+
+    def test_where_the_budget_was_lowered_below_the_old_plan_there_is_no_way_back(self) -> None:
+        waits = [state(self.dear, 1), state(self.cheap, 0, starting=1, since=START)]
+        back = step_of(waits, [self.cheap], [self.dear], self.given(20), at_s=9999)
+        assert back.outcome == "Returning"
+        assert step_of(waits, [self.cheap], [self.dear], self.given(8), at_s=9999).refusal is None
 
 
 def test_scaling_in_drains_to_the_new_plan_at_once() -> None:

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from weft_operator.groups.stepping import limits_of
 from weft_operator.transition import Ledger, Refusal, ledger_json, read_ledger
 from weft_operator_tests.test_transition import limits, state, step_of, times
 from weft_operator_tests.transition_world import START, group
+from weft_operator_tests.valid import changed, pools_service, service, spec
 
 
 def test_a_ledger_of_the_smallest_workers_is_read_and_what_is_no_plan_is_not() -> None:
@@ -118,3 +120,15 @@ def test_for_a_worker_without_a_node_what_may_go_goes_although_it_is_not_enough(
     waits = state(new, 0, starting=1, unschedulable=1, since=START)
     step = step_of([state(old, 3), waits], [new], [old], at_s=10)
     assert step.replicas[old.key] == 2, "4 of 8 GPUs must stay: a worker of 4 may be missing"
+
+
+def test_the_limits_of_a_plan_change_are_those_of_the_spec() -> None:
+    found = limits_of(spec(pools_service()))
+    assert (found.gpus, found.max_unavailable, found.make_room_s) == (16, 1, 10.0)
+    assert (found.start_s, found.unschedulable_s) == (1800.0, 600.0)
+    assert found.drain_s > 60.0, "drainTimeout, and what a pod takes to end"
+    assert found.pools == {"h100": 8}, "a pool without a number of its own has the budget"
+    assert (found.per_hour, found.prices) == (80.0, {"h20": 2.5, "h100": 6.0})
+    free = limits_of(spec(changed(service(), "spec.capacity.elastic", True)))
+    assert (free.pools, free.per_hour, free.prices) == ({}, None, {})
+    assert free.make_room_s == 300.0, "an autoscaler is given half of unschedulableTimeout"

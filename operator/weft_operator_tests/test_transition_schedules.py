@@ -1,12 +1,14 @@
 """1,000 random schedules of plan changes with failures: the rules hold at every write, and each comes to an end."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from weft_core.layouts import ROLES, Role
 from weft_core_tests.property_tests import examples
 from weft_operator.transition import GroupTarget, Limits, target_hash
+from weft_operator.transition.groups import fits
 from weft_operator_tests.transition_world import World, asked, group, replicas, settled_on
 
 SCHEDULES = examples(1000)
@@ -14,8 +16,21 @@ CHUNKS = 50
 POOLS = ("h100", "h20")
 
 
-def _plan(rng: random.Random, budget: int, revisions: str) -> tuple[GroupTarget, ...]:
-    """Return a random plan of one revision within a budget: co-located now and then, mixed degrees, two pools."""
+def _limits(rng: random.Random, seed: int) -> Limits:
+    """Return random limits; every third service has a pool that is smaller than its budget, every third pays less."""
+    bounds = random.Random(f"bounds {seed}")
+    gpus = rng.choice([8, 12, 16, 24])
+    limits = Limits(gpus=gpus, start_s=240.0, unschedulable_s=120.0)
+    if bounds.random() < 0.3:
+        limits = replace(limits, pools={bounds.choice(POOLS): bounds.choice([2, 4, gpus // 2])})
+    if bounds.random() < 0.3:
+        prices = {"h100": bounds.choice([2.0, 2.99, 4.1]), "h20": bounds.choice([0.7, 1.3])}
+        limits = replace(limits, prices=prices, per_hour=gpus * bounds.choice([1.0, 1.5, 2.0]))
+    return limits
+
+
+def _plan(rng: random.Random, limits: Limits, revisions: str) -> tuple[GroupTarget, ...]:
+    """Return a random plan of one revision within limits: co-located now and then, mixed degrees, two pools."""
     while True:
         revision, template = rng.choice(revisions), rng.choice(["", "", "t"])
         roles: tuple[Role, ...] = ("decode",) if rng.random() < 0.15 else ROLES
@@ -25,21 +40,16 @@ def _plan(rng: random.Random, budget: int, revisions: str) -> tuple[GroupTarget,
                 degree, pool = rng.choice([1, 2, 2, 4, 8]), rng.choice(POOLS[: rng.choice([1, 2])])
                 one = group(role, degree, rng.randint(1, 3), revision, pool=pool, template=template)
                 groups[one.key] = one
-        if sum(one.degree * one.replicas for one in groups.values()) <= budget:
+        if fits(groups.values(), limits):
             return tuple(groups.values())
 
 
 def _schedule(seed: int, *, canary: bool = False) -> World:
     """Return a world in the middle of one to three plan changes, with failures behind it."""
     rng = random.Random(seed)
-    budget = rng.choice([8, 12, 16, 24])
-    first = _plan(rng, budget, "ab")
-    limits = Limits(
-        gpus=budget,
-        max_unavailable=rng.choice([0, 1, 1, 1, 2]),
-        start_s=240.0,
-        unschedulable_s=120.0,
-    )
+    limits = _limits(rng, seed)
+    first = _plan(rng, limits, "ab")
+    limits = replace(limits, max_unavailable=rng.choice([0, 1, 1, 1, 2]))
     world = settled_on(first, limits, seed=seed)
     if canary:
         world.percent = rng.choice([1, 10, 25, 50])
@@ -48,7 +58,7 @@ def _schedule(seed: int, *, canary: bool = False) -> World:
         world.nodes = {pool: rng.choice([needed[pool], needed[pool] + 4, 64]) for pool in POOLS}
     plans = [first]
     for number in range(rng.randint(1, 3)):
-        plan = first if rng.random() < 0.1 else _plan(rng, budget, "abc")
+        plan = first if rng.random() < 0.1 else _plan(rng, limits, "abc")
         known = {key for key, one in world.live.items() if one.asked} | {one.key for old in plans for one in old}
         world.bad = {one.key for one in plan if rng.random() < 0.15} - known
         if canary:

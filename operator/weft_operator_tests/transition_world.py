@@ -258,8 +258,16 @@ class World:
         return total
 
     def check(self) -> None:
-        """Fail where the pods hold more GPUs than the budget."""
+        """Fail where the pods hold more GPUs than the budget, than their pool has, or than may be paid for."""
         assert self.gpus() <= self.limits.gpus, f"{self.gpus()} GPUs of {self.limits.gpus}"
+        held = {one.group.pool: 0 for one in self.live.values()}
+        for one in self.live.values():
+            held[one.group.pool] += one.group.degree * len(one.pods)
+        for pool, gpus in held.items():
+            assert gpus <= self.limits.pools.get(pool, gpus), f"{gpus} GPUs of {self.limits.pools[pool]} in {pool}"
+        if self.limits.per_hour is not None:
+            cost = sum(self.limits.prices[pool] * gpus for pool, gpus in held.items())
+            assert cost <= self.limits.per_hour + 1e-3, f"{cost} an hour of {self.limits.per_hour}"
 
     def floor(self, step: Step) -> dict[str, int]:
         """Return what must stay: the lower of old and new plan, less the largest workers that may be missing."""

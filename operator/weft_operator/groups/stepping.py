@@ -123,7 +123,7 @@ def targets_of(wanted: Iterable[Wanted], revision: str) -> list[GroupTarget]:
 
 def limits_of(spec: DisaggInferenceServiceSpec) -> Limits:
     """Return what a plan change of a service may take."""
-    rollout = spec.rollout
+    rollout, pools = spec.rollout, spec.capacity.pools
     unschedulable_s = parse_duration(rollout.unschedulable_timeout)
     return Limits(
         gpus=spec.capacity.gpus,
@@ -133,6 +133,9 @@ def limits_of(spec: DisaggInferenceServiceSpec) -> Limits:
         drain_s=parse_duration(rollout.drain_timeout) + STOP_MARGIN_S,
         # An autoscaler is given its time to add nodes before workers are drained for room.
         make_room_s=unschedulable_s / 2 if spec.capacity.elastic else MAKE_ROOM_S,
+        pools={pool.name: pool.gpus for pool in pools if pool.gpus is not None},
+        per_hour=spec.planning.budget_per_hour,
+        prices={pool.name: pool.price_per_gpu_hour for pool in pools if pool.price_per_gpu_hour is not None},
     )
 
 

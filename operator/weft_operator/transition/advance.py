@@ -60,11 +60,11 @@ def advance(
     To be called at every pass with all groups of a service that exist, the target of its plan, and the ledger that the
     last pass returned (None: there is none yet). ``question`` names what the plan was made for; a plan that was given
     up is tried again only for another question. ``plan`` is the name that the ledger keeps of the target once it is
-    carried out. With a ``canary`` a plan is carried out to its end, and the plan before
-    forgotten, only once its trial passed. Holds whenever it is called, after whatever was carried out of the
-    answers before: the GPUs of all pods never exceed ``limits.gpus``; no role is brought below the lower of old and
-    new plan by more than ``limits.max_unavailable`` workers, except where no other way is left and the message says
-    so; a prefill worker is asked for only beside a decode worker of its revision.
+    carried out. With a ``canary`` a plan is carried out to its end, and the plan before forgotten, only once its trial
+    passed. Holds whenever it is called, after whatever was carried out of the answers before: the GPUs of all pods, and
+    what they cost, never exceed ``limits``; no role is brought below the lower of old and new plan by more than
+    ``limits.max_unavailable`` workers, except where no other way is left and the message says so; a prefill worker is
+    asked for only beside a decode worker of its revision.
     """
     kept = _with_base(opened(ledger, groups, question), groups, target)
     refusal = kept.refusal_of(target, question)
@@ -223,9 +223,15 @@ class _Course:
         )
         if not lacking:
             return "old workers cannot be drained, for too few of those that stay are ready"
+        limits = self._limits
+        bounds = [f"{limits.gpus} GPUs are the budget (spec.capacity.gpus)"]
+        pools = sorted({group.pool for group in self._draft.groups.values() if self._draft.missing(group)})
+        bounds += [f"{limits.pools[pool]} those of pool {pool}" for pool in pools if pool in limits.pools]
+        if limits.per_hour is not None:
+            bounds.append(f"{limits.per_hour:g} an hour what they may cost (spec.planning.budgetPerHour)")
         return (
-            f"there is no room for {lacking}: {self._limits.gpus} GPUs are the budget (spec.capacity.gpus), and "
-            f"spec.rollout.maxUnavailable: {self._limits.max_unavailable} lets no more be drained; raise one of them"
+            f"there is no room for {lacking}: {', '.join(bounds)}, and spec.rollout.maxUnavailable: "
+            f"{limits.max_unavailable} lets no more be drained; raise one of them"
         )
 
     def _settled(self) -> bool:

@@ -70,11 +70,11 @@ class Draft:
             for key, group in self.groups.items()
         )
 
-    def room(self, pool: str) -> int:
+    def room(self, pool: str) -> float:
         """Return the GPUs of a pool that may be taken at once: no pod that may be there now has them."""
         return self._within(pool, self._held)
 
-    def room_later(self, pool: str) -> int:
+    def room_later(self, pool: str) -> float:
         """Return the same for when all that leaves is gone; below 0 where more is asked for than there is."""
         return self._within(pool, lambda group: self.asked[group.key] + self.reserved.get(group.key, 0))
 
@@ -122,13 +122,11 @@ class Draft:
     def _held(self, group: GroupState) -> int:
         return max(group.held, self.asked[group.key] + group.draining)
 
-    def _within(self, pool: str, count: Callable[[GroupState], int]) -> int:
+    def _within(self, pool: str, count: Callable[[GroupState], int]) -> float:
         used = dict.fromkeys((group.pool for group in self.groups.values()), 0)
         for group in self.groups.values():
             used[group.pool] += group.degree * count(group)
-        whole = self.limits.gpus - sum(used.values())
-        known = self.limits.pools.get(pool)
-        return whole if known is None else min(whole, known - used.get(pool, 0))
+        return self.limits.left(pool, used)
 
 
 def empty(group: GroupTarget) -> GroupState:

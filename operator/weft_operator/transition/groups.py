@@ -6,6 +6,9 @@ from datetime import datetime
 
 from weft_core.layouts import Role
 
+ROUNDING = 1e-6
+"""GPUs by which a sum of prices may be off: a plan that costs just what it may is within the budget."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -61,7 +64,8 @@ class GroupState(Group):
 class Limits:
     """What a transition may take.
 
-    ``gpus`` is the budget, ``pools`` the GPUs of pools where they are known. ``max_unavailable`` workers of each role
+    ``gpus`` is the budget, ``pools`` the GPUs of pools that have a bound of their own, ``per_hour`` the most that all
+    GPUs may cost an hour at the ``prices`` of one in each pool. ``max_unavailable`` workers of each role
     may be missing on the way. A new worker may take ``start_s`` to get ready once it is scheduled, and
     ``unschedulable_s`` to be scheduled, on top of one drain (``drain_s``). Where it is not scheduled for
     ``make_room_s``, old workers are drained to make room. All in seconds.
@@ -74,13 +78,27 @@ class Limits:
     drain_s: float = 60.0
     make_room_s: float = 10.0
     pools: Mapping[str, int] = field(default_factory=dict)
+    per_hour: float | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def left(self, pool: str, used: Mapping[str, int]) -> float:
+        """Return how many GPUs of a pool may be taken beside those ``used`` of each; below 0 where these are too many.
+
+        Not whole where money is what is left.
+        """
+        left: float = self.gpus - sum(used.values())
+        if pool in self.pools:
+            left = min(left, self.pools[pool] - used.get(pool, 0))
+        price = self.prices.get(pool, 0.0)
+        if self.per_hour is not None and price:
+            spent = sum(self.prices.get(name, 0.0) * gpus for name, gpus in used.items())
+            left = min(left, (self.per_hour - spent) / price + ROUNDING)
+        return left
 
 
 def fits(plan: Iterable[GroupTarget], limits: Limits) -> bool:
-    """Tell whether a plan as a whole stays within the budget and the pools."""
+    """Tell whether a plan as a whole stays within GPUs, pools and money."""
     total: dict[str, int] = {}
     for group in plan:
         total[group.pool] = total.get(group.pool, 0) + group.degree * group.replicas
-    return sum(total.values()) <= limits.gpus and all(
-        gpus <= limits.pools.get(pool, gpus) for pool, gpus in total.items()
-    )
+    return all(limits.left(pool, total) >= 0 for pool in total)

@@ -157,7 +157,7 @@ def _drain_for(
     draft: Draft,
     taker: GroupState,
     bound: Capacity,
-    room: Callable[[str], int],
+    room: Callable[[str], float],
     *,
     partly: bool = False,
     outage: bool = False,
@@ -178,27 +178,22 @@ def _drain_for(
 
 
 def _victim(
-    draft: Draft, taker: GroupState, bound: Capacity, room: Callable[[str], int], *, outage: bool
+    draft: Draft, taker: GroupState, bound: Capacity, room: Callable[[str], float], *, outage: bool
 ) -> GroupState | None:
     """Return the group to take a worker from: of the same role if possible, the smallest that is enough."""
     had = room(taker.pool)
-    lacking = taker.degree - had
-    found = []
+    found: list[tuple[bool, GroupState]] = []
     for group in draft.groups.values():
         if not draft.surplus(group) or not draft.may_lower(group, bound, useless=True, outage=outage):
             continue
         draft.asked[group.key] -= 1
-        helps = room(taker.pool) > had
+        then = room(taker.pool)
         draft.asked[group.key] += 1
-        if helps:
-            found.append(group)
-    return min(
-        found,
-        key=lambda one: (
-            one.role != taker.role,
-            one.degree < lacking,
-            one.degree if one.degree >= lacking else -one.degree,
-            one.key,
-        ),
-        default=None,
-    )
+        if then > had:
+            found.append((then >= taker.degree, group))
+
+    def place(one: tuple[bool, GroupState]) -> tuple[bool, bool, int, str]:
+        enough, group = one
+        return group.role != taker.role, not enough, group.degree if enough else -group.degree, group.key
+
+    return min(found, key=place)[1] if found else None
