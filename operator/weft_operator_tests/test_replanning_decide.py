@@ -348,12 +348,36 @@ def test_a_plan_outside_of_the_specs_limits_is_not_used() -> None:
         assert found.reason == "ReplanFailed"
         assert found.message == f"the planner's plan P1x1 D1x5 cannot be used: {words}"
     assert "takes 19 GPUs" in within_bounds(spec(service_with()), plan_for(18, rate=1.0))
-    priced = replace(plan_for(2, rate=0.6), predicted=replace(prediction(2, rate=0.6, gpus=3), cost_per_hour=9.0))
     body = service_with(budgetPerHour=8.0)
-    body["spec"]["capacity"]["pools"][0]["pricePerGpuHour"] = 3.0
-    assert within_bounds(spec(body), priced) == "it costs 9 an hour and spec.planning.budgetPerHour is 8"
-    shared = replace(plan_for(2, rate=0.6), layout="colocated", groups=(group("decode", 1, 2),))
-    assert within_bounds(spec(service_with()), shared) == ""
+    body["spec"]["capacity"]["pools"][0] |= {"pricePerGpuHour": 3.0}
+    plan = plan_for(2, rate=0.6)
+    assert within_bounds(spec(body), plan) == "it costs 9 an hour and spec.planning.budgetPerHour is 8"
+    body["spec"]["capacity"]["pools"][0] |= {"pricePerGpuHour": 8 / 3, "gpus": 3}
+    assert within_bounds(spec(body), plan) == ""
+    body["spec"]["capacity"]["pools"][0] |= {"gpus": 2}
+    small = "it takes 3 GPUs of pool h20 and spec.capacity.pools[h20].gpus is 2"
+    assert within_bounds(spec(body), plan) == small
+    shared = replace(plan, layout="colocated", groups=(group("decode", 1, 2),))
+    assert within_bounds(spec(service_with(ratio={"min": 1})), shared) == "", "it has neither prefill workers nor pairs"
+
+
+@pytest.mark.parametrize(
+    ("planning", "words"),
+    [
+        ({"ratio": {"min": 0.5}}, "it has 1 prefill for 3 decode workers and spec.planning.ratio.min is 0.5"),
+        ({"ratio": {"max": 0.3}}, "it has 1 prefill for 3 decode workers and spec.planning.ratio.max is 0.3"),
+        ({"ratio": {"min": 1 / 3, "max": 1 / 3}}, ""),
+        (
+            {"degreePairs": [{"prefill": 1, "decode": 2}, {"prefill": 2, "decode": 1}]},
+            "it pairs degrees 1 and 1 and spec.planning.degreePairs does not have them",
+        ),
+        ({"degreePairs": [{"prefill": 1, "decode": 1}]}, ""),
+    ],
+)
+def test_ratio_and_pairs_of_degrees_bind_plans_that_the_planner_did_not_just_make(
+    planning: dict[str, Any], words: str
+) -> None:
+    assert within_bounds(spec(service_with(**planning)), plan_for(3, rate=0.6)) == words
 
 
 def test_less_load_shrinks_only_a_plan_that_long_held_the_slo() -> None:

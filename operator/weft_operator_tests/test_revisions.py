@@ -175,6 +175,7 @@ async def test_a_revision_that_is_not_kept_changes_nothing(number: str) -> None:
     [
         ({"model": {"name": "meta-llama/Llama-3.1-8B-Instruct", "maxModelLen": 8192}}, "spec.model.name"),
         ({"planning": {"objective": "cost", "decode": {"min": 3, "max": 15}}}, "spec.planning.decode allows 3"),
+        ({"planning": {"objective": "cost", "ratio": {"min": 0.6}}}, "spec.planning.ratio.min is 0.6"),
     ],
 )
 async def test_a_plan_that_cannot_run_any_more_is_refused(parts: dict[str, Any], said: str) -> None:

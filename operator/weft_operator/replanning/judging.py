@@ -1,15 +1,21 @@
 """Weigh another plan against the one in force: is it the same, does it shrink, is it better, and do sessions fit?"""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
+from weft_core.layouts import ROLES
 from weft_core.plan import Alternative, Plan, Prediction
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.api.serving import Planning, WorkerRatio
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.measuring.observation import Pressure
 
 FULL = 0.9
 """Share of the KV cache that sessions which live on may take in a smaller plan: the rest is for what arrives."""
+
+ROUNDING = 1e-6
+"""Workers by which a product with a ratio may be off."""
 
 
 def same_rules(old: Plan, new: Plan) -> bool:
@@ -28,20 +34,46 @@ def shrinks(old: Plan, new: Plan) -> bool:
 
 
 def within_bounds(spec: DisaggInferenceServiceSpec, plan: Plan) -> str:
-    """Return what a plan breaks of the spec's limits, "" when it keeps them: the planner is another program."""
+    """Return what a plan breaks of the spec's limits, "" when it keeps them: the planner is another program.
+
+    What it costs is told by the prices of the spec, for those of an older plan may have been others.
+    """
     planning, capacity = spec.planning, spec.capacity
     if plan.gpus > capacity.gpus:
         return f"it takes {plan.gpus} GPUs and spec.capacity.gpus is {capacity.gpus}"
-    for role, bounds in (("prefill", planning.prefill), ("decode", planning.decode)):
-        workers = sum(group.replicas for group in plan.groups if group.role == role)
-        if plan.layout == "colocated" and role == "prefill":
-            continue
-        if workers < bounds.min or (bounds.max is not None and workers > bounds.max):
-            upper = "" if bounds.max is None else f" to {bounds.max}"
-            return f"it has {workers} {role} workers and spec.planning.{role} allows {bounds.min}{upper}"
-    cost = plan.predicted.cost_per_hour
-    if planning.budget_per_hour is not None and cost is not None and cost > planning.budget_per_hour * (1 + 1e-9):
+    cost = 0.0
+    for pool in capacity.pools:
+        gpus = sum(group.gpus for group in plan.groups if group.pool == pool.name)
+        if pool.gpus is not None and gpus > pool.gpus:
+            return f"it takes {gpus} GPUs of pool {pool.name} and spec.capacity.pools[{pool.name}].gpus is {pool.gpus}"
+        cost += gpus * (pool.price_per_gpu_hour or 0.0)
+    if planning.budget_per_hour is not None and cost > planning.budget_per_hour * (1 + 1e-9):
         return f"it costs {cost:g} an hour and spec.planning.budgetPerHour is {planning.budget_per_hour:g}"
+    return _workers_within(planning, plan)
+
+
+def _workers_within(planning: Planning, plan: Plan) -> str:
+    workers = {role: sum(group.replicas for group in plan.groups if group.role == role) for role in ROLES}
+    shared = plan.layout == "colocated"
+    for role, bounds in (("prefill", planning.prefill), ("decode", planning.decode)):
+        if shared and role == "prefill":
+            continue
+        if workers[role] < bounds.min or (bounds.max is not None and workers[role] > bounds.max):
+            upper = "" if bounds.max is None else f" to {bounds.max}"
+            return f"it has {workers[role]} {role} workers and spec.planning.{role} allows {bounds.min}{upper}"
+    if shared:
+        return ""
+    ratio = planning.ratio or WorkerRatio()
+    there = f"it has {workers['prefill']} prefill for {workers['decode']} decode workers and spec.planning.ratio"
+    if ratio.min is not None and workers["prefill"] < ratio.min * workers["decode"] - ROUNDING:
+        return f"{there}.min is {ratio.min:g}"
+    if ratio.max is not None and workers["prefill"] > ratio.max * workers["decode"] + ROUNDING:
+        return f"{there}.max is {ratio.max:g}"
+    degrees = {role: sorted({group.degree for group in plan.groups if group.role == role}) for role in ROLES}
+    allowed = {(pair.prefill, pair.decode) for pair in planning.degree_pairs or ()}
+    for pair in product(degrees["prefill"], degrees["decode"]):
+        if allowed and pair not in allowed:
+            return f"it pairs degrees {pair[0]} and {pair[1]} and spec.planning.degreePairs does not have them"
     return ""
 
 
