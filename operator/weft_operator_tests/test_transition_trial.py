@@ -41,6 +41,22 @@ def test_the_old_plan_gives_up_what_may_be_unavailable_for_it() -> None:
     assert share_of(old, new, replace(Limits(gpus=16), max_unavailable=0), 10) is None
 
 
+def test_only_workers_that_make_room_leave_for_the_canary() -> None:
+    dear, cheap = group("decode", 4, 2), group("decode", 2, 3, pool="h20")
+    new = (group("decode", 2, 4, template="t"), group("decode", 2, 1, template="t", pool="h20"))
+    small = replace(Limits(gpus=32), pools={"h100": 10})
+    share = share_of((dear, cheap), new, small, 50)
+    assert share is not None
+    assert _counts(share.goal) == {"d4-h100-a": 2, "d2-h20-a": 3, "d2-h100-at": 1, "d2-h20-at": 1}, "2 of 10 are free"
+    full = share_of((dear, cheap), new, replace(small, pools={"h100": 8}), 50)
+    assert full is not None
+    assert _counts(full.goal) == {"d4-h100-a": 1, "d2-h20-a": 3, "d2-h100-at": 1, "d2-h20-at": 1}
+    paid = replace(Limits(gpus=32), prices={"h100": 2.0, "h20": 0.0}, per_hour=18.0)
+    cheaper = share_of((dear, cheap), new, paid, 50)
+    assert cheaper is not None
+    assert _counts(cheaper.goal) == {"d4-h100-a": 1, "d2-h20-a": 3, "d2-h100-at": 1, "d2-h20-at": 1}
+
+
 def test_the_last_pair_of_the_old_plan_stays() -> None:
     assert share_of(OLD, WIDE, Limits(gpus=16, max_unavailable=2), 10) is None
 

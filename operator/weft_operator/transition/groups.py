@@ -98,7 +98,12 @@ class Limits:
 
 def fits(plan: Iterable[GroupTarget], limits: Limits) -> bool:
     """Tell whether a plan as a whole stays within GPUs, pools and money."""
+    return not beyond(plan, limits)
+
+
+def beyond(plan: Iterable[GroupTarget], limits: Limits) -> float:
+    """Return how far a plan is beyond its limits, in GPUs that each of its pools lacks; 0 where it fits."""
     total: dict[str, int] = {}
     for group in plan:
         total[group.pool] = total.get(group.pool, 0) + group.degree * group.replicas
-    return all(limits.left(pool, total) >= 0 for pool in total)
+    return sum(max(0.0, -limits.left(pool, total)) for pool in total)

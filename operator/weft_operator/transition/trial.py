@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from weft_core.layouts import ROLES, Role
-from weft_operator.transition.groups import Group, GroupState, GroupTarget, Limits, fits
+from weft_operator.transition.groups import Group, GroupState, GroupTarget, Limits, beyond
 from weft_operator.transition.ledger import Ledger, Trial, target_hash
 
 
@@ -94,12 +94,18 @@ def share_of(base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits:
     new = {group.key: math.ceil(group.replicas * percent / 100) for group in fresh}
     old = {group.key: group.replicas for group in base}
     known: dict[str, GroupTarget] = {group.key: group for group in (*base, *fresh)}
-    while not fits(goal := _goal(known, {**old, **new}), limits):
-        larger = [known[key] for key, count in new.items() if count > 1]
+    while too_much := beyond(goal := _goal(known, {**old, **new}), limits):
+
+        def helps(key: str, too_much: float = too_much) -> bool:
+            counts = {**old, **new}
+            return beyond(_goal(known, {**counts, key: counts[key] - 1}), limits) < too_much
+
+        larger = [known[key] for key, count in new.items() if count > 1 and helps(key)]
         if larger:
             new[max(larger, key=lambda group: (group.degree * new[group.key], group.key)).key] -= 1
             continue
-        victim = _victim(known, old, new, base, target, limits)
+        may_go = {key: count for key, count in old.items() if count and helps(key)}
+        victim = _victim(known, may_go, old, new, base, target, limits)
         if victim is None:
             return None
         old[victim.key] -= 1
@@ -123,17 +129,18 @@ def _carried(fresh: Iterable[GroupTarget], new: Mapping[str, int], target: Seque
 
 def _victim(
     known: Mapping[str, GroupTarget],
+    may_go: Mapping[str, int],
     old: Mapping[str, int],
     new: Mapping[str, int],
     base: Sequence[GroupTarget],
     target: Sequence[GroupTarget],
     limits: Limits,
 ) -> GroupTarget | None:
-    """Return the group of the old plan to take a worker from: prefill first, then the smallest."""
+    """Return the group of the old plan to take a worker from, of those that ``may_go``: prefill, then the smallest."""
     wanted = {group.key: group.replicas for group in target}
     least = _least(base, target, limits)
     found = []
-    for key, count in old.items():
+    for key, count in may_go.items():
         group = known[key]
         if count <= wanted.get(key, 0):
             continue
