@@ -17,6 +17,8 @@ QUIET_REASONS = frozenset(
         *("Fresh", "NotConfigured", "NotYetObserved", "Partial", "TooFewSamples"),
         *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried"),
         *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
+        *("NoneLeaving", "Draining", "WorkersLost"),  # WorkerLost says it, once for each
+        *("PredictedMet", "AsPredicted", "NotComparable"),
         *("Working", "Settled", "NotStalled", "SpecRefused", "ObjectRefused"),  # the conditions they follow from say it
         *("AwaitingApproval", "ReplanProposed"),  # PlanProposed says it, once for each proposal
     }
@@ -27,6 +29,7 @@ _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
     | {"ApplyFailed", "NameTaken", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
+    | {"PredictedMissed", "SlowerThanPredicted"}
     | {"PluginAbsent", "PluginOff", "SideChannelClosed"}
 )
 

@@ -128,6 +128,7 @@ class Reconciler:
     ) -> None:
         self._cluster = cluster
         self._measurements = measurements
+        self._memories = memories
         self._sleeper = sleeper
         self._heartbeats = heartbeats
         self._hours = Hours()
@@ -260,6 +261,7 @@ class Reconciler:
                 unheard=self._sleeper.unheard(key),
                 schedule=self._hours.shown(key, now),
                 observation=self._measurements.shown(key),
+                drifts=self._memories.drifts(key, self._measurements.last(key)),
             ),
             applied.done,
         )

@@ -15,13 +15,18 @@ from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.observation import Observation
 from weft_operator.measuring.shown import SloWord, figures, moved, slo_word
 from weft_operator.plan_status import MAX_MESSAGE, plan_status, plan_summary, proposed_status
+from weft_operator.predictions import cost_model_fresh, slo_feasible
 from weft_operator.readiness import CoordinatorState, WorkerState
 from weft_operator.reasons import CONDITIONS, REASONS, ConditionType
+from weft_operator.replanning.drift import Drift
 from weft_operator.replanning.standing import time_text
 from weft_operator.transition import Step
 
 Truth = Literal["True", "False", "Unknown"]
 
+
+ABOUT_WORKERS: tuple[ConditionType, ...] = ("Ready", "SLOFeasible", "CostModelFresh")
+"""Conditions that are about the workers that run, and the plan that they were made for."""
 
 NO_COORDINATOR = CoordinatorState(available=False, rolled_out=False)
 
@@ -68,6 +73,8 @@ class Result:
     """Whether it is at zero and nobody can say whether requests wait."""
     observation: Observation | None = None
     """What is seen of the running service, as far as it is worth a new status; None before the first look."""
+    drifts: tuple[Drift, ...] = ()
+    """How far what is seen is from what the plan of ``record`` was made for."""
     heartbeats: Mapping[str, WorkerRecord] | None = None
     """What workers say of themselves, by name; None where nothing is asked of them."""
 
@@ -84,8 +91,11 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
         "Planned": result.planned,
         "Ready": ready(result),
         "Progressing": progressing(result),
+        "Drained": drained(result),
+        "SLOFeasible": Verdict(*slo_feasible(result.in_force or result.record)),
         "MetricsAvailable": seen.metrics_available,
         "SLOMet": seen.slo_met,
+        "CostModelFresh": _cost_model(result, seen, before),
     }
     was = {item["type"]: item for item in before.get("conditions") or ()}
     verdicts |= _of_engines(result, was)
@@ -93,9 +103,10 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
     if _replanning(result):
-        # Ready is still about the workers of the plan before, so nobody may read it as an answer to the new spec.
+        # These are still about the workers of the plan before, so nobody may read them as an answer to the new spec.
         observed = min(observed, int(before.get("observedGeneration") or 0))
-        generations["Ready"] = min(observed, int((was.get("Ready") or {}).get("observedGeneration") or 0))
+        for kind in ABOUT_WORKERS:
+            generations[kind] = min(observed, int((was.get(kind) or {}).get("observedGeneration") or 0))
     status: dict[str, Any] = {
         "observedGeneration": observed,
         "conditions": [
@@ -227,6 +238,17 @@ def progressing(result: Result) -> Verdict:
     return Verdict("False", "UpToDate", f"plan {result.record.plan.revision} is carried out")
 
 
+def drained(result: Result) -> Verdict:
+    """Return the condition Drained: False while workers that are to go are there, or were lost with what they held."""
+    if result.record is None:
+        return Verdict("Unknown", "NotPlanned", "there is no plan yet")
+    if result.leaving:
+        return Verdict("False", "Draining", f"workers are leaving: {', '.join(result.leaving[:5])}")
+    if result.lost:
+        return Verdict("False", "WorkersLost", f"given up without handing over: {', '.join(result.lost[:5])}")
+    return Verdict("True", "NoneLeaving", "no worker is leaving")
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What status says of the running service."""
@@ -257,6 +279,20 @@ def _seen(result: Result, before: Mapping[str, Any]) -> _Seen:
     if shown is not None and was["SLOMet"]["reason"] == word and not moved(shown, new):
         return _Seen(available, _said(was["SLOMet"]), shown)
     return _Seen(available, Verdict(_TRUTH[word], word, message), new)
+
+
+def _cost_model(result: Result, seen: _Seen, before: Mapping[str, Any]) -> Verdict:
+    """Return the condition CostModelFresh; its words stay while the figures that are shown do."""
+    alone = result.in_force is None and not result.leaving and all(state.ready for state in result.workers)
+    found = Verdict(
+        *cost_model_fresh(result.record, in_force=alone, observation=result.observation, drifts=result.drifts)
+    )
+    was = next((item for item in before.get("conditions") or () if item["type"] == "CostModelFresh"), None)
+    if was is None or result.record is None:
+        return found
+    same = (was["status"], was["reason"]) == (found.status, found.reason) and before.get("observed") == seen.figures
+    first_look_is_due = result.observation is None and seen.figures is not None
+    return _said(was) if same or first_look_is_due else found
 
 
 def _of_engines(result: Result, was: Mapping[str, Mapping[str, Any]]) -> dict[ConditionType, Verdict]:

@@ -10,10 +10,12 @@ from typing import Any, get_args
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.shortfall import Shortfall
 from weft_operator.manifest import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION
-from weft_operator.measuring.observation import Blindness, Pressure, Sight, Tally
+from weft_operator.measuring.observation import Blindness, Latency, Pressure, Sight, Tally
 from weft_operator.planning.child import Refused
 from weft_operator.reasons import CONDITIONS, REASONS
+from weft_operator.replanning.drift import Drift, Kind
 from weft_operator.status import Result, Verdict, build_status
 from weft_operator.transition import Ledger, Refusal, Step
 from weft_operator_tests.samples import record
@@ -64,7 +66,25 @@ def told(*words: str, **parts: Any) -> Result:
     return dataclasses.replace(found, record=record(body), heartbeats=beats)
 
 
+def missing_the_slo() -> Result:
+    """A service whose best plan should miss the SLO."""
+    found = result()
+    assert found.record is not None
+    before = found.record.plan
+    short = Shortfall(binding="compute", message="16 GPUs would do; raise spec.capacity.gpus")
+    plan = dataclasses.replace(before, predicted=dataclasses.replace(before.predicted, slo_met=False), shortfall=short)
+    return dataclasses.replace(found, record=dataclasses.replace(found.record, plan=plan))
+
+
+def drifts(kind: Kind) -> tuple[Drift, ...]:
+    return (Drift(kind, "more", {}, "P95 TTFT is 9s and 1s was predicted: measure again with `weft profile`"),)
+
+
 SEEN = look(0.0)
+FEW = Latency(0.9, 3)
+assert SEEN.slo is not None
+SELDOM = dataclasses.replace(SEEN, slo=dataclasses.replace(SEEN.slo, ttft_first=FEW, ttft_later=None, itl=None))
+UNPLANNED = dataclasses.replace(result(), record=None)
 GIVEN_UP = Step(
     replicas={},
     outcome="Refused",
@@ -80,7 +100,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Ready", "CoordinatorNotReady"): result(coordinator=False),
     ("Ready", "ScaledToZero"): at_zero(),
     ("Ready", "DemandUnknown"): at_zero(unheard=True),
-    ("Ready", "NotPlanned"): dataclasses.replace(result(), record=None),
+    ("Ready", "NotPlanned"): UNPLANNED,
     ("Progressing", "UpToDate"): result(),
     ("Progressing", "RollingOut"): result("110"),
     ("Progressing", "ReplacingWorkers"): result("110", lost=("demo-p4-0",)),
@@ -95,10 +115,22 @@ RESULTS: Mapping[Reached, Result] = {
             GIVEN_UP, refusal=Refusal((), "q", "CanaryFailed", "it did worse", datetime(2026, 1, 1, tzinfo=UTC))
         ),
     ),
-    ("Progressing", "WaitingForPlan"): dataclasses.replace(result(), record=None),
+    ("Progressing", "WaitingForPlan"): UNPLANNED,
     ("Progressing", "NameTaken"): result(failure=Verdict("False", "NameTaken", "remove it")),
     ("Progressing", "ApplyFailed"): result(failure=Verdict("False", "ApplyFailed", "422")),
     ("Progressing", "RightMissing"): result(failure=Verdict("False", "RightMissing", "may not list pods")),
+    ("Drained", "NoneLeaving"): result(),
+    ("Drained", "Draining"): result(leaving=("demo-p4-1",)),
+    ("Drained", "WorkersLost"): result("110", lost=("demo-p4-0",)),
+    ("Drained", "NotPlanned"): UNPLANNED,
+    ("SLOFeasible", "PredictedMet"): result(),
+    ("SLOFeasible", "PredictedMissed"): missing_the_slo(),
+    ("SLOFeasible", "NotPlanned"): UNPLANNED,
+    ("CostModelFresh", "AsPredicted"): result(observation=SEEN),
+    ("CostModelFresh", "SlowerThanPredicted"): result(observation=SEEN, drifts=drifts("Residual")),
+    ("CostModelFresh", "NotComparable"): result(observation=SEEN, drifts=drifts("Rate")),
+    ("CostModelFresh", "TooFewRounds"): result(observation=SELDOM),
+    ("CostModelFresh", "Unknown"): result(),
     ("MetricsAvailable", "Fresh"): result(observation=SEEN),
     ("SLOMet", "Met"): result(observation=SEEN),
     ("SLOMet", "Missed"): result(observation=look(0.0, slow=Tally(100, 900), fast=Tally(20, 180))),

@@ -17,7 +17,7 @@ from weft_operator.manifest import Manifest
 from weft_operator.reconcile import Outcome
 from weft_operator_tests.samples import KEY, group, planned
 from weft_operator_tests.valid import changed, service
-from weft_operator_tests.world import UNSEEN, World, serving, summary
+from weft_operator_tests.world import AT_REST, UNPLANNED, World, serving, summary
 
 
 async def test_a_new_service_is_planned_deployed_and_served() -> None:
@@ -27,7 +27,7 @@ async def test_a_new_service_is_planned_deployed_and_served() -> None:
         "Planned": ("Unknown", "Planning"),
         "Ready": ("False", "NotPlanned"),
         "Progressing": ("True", "WaitingForPlan"),
-        **UNSEEN,
+        **UNPLANNED,
     }
     assert world.cluster.actions == []
     await world.step()
@@ -39,7 +39,7 @@ async def test_a_new_service_is_planned_deployed_and_served() -> None:
         "Planned": ("True", "PlanReady"),
         "Ready": ("True", "Serving"),
         "Progressing": ("False", "UpToDate"),
-        **UNSEEN,
+        **AT_REST,
     }
     status = world.cluster.service["status"]
     assert status["url"] == "http://demo.default.svc"

@@ -11,7 +11,7 @@ from weft_operator.planning.child import Refused
 from weft_operator.planning.request import planner_request
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.valid import PROFILE, REMOVED, changed, rich_service, service, spec, traced_service
-from weft_operator_tests.world import UNSEEN, World, serving, summary
+from weft_operator_tests.world import UNPLANNED, World, serving, summary
 from weft_planner.request.reading import request_of
 
 JWT = {
@@ -136,7 +136,7 @@ async def test_an_infeasible_plan_says_why_with_the_planners_words() -> None:
         "Planned": ("False", "ModelDoesNotFit"),
         "Ready": ("False", "NotPlanned"),
         "Progressing": ("False", "WaitingForPlan"),
-        **UNSEEN,
+        **UNPLANNED,
     }
     assert world.cluster.actions == []
     assert len(world.requests) == 1

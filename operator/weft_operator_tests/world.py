@@ -27,8 +27,18 @@ Answered = tuple[object, list[object]]
 KSTATUS = ("Reconciling", "Stalled")
 """Conditions that follow from the others."""
 
-UNSEEN = {"MetricsAvailable": ("Unknown", "NotYetObserved"), "SLOMet": ("Unknown", "Unknown")}
+UNSEEN = {
+    "MetricsAvailable": ("Unknown", "NotYetObserved"),
+    "SLOMet": ("Unknown", "Unknown"),
+    "CostModelFresh": ("Unknown", "Unknown"),
+}
 """What is said of the traffic of a service before the first look at it."""
+
+UNPLANNED = {**UNSEEN, "Drained": ("Unknown", "NotPlanned"), "SLOFeasible": ("Unknown", "NotPlanned")}
+"""What else is said of a service before its first plan."""
+
+AT_REST = {**UNSEEN, "Drained": ("True", "NoneLeaving"), "SLOFeasible": ("True", "PredictedMet")}
+"""What else is said of a planned service that nobody has looked at yet."""
 
 
 _looking: list[Measurements] = []

@@ -15,7 +15,7 @@ class Condition(ApiModel):
     """One aspect of the service's state."""
 
     type: Annotated[str, StringConstraints(max_length=64)]
-    """Planned, Ready, Progressing, MetricsAvailable, SLOMet, Reconciling or Stalled."""
+    """Its name, such as Ready; docs/reference/status.md lists all."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, StringConstraints(max_length=64)]
@@ -320,7 +320,7 @@ class Status(ApiModel):
     conditions: Annotated[
         list[Condition], Field(max_length=16, json_schema_extra={"x-kubernetes-list-map-keys": ["type"]})
     ] = []
-    """Planned, Ready, Progressing, MetricsAvailable, SLOMet; Reconciling and Stalled for deployment tools."""
+    """What holds of the service, each with a reason and a message: docs/reference/status.md lists all."""
     plan: PlanStatus | None = None
     """The plan in force."""
     schedule: ScheduleStatus | None = None

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from weft_operator.reasons.carried_out import PROGRESSING, READY, RECONCILING, STALLED
+from weft_operator.reasons.carried_out import DRAINED, PROGRESSING, READY, RECONCILING, STALLED
 from weft_operator.reasons.engines import ENGINE_PLUGIN, KV_PATHS_OPEN
 from weft_operator.reasons.groups import GROUP_PROGRESSING, GROUP_READY
 from weft_operator.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator.reasons.planned import PLANNED
+from weft_operator.reasons.predicted import COST_MODEL_FRESH, SLO_FEASIBLE
 from weft_operator.reasons.reason import Reason
 
 __all__ = [
@@ -28,8 +29,11 @@ ConditionType = Literal[
     "Planned",
     "Ready",
     "Progressing",
+    "Drained",
+    "SLOFeasible",
     "MetricsAvailable",
     "SLOMet",
+    "CostModelFresh",
     "EnginePlugin",
     "KVPathsOpen",
     "Reconciling",
@@ -42,20 +46,26 @@ MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is in force.",
     "Ready": "The coordinator and all planned workers are ready at the newest template: requests are served.",
     "Progressing": "Workers are being made, replaced or removed.",
+    "Drained": "Every worker that was to leave has handed its sessions over and is gone.",
+    "SLOFeasible": "The plan in force should hold the SLO at the traffic that it was made for.",
     "MetricsAvailable": "Prometheus tells what the running service does. While it does not, nothing shrinks.",
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
     "KVPathsOpen": "Engines reach each other where they meet to hand KV over. Only for paired vLLM workers.",
     "Reconciling": "The service is not yet as its spec and plan want it: what deployment tools wait for (kstatus).",
     "Stalled": "Nothing but a change of the spec or the cluster helps: what deployment tools give up at (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
+    "CostModelFresh": "What is seen agrees with what the cost model predicted for the plan in force.",
 }
 
 REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "Planned": PLANNED,
     "Ready": READY,
     "Progressing": PROGRESSING,
+    "Drained": DRAINED,
+    "SLOFeasible": SLO_FEASIBLE,
     "MetricsAvailable": METRICS_AVAILABLE,
     "SLOMet": SLO_MET,
+    "CostModelFresh": COST_MODEL_FRESH,
     "EnginePlugin": ENGINE_PLUGIN,
     "KVPathsOpen": KV_PATHS_OPEN,
     "Reconciling": RECONCILING,

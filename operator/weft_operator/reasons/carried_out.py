@@ -1,4 +1,7 @@
-"""The reasons of the conditions that say how far a plan is carried out: Ready, Progressing, Reconciling, Stalled."""
+"""The reasons of the conditions that say how far a plan is carried out.
+
+They are Ready, Progressing, Drained, Reconciling and Stalled.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -102,6 +105,25 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "lists some; or give the right to the operator's role yourself.",
             cause="The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace.",
         ),
+    }
+)
+
+DRAINED: Mapping[str, Reason] = MappingProxyType(
+    {
+        "NoneLeaving": Reason("No worker is leaving, and none was lost."),
+        "Draining": Reason(
+            "Workers that are to go take no new sessions: live rounds end, and idle sessions move or are prefilled "
+            "anew elsewhere.",
+            "Wait, up to `rollout.drainTimeout`: then every stream goes on elsewhere. `weft sessions NAME` shows what "
+            "they still hold.",
+            cause="The plan has fewer or other workers, or somebody asked a worker to go (`weft drain`).",
+        ),
+        "WorkersLost": Reason(
+            "Workers were given up that could hand nothing over; their sessions are prefilled anew elsewhere.",
+            "Look at the nodes of the pods that are named; remove the pods of nodes that are gone for good.",
+            cause="A node does not answer any more, or a pod did not end in its time.",
+        ),
+        "NotPlanned": Reason("There is no plan yet.", "See the condition Planned.", cause="The service is new."),
     }
 )
 

@@ -14,7 +14,7 @@ from weft_operator.desired.rendering import PlanRecord
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.observation import Observation
 from weft_operator.replanning.decide import Inquiry, Situation
-from weft_operator.replanning.drift import drifts_of
+from weft_operator.replanning.drift import Drift, drifts_of
 from weft_operator.replanning.history import History, quiet_for, sample_of
 
 
@@ -40,7 +40,20 @@ class Memories:
         if memory is None:
             return False
         _take_in(memory, observation)
-        found = drifts_of(
+        kinds = frozenset((drift.kind, drift.direction) for drift in self.drifts(key, observation))
+        rest = memory.spec.planning.scale_to_zero
+        since = memory.history.quiet_since
+        told = kinds, rest is not None and quiet_for(since, observation.at, parse_duration(rest.after))
+        changed = told != memory.told
+        memory.told = told
+        return changed
+
+    def drifts(self, key: ServiceKey, observation: Observation | None) -> tuple[Drift, ...]:
+        """Return how far a service is from what its plan was made for, as far as its newest look tells."""
+        memory = self._of.get(key)
+        if memory is None or observation is None:
+            return ()
+        return drifts_of(
             memory.record.plan,
             memory.spec.slo,
             memory.spec.planning,
@@ -48,13 +61,6 @@ class Memories:
             observation=observation,
             changed_at=memory.record.standing.changed_at,
         )
-        kinds = frozenset((drift.kind, drift.direction) for drift in found)
-        rest = memory.spec.planning.scale_to_zero
-        since = memory.history.quiet_since
-        told = kinds, rest is not None and quiet_for(since, observation.at, parse_duration(rest.after))
-        changed = told != memory.told
-        memory.told = told
-        return changed
 
     def quiet_since(self, key: ServiceKey) -> datetime | None:
         """Return since when surely nobody asks a service anything, None where somebody may, or nobody looked."""

@@ -1,0 +1,57 @@
+"""Judge a plan's predictions: do they hold the SLO, and does what is seen agree with them? Pure."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from weft_core.durations import format_seconds
+from weft_operator.desired.rendering import PlanRecord
+from weft_operator.measuring.observation import Observation
+from weft_operator.plan_status import plan_summary
+from weft_operator.replanning.drift import Drift
+
+Said = tuple[Literal["True", "False", "Unknown"], str, str]
+
+_OTHER_TRAFFIC = frozenset({"Rate", "Rounds", "Lengths"})
+
+
+def slo_feasible(record: PlanRecord | None) -> Said:
+    """Return status, reason and message of SLOFeasible; ``record`` is of the plan whose workers run."""
+    if record is None:
+        return "Unknown", "NotPlanned", "there is no plan yet"
+    predicted, slo = record.plan.predicted, record.spec.slo
+    words = (
+        f"{plan_summary(record.plan)} should have P{slo.percentile} TTFT of {format_seconds(predicted.ttft_p95_s)} "
+        f"({slo.ttft} is promised) and ITL of {format_seconds(predicted.itl_p95_s)} ({slo.itl})"
+    )
+    if predicted.slo_met:
+        return "True", "PredictedMet", words
+    short = record.plan.shortfall
+    return "False", "PredictedMissed", f"{words}{f': {short.message}' if short is not None else ''}"
+
+
+def cost_model_fresh(
+    record: PlanRecord | None, *, in_force: bool, observation: Observation | None, drifts: Sequence[Drift]
+) -> Said:
+    """Return status, reason and message of CostModelFresh.
+
+    ``drifts`` are from the plan of ``record``; ``in_force`` tells whether all its workers, and no others, serve.
+    """
+    if record is None:
+        return "Unknown", "Unknown", "there is no plan yet"
+    seen = None if observation is None or not observation.sight.seen else observation.slo
+    if seen is None:
+        return "Unknown", "Unknown", "nothing is known of the service now; see the condition MetricsAvailable"
+    if not in_force:
+        return "Unknown", "NotComparable", "not all workers of the plan serve, or others serve, too"
+    found = {drift.kind: drift for drift in drifts}
+    if "Residual" in found:
+        return "False", "SlowerThanPredicted", found["Residual"].sentence
+    other = next((drift for drift in drifts if drift.kind in _OTHER_TRAFFIC), None)
+    if other is not None:
+        return "Unknown", "NotComparable", f"the traffic is not the one that predictions are for: {other.sentence}"
+    settings = record.spec.planning.drift
+    enough = [one for one in (seen.ttft_first, seen.ttft_later, seen.itl) if one and one.count >= settings.min_samples]
+    if not enough:
+        return "Unknown", "TooFewRounds", f"fewer than {settings.min_samples} rounds were streamed in the window"
+    within = f"not more than {settings.residual:.0%} above what was predicted, or within the SLO"
+    return "True", "AsPredicted", f"TTFT and ITL are {within}"

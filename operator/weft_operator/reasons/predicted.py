@@ -1,0 +1,49 @@
+"""The reasons of the conditions about a plan's predictions: SLOFeasible and CostModelFresh."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from weft_operator.reasons.reason import Reason
+
+SLO_FEASIBLE: Mapping[str, Reason] = MappingProxyType(
+    {
+        "PredictedMet": Reason("The plan in force should hold the SLO at the traffic that it was made for."),
+        "PredictedMissed": Reason(
+            "No plan within the limits of the spec should hold the SLO: the best one runs, and it should miss it.",
+            "Do what the message says: more GPUs, other degrees, or a wider SLO; `status.plan.shortfall` has the "
+            "nearest SLO and the least number of GPUs that would do.",
+            cause="The budget is too small for the traffic, or the SLO is narrower than the model and GPUs allow.",
+        ),
+        "NotPlanned": Reason("There is no plan yet.", "See the condition Planned.", cause="The service is new."),
+    }
+)
+
+COST_MODEL_FRESH: Mapping[str, Reason] = MappingProxyType(
+    {
+        "AsPredicted": Reason(
+            "TTFT and ITL are not more above the plan's prediction than `spec.planning.drift.residual` allows, or they "
+            "are within the SLO."
+        ),
+        "SlowerThanPredicted": Reason(
+            "At the traffic that the plan is for, TTFT or ITL are above the prediction for long enough to be sure, and "
+            "above the SLO: the cost profile is too fast.",
+            "Measure the profile again with `weft profile` and name it in `spec.profile.ref`.",
+            cause="The engine, its flags or the GPUs changed since the profile was measured, or it was derived from "
+            "data sheets.",
+        ),
+        "NotComparable": Reason(
+            "The predictions are for other traffic, or for other workers, than those that are seen.",
+            "Wait: a plan for this traffic brings new predictions; see the condition Planned.",
+            cause="Traffic drifted, or a plan change or canary is under way.",
+        ),
+        "TooFewRounds": Reason(
+            "Too few rounds were streamed to compare them with the prediction.",
+            cause="There is little traffic, or clients do not stream.",
+        ),
+        "Unknown": Reason(
+            "Nothing is seen of the service.",
+            "See the condition MetricsAvailable.",
+            cause="Nothing is measured, or nothing serves yet.",
+        ),
+    }
+)

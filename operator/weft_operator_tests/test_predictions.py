@@ -1,0 +1,91 @@
+"""What status says of a plan's predictions: whether they hold the SLO, and whether what is seen agrees with them."""
+
+from dataclasses import replace
+from typing import Any
+
+from weft_core.shortfall import Shortfall
+from weft_operator.events import facts
+from weft_operator.predictions import cost_model_fresh, slo_feasible
+from weft_operator.replanning.drift import Drift
+from weft_operator.status import build_status
+from weft_operator_tests.samples import record
+from weft_operator_tests.sights import blind, look
+from weft_operator_tests.test_reconcile_replanning import watched
+from weft_operator_tests.test_status import LATER, NOW, result
+from weft_operator_tests.world import summary
+
+SLOW = Drift("Residual", "more", {}, "P95 TTFT is 9s and 1s was predicted; measure it again with `weft profile`")
+
+
+def told(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next(item for item in status["conditions"] if item["type"] == kind)
+
+
+def test_what_is_predicted_stands_beside_what_is_promised() -> None:
+    status, reason, message = slo_feasible(record())
+    assert (status, reason) == ("True", "PredictedMet")
+    assert message == ("P4x2 D8x1 should have P95 TTFT of 944 ms (2s is promised) and ITL of 25.1 ms (40ms)")
+
+
+def test_a_plan_that_should_miss_the_slo_says_what_would_do() -> None:
+    found = record()
+    short = Shortfall(binding="compute", message="16 GPUs would hold it; raise spec.capacity.gpus")
+    missed = replace(found.plan, predicted=replace(found.plan.predicted, slo_met=False), shortfall=short)
+    status, reason, message = slo_feasible(replace(found, plan=missed))
+    assert (status, reason) == ("False", "PredictedMissed")
+    assert message.endswith(": 16 GPUs would hold it; raise spec.capacity.gpus")
+
+
+def test_a_plan_that_should_miss_the_slo_is_worth_a_warning_once() -> None:
+    found = result()
+    assert found.record is not None
+    predicted = replace(found.record.plan.predicted, slo_met=False)
+    missing = replace(found, record=replace(found.record, plan=replace(found.record.plan, predicted=predicted)))
+    before = build_status(found, {}, now=NOW)
+    after = build_status(missing, before, now=LATER)
+    assert [(fact.type, fact.reason) for fact in facts(before, after, actions=())] == [("Warning", "PredictedMissed")]
+    assert facts(after, build_status(missing, after, now=LATER), actions=()) == ()
+
+
+def test_workers_that_do_not_all_serve_are_held_to_no_prediction() -> None:
+    seen = look(0.0)
+    assert cost_model_fresh(record(), in_force=False, observation=seen, drifts=(SLOW,))[:2] == (
+        "Unknown",
+        "NotComparable",
+    )
+    for found in (result("110", observation=seen), result(observation=seen, leaving=("demo-p4-1",))):
+        status = build_status(replace(found, drifts=(SLOW,)), {}, now=NOW)
+        assert told(status, "CostModelFresh")["reason"] == "NotComparable"
+
+
+def test_blindness_says_nothing_of_the_cost_model() -> None:
+    said = cost_model_fresh(record(), in_force=True, observation=blind(0.0), drifts=(SLOW,))
+    assert said[:2] == ("Unknown", "Unknown")
+
+
+def test_its_words_stay_while_the_figures_of_the_status_do() -> None:
+    found = result(observation=look(0.0), drifts=(SLOW,))
+    first = build_status(found, {}, now=NOW)
+    moved = replace(found, drifts=(replace(SLOW, sentence="P95 TTFT is 9.1s and 1s was predicted"),))
+    assert build_status(moved, first, now=LATER) == first
+    other = build_status(replace(moved, observation=look(60.0, ttft=20.0)), first, now=LATER)
+    assert told(other, "CostModelFresh")["message"] == "P95 TTFT is 9.1s and 1s was predicted"
+
+
+def test_an_operator_that_begins_keeps_what_was_said_until_it_has_looked() -> None:
+    before = build_status(result(observation=look(0.0), drifts=(SLOW,)), {}, now=NOW)
+    assert build_status(result(), before, now=LATER) == before
+
+
+async def test_a_service_that_is_slower_than_predicted_says_so_until_it_is_not() -> None:
+    world = await watched(cooldown="10m")
+    setattr(world.measurements, "shown", lambda _key: world.seen)  # noqa: B010 - for mypy
+    world.offers(2, 0.6)
+    world.serves(10, 900, 0.6, ttft=9.0)
+    await world.until_quiet()
+    assert summary(world)["CostModelFresh"] == ("False", "SlowerThanPredicted")
+    assert "measure it again with `weft profile`" in world.cluster.condition("CostModelFresh")["message"]
+    assert any((fact.type, fact.reason) == ("Warning", "SlowerThanPredicted") for fact in world.cluster.events)
+    world.serves(910, 1800, 0.6, ttft=0.9)
+    await world.until_quiet()
+    assert summary(world)["CostModelFresh"] == ("True", "AsPredicted")
