@@ -29,7 +29,7 @@ def test_what_is_predicted_stands_beside_what_is_promised() -> None:
 
 def test_a_plan_that_should_miss_the_slo_says_what_would_do() -> None:
     found = record()
-    short = Shortfall(binding="compute", message="16 GPUs would hold it; raise spec.capacity.gpus")
+    short = Shortfall(binding="gpus", message="16 GPUs would hold it; raise spec.capacity.gpus")
     missed = replace(found.plan, predicted=replace(found.plan.predicted, slo_met=False), shortfall=short)
     status, reason, message = slo_feasible(replace(found, plan=missed))
     assert (status, reason) == ("False", "PredictedMissed")

@@ -71,7 +71,7 @@ def missing_the_slo() -> Result:
     found = result()
     assert found.record is not None
     before = found.record.plan
-    short = Shortfall(binding="compute", message="16 GPUs would do; raise spec.capacity.gpus")
+    short = Shortfall(binding="gpus", message="16 GPUs would do; raise spec.capacity.gpus")
     plan = dataclasses.replace(before, predicted=dataclasses.replace(before.predicted, slo_met=False), shortfall=short)
     return dataclasses.replace(found, record=dataclasses.replace(found.record, plan=plan))
 
@@ -140,9 +140,18 @@ RESULTS: Mapping[Reached, Result] = {
     ("EnginePlugin", "PluginAbsent"): told("active", "absent", "absent"),
     ("EnginePlugin", "PluginOff"): told("active", "absent", "off"),
     ("EnginePlugin", "NotYetTold"): told("active", "active", ""),
-    ("KVPathsOpen", "SideChannelOpen"): told("active", "active", "active", kv_open=2),
-    ("KVPathsOpen", "SideChannelClosed"): told("active", "active", "active", kv_closed=("demo-p4-0",)),
-    ("KVPathsOpen", "NotYetTried"): told("active", "active", "active"),
+    ("KVTransportVerified", "TransportVerified"): told("active", "active", "active", kv_open=2, kv_proven=2),
+    ("KVTransportVerified", "NotYetProven"): told("active", "active", "active", kv_open=2, kv_proven=0),
+    ("KVTransportVerified", "NotYetTried"): told("active", "active", "active"),
+    **{
+        ("KVTransportVerified", reason): told("active", "active", "active", kv_faults=(("demo-p4-0", fault),))
+        for reason, fault in {
+            "SideChannelClosed": "side-channel",
+            "DataPortsClosed": "data-port",
+            "TransferFailed": "transfer",
+            "WrongTransport": "transport",
+        }.items()
+    },
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),
