@@ -30,7 +30,7 @@ def rollout() -> None:
     """Look at the plans of a service: which were in force, go back to one, wait until a change is done."""
 
 
-@rollout.command()
+@rollout.command(short_help="List the plans that were in force, or show one.")
 @cluster.service_argument
 @cluster.namespace_option
 @click.option("--revision", type=click.IntRange(min=1), metavar="N", help="Show this one whole.")
@@ -51,7 +51,7 @@ def history(*, name: str, namespace: str | None, revision: int | None, output: s
     return 0
 
 
-@rollout.command()
+@rollout.command(short_help="Put an older plan in force again, and hold it.")
 @cluster.service_argument
 @cluster.namespace_option
 @click.option("--to-revision", type=click.IntRange(min=1), metavar="N", help="Default: the one before.")
@@ -88,7 +88,7 @@ def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool
     return 0
 
 
-@rollout.command()
+@rollout.command(short_help="End the hold of an older plan.")
 @cluster.service_argument
 @cluster.namespace_option
 @output_option
@@ -106,7 +106,7 @@ def resume(*, name: str, namespace: str | None, output: str) -> int:
     return 0
 
 
-@rollout.command()
+@rollout.command(short_help="End the trial of a new plan: the rest of it comes.")
 @cluster.service_argument
 @cluster.namespace_option
 @output_option
@@ -115,7 +115,7 @@ def promote(*, name: str, namespace: str | None, output: str) -> int:
     return _end_trial(name, namespace, PROMOTE, output)
 
 
-@rollout.command()
+@rollout.command(short_help="End the trial of a new plan: the plan before comes back.")
 @cluster.service_argument
 @cluster.namespace_option
 @output_option
@@ -138,7 +138,7 @@ def _end_trial(name: str, namespace: str | None, word: str, output: str) -> int:
     return 0
 
 
-@rollout.command()
+@rollout.command(short_help="Change a service's pods to the operator's router image.")
 @cluster.service_argument
 @cluster.namespace_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -171,7 +171,7 @@ def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
     return 0
 
 
-@rollout.command()
+@rollout.command(short_help="Wait until spec and plan are carried out.")
 @cluster.service_argument
 @cluster.namespace_option
 @click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, help="Seconds to wait.")

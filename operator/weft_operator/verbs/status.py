@@ -1,21 +1,19 @@
 """The verb ``weft status``: how a service does, on one screen."""
 
 import json
-from typing import Literal
 
 import click
 
 from weft_operator.verbs import cluster
+from weft_planner.cli.output import output_option
 
 
 @click.command()
 @click.argument("name", required=False, shell_complete=cluster.complete_services)
 @cluster.namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="List the services of all namespaces.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
-def status(
-    *, name: str | None, namespace: str | None, all_namespaces: bool, output: Literal["text", "json", "yaml"]
-) -> int:
+@output_option
+def status(*, name: str | None, namespace: str | None, all_namespaces: bool, output: str) -> int:
     """Show whether a service is well, what runs, what was seen of it, and which plan waits for approval.
 
     Without NAME all services are listed, those in trouble first. Exit status 3 when a service is not ready.
@@ -30,7 +28,7 @@ def status(
     api = cluster.reach()
     where = "" if all_namespaces else cluster.namespace_of(namespace)
     found = cluster.services(api, where) if name is None else [cluster.service(api, name, where)]
-    if output != "text":
+    if output != "table":
         shown = found if name is None else found[0]
         if output == "json":
             click.echo(json.dumps(shown, indent=2))
