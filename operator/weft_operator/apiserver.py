@@ -38,6 +38,9 @@ held must not arrive minutes later, when a broken network is whole again."""
 NAMES_AT_ONCE = 500
 """Names in one answer; each comes with who manages which field, 5 KB for a group."""
 
+NO_OBJECT = "weft.dev/none"
+"""A label that no object has."""
+
 FIELD_MANAGER = "weft-operator"
 PERSON = "weft-cli"
 """Field manager of what people change by the ``weft`` command."""
@@ -67,7 +70,6 @@ _ERRORS: Mapping[int, type[ApiError]] = {
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
-    410: NotFoundError,
     422: InvalidError,
 }
 
@@ -164,6 +166,15 @@ class ApiServer:
         pages = self.pages(api_version, kind, namespace=namespace, at_once=NAMES_AT_ONCE, accept=accept)
         found = (item["metadata"] for page in pages for item in page)
         return tuple((str(item.get("namespace", "")), str(item["name"])) for item in found)
+
+    def try_watch(self, api_version: str, kind: str, *, namespace: str = "") -> None:
+        """Begin a watch on objects of one kind that has nothing to tell; it ends after a second.
+
+        Raises:
+            ForbiddenError: they may not be watched.
+        """
+        query = {"watch": "true", "timeoutSeconds": "1", "labelSelector": NO_OBJECT}
+        self._send("GET", collection_path(api_version, kind, namespace), resource=PLURALS[kind], query=query)
 
     def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Send an object by server-side apply as our field manager, taking over fields that others changed."""
@@ -309,7 +320,7 @@ class ApiServer:
             raise TransientError(f"no answer from the API server: {type(error).__name__}") from error
         self.traffic.count(method, resource, response.status)
         if response.status >= 300:
-            refusal = _error(method, resource, response, path=path)
+            refusal = _error(method, resource, response, path=path, watching=bool(query and "watch" in query))
             if isinstance(refusal, ForbiddenError) and refusal.right is not None:
                 self.traffic.lack(refusal.right)
             if self._heeds and refusal.status == 429 and refusal.retry_after is not None:
@@ -371,7 +382,7 @@ def _key(manifest: Manifest) -> ObjectKey:
     return ObjectKey(manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
-def _error(method: str, resource: str, response: Any, *, path: str) -> ApiError:
+def _error(method: str, resource: str, response: Any, *, path: str, watching: bool) -> ApiError:
     try:
         message = str(json.loads(response.data).get("message", ""))
     except (ValueError, AttributeError):
@@ -380,7 +391,7 @@ def _error(method: str, resource: str, response: Any, *, path: str) -> ApiError:
     kind = _ERRORS.get(response.status, TransientError)
     retry_after = _retry_after(response.headers.get("Retry-After"))
     if kind is ForbiddenError:
-        right = lacking(method, path, response.status, message)
+        right = lacking(method, path, response.status, message, watching=watching)
         return ForbiddenError(text, status=response.status, retry_after=retry_after, right=right)
     return kind(text, status=response.status, retry_after=retry_after)
 

@@ -56,6 +56,7 @@ async def controllers(
         memories=memories,
         sleeper=Sleeper(demand=demand, heartbeats=heartbeats.read, memories=memories, clock=lambda: datetime.now(UTC)),
         heartbeats=heartbeats.read,
+        missing_rights=lambda: api.traffic.missing_rights,
         settings=settings,
         clock=lambda: datetime.now(UTC),
         new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),

@@ -10,7 +10,7 @@ OperatorError
     ├── ConflictError     409: somebody was faster, or the object's uid is another one
     ├── ForbiddenError    401 and 403: rights are missing
     ├── InvalidError      400 and 422: the object breaks a rule of the API server
-    └── TransientError    429, 5xx, no connection: retried with growing pauses
+    └── TransientError    410 (a listing that took too long), 429, 5xx, no connection: retried with growing pauses
 """
 
 from weft_operator.rights import Right
@@ -79,7 +79,7 @@ class InvalidError(ApiError):
 
 
 class TransientError(ApiError):
-    """429, 5xx or no connection: worth another attempt."""
+    """410, 429, 5xx or no connection: worth another attempt; none of them says that an object is not there."""
 
 
 def refusal_of(error: StalledError | ApiError) -> tuple[str, str]:

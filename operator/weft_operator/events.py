@@ -1,12 +1,13 @@
 """Facts that people should see with ``kubectl describe``: each is posted once."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from weft_operator.diff import Action, Apply
 from weft_operator.fleet import Fleet
+from weft_operator.rights import Right
 
 MAX_MESSAGE = 1000
 """The API server refuses longer messages (1,024 bytes)."""
@@ -90,6 +91,19 @@ def _proposals(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fac
     change = f"{after.get('planSummary', '')} -> {proposal['summary']}"
     message = f"{change} is proposed as {proposal['hash']}, because {proposal['reason']}"
     return (Fact(type="Normal", reason="PlanProposed", message=message[:MAX_MESSAGE], origin=proposal["hash"]),)
+
+
+def unwatched_facts(missing: Iterable[Right]) -> tuple[Fact, ...]:
+    """Return what is said of watches that are refused: a service is looked at all the same, but later."""
+    return tuple(
+        Fact(
+            type="Warning",
+            reason="RightMissing",
+            message=f"{right.lack()}; until then changes are seen once a minute or later, not at once",
+            origin="watch",
+        )
+        for right in sorted(missing)
+    )
 
 
 def worker_facts(actions: Sequence[Action], fleet: Fleet) -> tuple[Fact, ...]:

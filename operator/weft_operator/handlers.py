@@ -7,11 +7,21 @@ from typing import Any
 
 import kopf
 
-from weft_operator.api.service import GROUP, PLURAL, VERSION
-from weft_operator.api.worker_group import GROUP_PLURAL
+from weft_operator.api.service import GROUP, KIND, PLURAL, VERSION
+from weft_operator.api.worker_group import GROUP_KIND, GROUP_PLURAL
 from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, GroupKey, ServiceKey
 
 WATCHED_CHILDREN = (("apps", "v1", "statefulsets"), ("apps", "v1", "deployments"), ("", "v1", "pods"))
+
+WATCHED_KINDS = (
+    (f"{GROUP}/{VERSION}", KIND),
+    (f"{GROUP}/{VERSION}", "CostProfile"),
+    (f"{GROUP}/{VERSION}", GROUP_KIND),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "Deployment"),
+    ("v1", "Pod"),
+)
+"""All kinds that are watched, as objects name them."""
 
 
 LISTED_AT_ONCE = 100

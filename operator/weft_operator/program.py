@@ -24,6 +24,7 @@ from weft_operator.reconcile import Outcome
 from weft_operator.settings import Settings
 from weft_operator.starting import await_kinds
 from weft_operator.wakeups import Wakeups
+from weft_operator.watch_rights import try_watches
 from weft_operator.watching import Watches
 
 LEASE_CONNECT_S = 2.0
@@ -76,6 +77,7 @@ async def _work(api: ApiServer, settings: Settings, replica: "Replica", watches:
     log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
     async with asyncio.TaskGroup() as group:
         group.create_task(watches.run(settings.watch_namespaces), name="watches")
+        group.create_task(try_watches(api, settings.watch_namespaces), name="rights to watch")
         group.create_task(replica.run(), name="replica")
 
 

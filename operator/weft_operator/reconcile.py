@@ -5,7 +5,7 @@ times, and be killed at any point.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from weft_operator.desired.revisions import (
 from weft_operator.diff import Action, Delete, Scale
 from weft_operator.engines.seen import ask_again_s, judges
 from weft_operator.errors import ApiError, ForbiddenError, StalledError, TransientError, WaitingError, refusal_of
-from weft_operator.events import Fact, facts
+from weft_operator.events import Fact, facts, unwatched_facts
 from weft_operator.goal import (
     Goal,
 )
@@ -122,6 +122,7 @@ class Reconciler:
         memories: Memories,
         sleeper: Sleeper,
         heartbeats: Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]],
+        missing_rights: Callable[[], Iterable[Right]] = tuple,
         settings: Settings,
         clock: Callable[[], datetime],
         new_token: Callable[[], bytes],
@@ -131,6 +132,9 @@ class Reconciler:
         self._memories = memories
         self._sleeper = sleeper
         self._heartbeats = heartbeats
+        self._missing_rights = missing_rights
+        self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
+        """The rights to watch for the lack of which an event was posted."""
         self._hours = Hours()
         self._settings = settings
         self._clock = clock
@@ -199,6 +203,7 @@ class Reconciler:
     def _forget(self, key: ServiceKey) -> None:
         self._measurements.forget(key)
         self._decider.forget(key)
+        self._unwatched.pop(key, None)
 
     async def _carry_out(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[Result, tuple[Action, ...]]:
         generation = _generation(observed.service)
@@ -322,6 +327,17 @@ class Reconciler:
         except ApiError as error:
             log.warning("lack_not_told", extra={"service": str(key), "right": str(right), "error": str(error)})
 
+    async def _tell_unwatched(self, key: ServiceKey, service: Manifest) -> None:
+        """Post an event, once, where the operator may not watch what the service is made of."""
+        told = self._unwatched.get(key, frozenset())
+        now = frozenset(
+            right
+            for right in self._missing_rights()
+            if right.verb == "watch" and right.namespace in ("", key.namespace)
+        )
+        await self._post(key, service, unwatched_facts(now - told))
+        self._unwatched[key] = now
+
     async def _post(self, key: ServiceKey, service: Manifest, found: Sequence[Fact]) -> None:
         for fact in found:
             try:
@@ -336,6 +352,7 @@ class Reconciler:
         after = build_status(result, before, now=_timestamp(self._clock()))
         # Events first: after a crash between the two the same facts are found again and have the same names.
         await self._post(key, observed.service, facts(before, after, actions=actions))
+        await self._tell_unwatched(key, observed.service)
         if after != before:
             version = str(observed.service["metadata"].get("resourceVersion", ""))
             await self._cluster.write_status(key, after, version=version)

@@ -115,6 +115,7 @@ def server() -> Iterator[Scripted]:
         (403, ForbiddenError),
         (404, NotFoundError),
         (409, ConflictError),
+        (410, TransientError),
         (422, InvalidError),
         (429, TransientError),
         (500, TransientError),
@@ -128,6 +129,17 @@ def test_answers_become_errors_of_our_own(server: Scripted, status: int, kind: t
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
     assert server.api.traffic.requests == {("GET", "configmaps", status): 1}
+
+
+def test_a_watch_that_is_refused_names_the_right_to_watch(server: Scripted) -> None:
+    server.on("GET", f"{ROOT}/pods", b"")
+    server.api.try_watch("v1", "Pod", namespace="default")
+    assert "watch=true" in server.asked[0][1]
+    server.on("GET", f"{ROOT}/pods", {"message": 'cannot watch resource "pods"'}, status=403)
+    with pytest.raises(ForbiddenError) as caught:
+        server.api.try_watch("v1", "Pod", namespace="default")
+    assert str(caught.value.right) == "watch pods in namespace default"
+    assert {str(right) for right in server.api.traffic.missing_rights} == {"watch pods in namespace default"}
 
 
 def test_an_answer_that_is_not_json_is_an_error_too(server: Scripted) -> None:

@@ -1,11 +1,15 @@
 """A right that the operator lacks: who is told, in which words, and that all else goes on."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
+import kopf
 import pytest
 
+from weft_operator.apiserver import PLURALS
 from weft_operator.diff import Action
-from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError
+from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError, TransientError
+from weft_operator.handlers import WATCHED_KINDS, register
 from weft_operator.leading.elector import Elector
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.probes import OperatorMetrics
@@ -13,6 +17,7 @@ from weft_operator.reconcile import Outcome
 from weft_operator.rights import Right, lacking, right_for
 from weft_operator.starting import await_kinds
 from weft_operator.traffic import LACK_S, Traffic
+from weft_operator.watch_rights import TRY_S, try_watches
 from weft_operator_tests.test_wakeups import A, B, going, until, wakeups_of
 from weft_operator_tests.world import World, serving, summary
 
@@ -44,6 +49,11 @@ def forbidden(right: Right = LIST) -> ForbiddenError:
 )
 def test_a_request_needs_the_right_that_a_role_would_give(method: str, path: str, words: str) -> None:
     assert str(right_for(method, path)) == words
+
+
+def test_a_watch_needs_another_right_than_a_listing() -> None:
+    words = 'networkpolicies.networking.k8s.io is forbidden: User "a" cannot watch resource "networkpolicies"'
+    assert str(lacking("GET", POLICIES, 403, words, watching=True)).startswith("watch networkpolicies.")
 
 
 def test_what_quotas_and_admission_refuse_is_no_lack_of_a_right() -> None:
@@ -184,6 +194,64 @@ async def test_the_start_waits_while_nothing_may_be_listed_and_while_kinds_are_m
         await await_kinds(api, (), poll_s=0)
         assert len(api.asked) > 8
     assert [record.msg for record in caplog.records] == ["right_missing", "crds_missing"], "each once"
+
+
+class Watchable:
+    """Begins watches, or fails as the test will have it; the test ends when it has been asked often enough."""
+
+    def __init__(self, refusals: Mapping[tuple[str, str], ApiError]) -> None:
+        self.traffic = Traffic(clock=lambda: 0.0)
+        self.refusals = dict(refusals)
+        self.rounds: list[frozenset[Right]] = []
+
+    def try_watch(self, _api_version: str, kind: str, *, namespace: str = "") -> None:
+        error = self.refusals.get((kind, namespace))
+        if isinstance(error, ForbiddenError) and error.right is not None:
+            self.traffic.lack(error.right)
+        if (kind, namespace) == ("Pod", "b"):
+            self.rounds.append(self.traffic.missing_rights)
+        if error is not None:
+            raise error
+
+
+WATCH = Right("watch", "pods", "", "a")
+
+
+async def test_a_watch_that_is_refused_is_told_until_it_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    api = Watchable({("Pod", "a"): forbidden(WATCH)})
+    trying = asyncio.create_task(try_watches(api, ("a", "b"), pause_s=0))
+    await until(lambda: len(api.rounds) > 2)
+    api.refusals["Pod", "a"] = TransientError("503", status=503)
+    seen = len(api.rounds)
+    await until(lambda: len(api.rounds) > seen + 2)
+    assert api.rounds[-1] == {WATCH}, "trouble of another kind takes nothing back"
+    del api.refusals["Pod", "a"]
+    await until(lambda: api.traffic.missing_rights == frozenset())
+    trying.cancel()
+    told = [record for record in caplog.records if record.msg == "right_missing"]
+    assert [record.__dict__["error"] for record in told] == ["the operator may not watch pods in namespace a"]
+    assert "helm upgrade" in told[0].__dict__["fix"]
+    assert TRY_S < LACK_S, "else the metric would come and go"
+
+
+def test_all_that_kopf_watches_is_tried() -> None:
+    registry = kopf.OperatorRegistry()
+    register(registry, hear=lambda _heard: None)
+    watched = {(one.group, one.version, one.any_name) for one in registry._watching.get_all_selectors()}
+    tried = {(api.rpartition("/")[0], api.rpartition("/")[2], PLURALS[kind]) for api, kind in WATCHED_KINDS}
+    assert watched == tried
+
+
+async def test_services_tell_once_of_watches_that_are_refused_and_are_served_all_the_same() -> None:
+    missing = {Right("watch", "pods", "", ""), Right("watch", "pods", "", "other"), LIST}
+    world = World()
+    setattr(world.reconciler, "_missing_rights", lambda: missing)  # noqa: B010 - for mypy
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+    told = [fact for fact in world.cluster.events if fact.reason == "RightMissing"]
+    assert [fact.type for fact in told] == ["Warning"]
+    assert told[0].message.startswith("the operator may not watch pods in all namespaces; apply Weft's chart again")
+    assert told[0].message.endswith("until then changes are seen once a minute or later, not at once")
 
 
 def test_the_metric_names_rights_that_were_missed_a_moment_ago() -> None:
