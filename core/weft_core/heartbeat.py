@@ -80,8 +80,16 @@ class WorkerRecord:
     """The engine's version, as its plug-in tells it."""
     kv_open: int = -1
     """Workers of the other role whose side channel is reached from this pod; -1 where nobody tries."""
-    kv_closed: tuple[str, ...] = ()
-    """Some of those whose side channel is not, by name."""
+    kv_proven: int = -1
+    """Those whose KV was read by this worker's engine, as a proof; -1 where nobody proves."""
+    kv_faults: tuple[tuple[str, str], ...] = ()
+    """Some of those with which nothing is handed over, by name, and why: side-channel, transfer or transport."""
+    kv_transports: tuple[str, ...] = ()
+    """What carried the KV of proofs: tcp, rdma, or direct where the pod's devices saw none of it."""
+    kv_bytes_per_s: float | None = None
+    """The slowest proof."""
+    kv_latency: float | None = None
+    """The longest time that one block of KV took, in seconds."""
 
     @property
     def tokens_at_stake(self) -> int:
@@ -117,7 +125,11 @@ class WorkerRecord:
             "enginePlugin": self.engine_plugin,
             "engineVersion": self.engine_version,
             "kvOpen": self.kv_open,
-            "kvClosed": list(self.kv_closed),
+            "kvProven": self.kv_proven,
+            "kvFaults": [list(fault) for fault in self.kv_faults],
+            "kvTransports": list(self.kv_transports),
+            "kvBytesPerSecond": self.kv_bytes_per_s,
+            "kvLatency": self.kv_latency,
         }
 
 
@@ -156,7 +168,11 @@ def read_fields(stored: object) -> WorkerRecord | None:
             engine_plugin=str(body.get("enginePlugin", "")),
             engine_version=str(body.get("engineVersion", "")),
             kv_open=_int(body.get("kvOpen", -1)),
-            kv_closed=tuple(str(name) for name in cast(Sequence[str], body.get("kvClosed", ()))),
+            kv_proven=_int(body.get("kvProven", -1)),
+            kv_faults=tuple((str(name), str(why)) for name, why in _pairs(body.get("kvFaults", ()))),
+            kv_transports=tuple(str(name) for name in cast(Sequence[str], body.get("kvTransports", ()))),
+            kv_bytes_per_s=_seconds(body.get("kvBytesPerSecond")),
+            kv_latency=_seconds(body.get("kvLatency")),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
@@ -176,6 +192,10 @@ def _int(value: object) -> int:
     if not isinstance(value, int):
         raise TypeError(f"{value!r} is not a whole number")
     return value
+
+
+def _pairs(value: object) -> Sequence[tuple[str, str]]:
+    return cast(Sequence[tuple[str, str]], value)
 
 
 def _seconds(value: object) -> float | None:

@@ -18,7 +18,11 @@ LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "SLOMet": ("weft status NAME", "weft top NAME", "weft rollout history NAME"),
         "CostModelFresh": ("weft status NAME", "weft top NAME", "kubectl describe costprofile PROFILE"),
         "EnginePlugin": ("weft status NAME", "weft logs NAME --container all --tail 50"),
-        "KVPathsOpen": ("weft status NAME", "kubectl get networkpolicies,pods -o wide -l weft.dev/service=NAME"),
+        "KVTransportVerified": (
+            "weft status NAME",
+            "weft logs NAME --container all --tail 50",
+            "kubectl get networkpolicies,pods -o wide -l weft.dev/service=NAME",
+        ),
         "Reconciling": ("weft rollout status NAME",),
         "Stalled": ("weft status NAME",),
     }

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.engines.kv_paths import seen_paths
+from weft_operator.engines.kv_transport import seen_transport
 from weft_operator.engines.plugin import seen_plugin
 from weft_operator.engines.seen import AGAIN_S, EngineCondition, Judge, ask_again_s
 from weft_operator_tests.samples import KEY
@@ -17,10 +17,16 @@ EXPECTED = changed(vllm_service(), "spec.engine.plugin", "Expected")
 
 
 def beats(words: Mapping[str, str], version: str = "0.32.0") -> dict[str, WorkerRecord]:
-    return {
-        name: WorkerRecord(name, "decode", "http://x", 1, 1, engine_plugin=word, engine_version=version, kv_open=0)
-        for name, word in words.items()
-    }
+    """Return heartbeats of engines that hand KV to each other; workers whose names have -p prefill."""
+    prefill = [name for name in words if "-p" in name]
+    said = {}
+    for name, word in words.items():
+        many = len(words) - len(prefill) if name in prefill else len(prefill)
+        said[name] = WorkerRecord(
+            name, "prefill" if name in prefill else "decode", "http://x", 1, 1, engine_plugin=word,
+            engine_version=version, kv_open=many, kv_proven=-1 if name in prefill else many,
+        )  # fmt: skip
+    return said
 
 
 @pytest.mark.parametrize(
@@ -47,7 +53,7 @@ def test_workers_that_do_not_serve_are_not_asked() -> None:
 
 
 PLUGIN: dict[EngineCondition, Judge] = {"EnginePlugin": seen_plugin}
-PATHS: dict[EngineCondition, Judge] = {"KVPathsOpen": seen_paths}
+PATHS: dict[EngineCondition, Judge] = {"KVTransportVerified": seen_transport}
 
 
 def test_what_nobody_hears_is_looked_at_again_when_the_next_event_comes() -> None:
@@ -64,11 +70,26 @@ def pair(*, prefill: dict[str, Any], decode: dict[str, Any]) -> dict[str, Worker
     }
 
 
+PROVEN = {"kv_open": 1, "kv_proven": 1, "kv_transports": ("tcp",), "kv_bytes_per_s": 2e8, "kv_latency": 0.007}
+CLOSED = {"kv_open": 0, "kv_faults": (("d", "side-channel"),)}
+
+
+def faulty(fault: str) -> dict[str, Any]:
+    return {"kv_open": 1, "kv_proven": 0, "kv_faults": (("p", fault),)}
+
+
 @pytest.mark.parametrize(
     ("prefill", "decode", "reason", "words", "again"),
     [
-        ({"kv_open": 1}, {"kv_open": 1}, "SideChannelOpen", "all 2 ways", None),
-        ({"kv_open": 1}, {"kv_open": 0, "kv_closed": ("p",)}, "SideChannelClosed", "from d to p: nothing is", None),
+        ({"kv_open": 1}, PROVEN, "TransportVerified", "1 pairs over tcp, at 0.2 GB/s or more, the first", None),
+        ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 1}, "TransportVerified", "pairs; figures come when", None),
+        ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 0}, "NotYetProven", "between 0 of 1 pairs", AGAIN_S),
+        ({"kv_open": 1}, {"kv_open": 1}, "NotYetProven", "between 0 of 0", AGAIN_S),
+        (CLOSED, PROVEN, "SideChannelClosed", "port 5600 is not reached from p to d: nothing is", None),
+        ({"kv_open": 1}, faulty("data-port"), "DataPortsClosed", "answers from d to p: nothing is", None),
+        ({"kv_open": 1}, faulty("transfer"), "TransferFailed", "from d to p: nothing is prefilled over", None),
+        ({"kv_open": 1}, faulty("transport"), "WrongTransport", "see UCX_TLS in spec.engine.env", None),
+        (CLOSED, faulty("transfer"), "SideChannelClosed", "p to d", None),
         ({"kv_open": 0}, {"kv_open": 1}, "NotYetTried", "not every", AGAIN_S),
         ({}, {}, "NotYetTried", "not every", None),  # sidecars that try nothing will never tell
     ],
@@ -77,7 +98,7 @@ def test_paths_are_told_by_pair(
     prefill: dict[str, Any], decode: dict[str, Any], reason: str, words: str, again: float | None
 ) -> None:
     records = pair(prefill=prefill, decode=decode)
-    said = seen_paths(["p", "d"], records)
+    said = seen_transport(["p", "d"], records)
     assert said is not None
     assert said[1] == reason
     assert words in said[2]
@@ -86,10 +107,10 @@ def test_paths_are_told_by_pair(
 
 def test_workers_of_another_revision_need_no_path() -> None:
     old = WorkerRecord("q", "prefill", "http://q", 1, 1, revision="old", kv_open=0)
-    records = {**pair(prefill={"kv_open": 1}, decode={"kv_open": 1}), "q": old}
-    said = seen_paths(["p", "d", "q"], records)
+    records = {**pair(prefill={"kv_open": 1}, decode=PROVEN), "q": old}
+    said = seen_transport(["p", "d", "q"], records)
     assert said is not None
-    assert said[1] == "SideChannelOpen"
+    assert said[1] == "TransportVerified"
 
 
 async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_nobody_is_heard() -> None:
@@ -108,4 +129,4 @@ async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_
     await world.until_quiet()
     assert "EnginePlugin" not in summary(world)
     assert "EnginePlugin" not in summary(await serving(vllm_service()))
-    assert "KVPathsOpen" not in summary(await serving())
+    assert "KVTransportVerified" not in summary(await serving())

@@ -18,6 +18,9 @@ Body = dict[str, Any]
 DYING_S = 0.3
 """Into a prefill: what breaks at once may be a connection that was closed while idle, and is sent again."""
 NO_SUCH_MODEL = "weft-release"
+TOKEN_BYTES = 4096
+TOKEN_S = 1e-6
+"""What it says that the KV of a token took to read."""
 MAX_GIVEN = 256
 """Most ids of an answer that a prompt may already hold."""
 
@@ -46,6 +49,10 @@ class Script:
     told_to_end: asyncio.Event | None = None
     """Once set, streams end with an error event, as those of an engine do that gets a SIGTERM."""
     refuse_handles: bool = False
+    hang_reads: bool = False
+    """Whether nothing that it is to read ever comes."""
+    computes_instead: bool = False
+    """Whether it computes what it was to read."""
     wrong_ids: bool = False
     no_params: bool = False
     no_usage: bool = False
@@ -82,6 +89,9 @@ class FakeEngine:
     forgets: bool = False
     """Whether it keeps nothing of what it was sent, for runs of hours."""
     released: int = 0
+    pulled: int = 0
+    """Tokens of KV that it read from others."""
+    transfers: int = 0
     died: int = 0
     _chances: int = 0
     _handles: int = 0
@@ -127,6 +137,11 @@ class FakeEngine:
         text = f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {self.kv_usage}\n'
         text += f'vllm:num_requests_running{{engine="0"}} {float(self.running)}\n'
         text += 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0\n'
+        text += f'vllm:nixl_bytes_transferred_sum{{engine="0"}} {self.pulled * TOKEN_BYTES}.0\n'
+        text += f'vllm:nixl_xfer_time_seconds_sum{{engine="0"}} {self.pulled * TOKEN_S}\n'
+        text += f'vllm:nixl_xfer_time_seconds_count{{engine="0"}} {self.transfers}.0\n'
+        text += f'vllm:prompt_tokens_by_source_total{{engine="0",source="external_kv_transfer"}} {self.pulled}.0\n'
+        text += 'vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 1000000.0\n'
         return web.Response(text=text)
 
     async def _strange(self, request: web.Request) -> web.Response:
@@ -202,6 +217,8 @@ class FakeEngine:
             request.transport.abort()
             return web.Response()
         reads = params.get("remote_block_ids") is not None
+        if reads and script.hang_reads:
+            await asyncio.sleep(3600)
         if reads and not self._read(params):
             return web.json_response({"error": {"message": "KV load failed", "code": 500}}, status=500)
         prompt = prompt_ids(body)
@@ -229,7 +246,11 @@ class FakeEngine:
         if self.script.refuse_handles:
             return False
         holder = self.peers.get(params["remote_engine_id"])
-        return holder is None or holder.held.pop(params["remote_request_id"], None) is not None
+        found = holder is None or holder.held.pop(params["remote_request_id"], None) is not None
+        if found and not self.script.computes_instead:
+            self.transfers += 1
+            self.pulled += params.get("remote_num_tokens") or 0
+        return found
 
     def _output(self, body: Body, prompt: list[int]) -> list[int]:
         """Return the answer's ids, without what of it the prompt already has."""

@@ -5,12 +5,25 @@ import asyncio
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.state.kv_paths import AGAIN_S, CLOSED_AFTER, MOST_NAMED, KvPaths, reaches
+from weft_router.state.kv_paths import (
+    AGAIN_S,
+    CLOSED_AFTER,
+    FAULTY_AFTER,
+    MOST_NAMED,
+    PROVEN_AGAIN_S,
+    UNPROVEN_AGAIN_S,
+    KvPaths,
+    Proof,
+    reaches,
+)
 from weft_router_tests.stack import Stack
 
 
 def worker(name: str, incarnation: str = "1") -> WorkerRecord:
     return WorkerRecord(name, "prefill", f"http://{name}:8080", 1, 1, incarnation=incarnation, ready=True)
+
+
+GOOD = Proof(None, "tcp", 2e8, 0.007)
 
 
 class World:
@@ -21,12 +34,32 @@ class World:
         self.blocked: set[str] = set()
         self.tried: list[str] = []
         self.now = 0.0
-        self.paths = KvPaths(5600, lambda: self.workers, connect=self._connect, clock=lambda: self.now)
+        self.serves = True
+        self.found: Proof | None = GOOD
+        self.proved: list[tuple[str, bool]] = []
+        self.paths = KvPaths(
+            5600, lambda: self.workers, connect=self._connect, serves=lambda: self.serves, clock=lambda: self.now
+        )
 
     async def _connect(self, host: str, port: int) -> bool:
         assert port == 5600
         self.tried.append(host)
         return host not in self.blocked
+
+    async def _prove(self, record: WorkerRecord, figures: bool) -> Proof | None:
+        self.proved.append((record.worker, figures))
+        if figures or self.found is None or self.found.fault:
+            return self.found
+        return Proof()
+
+    async def proofs(self, after: float = 1.0) -> list[tuple[str, bool]]:
+        """Make a turn after so many seconds in which paths are proven; return which, and whether with figures."""
+        self.proved.clear()
+        self.paths.prove = self._prove
+        await self.turns(1)
+        self.now += after - 1.0
+        await self.paths.prove_next()
+        return list(self.proved)
 
     async def turns(self, count: int) -> list[str]:
         """Make turns a second apart; return who was tried in them."""
@@ -52,7 +85,7 @@ async def test_a_path_is_closed_after_failures_in_a_row_and_open_again_with_the_
     assert world.paths.closed == frozenset(), "an engine may just be starting"
     await world.turns(1)
     assert world.paths.closed == {"p1"}
-    assert (world.paths.open, world.paths.named()) == (1, ("p1",))
+    assert (world.paths.open, world.paths.named()) == (1, (("p1", "side-channel"),))
     before = world.paths.closed
     await world.turns(2)
     assert world.paths.closed is before, "readers notice a change by the object"
@@ -88,8 +121,75 @@ async def test_a_heartbeat_names_a_few() -> None:
     world = World(*names)
     world.blocked = set(names)
     await world.turns(CLOSED_AFTER)
-    assert world.paths.named() == tuple(names[:MOST_NAMED])
+    assert world.paths.named() == tuple((name, "side-channel") for name in names[:MOST_NAMED])
     assert len(world.paths.closed) == len(names)
+
+
+async def test_a_new_path_is_measured_and_from_then_on_tried_from_time_to_time() -> None:
+    world = World("p0", "p1")
+    assert await world.proofs() == [("p0", True), ("p1", True)]
+    said = world.paths.describe(worker("d0"))
+    assert (said.kv_proven, said.kv_transports, said.kv_bytes_per_s, said.kv_latency) == (2, ("tcp",), 2e8, 0.007)
+    assert await world.proofs(PROVEN_AGAIN_S / 2) == []
+    assert await world.proofs(PROVEN_AGAIN_S) == [("p0", False), ("p1", False)]
+    assert world.paths.describe(worker("d0")) == said, "a trial without figures forgets none"
+    world.workers = [worker("p0", "2"), worker("p1")]
+    assert await world.proofs() == [("p0", True)], "the worker began anew"
+    world.serves = False
+    assert await world.proofs() == []
+    assert world.paths.describe(worker("d0")).kv_proven == 0
+    world.serves = True
+    assert await world.proofs() == [("p0", True), ("p1", True)], "the engine here began anew"
+
+
+async def test_a_path_that_carries_nothing_twice_is_closed_until_a_proof_succeeds() -> None:
+    world = World("p0")
+    await world.proofs()
+    world.found = Proof("data-port")
+    assert await world.proofs(PROVEN_AGAIN_S) == [("p0", False)]
+    assert world.paths.closed == frozenset(), "one failure may be a mischance"
+    assert await world.proofs() == [("p0", True)]
+    assert world.paths.closed == {"p0"}
+    assert world.paths.named() == (("p0", "data-port"),)
+    said = world.paths.describe(worker("d0"))
+    assert (said.kv_open, said.kv_proven, said.kv_faults) == (1, 0, (("p0", "data-port"),))
+    assert await world.proofs(AGAIN_S / 2) == []
+    world.found = GOOD
+    assert await world.proofs(AGAIN_S) == [("p0", True)]
+    assert (world.paths.closed, world.paths.named()) == (frozenset(), ())
+    assert FAULTY_AFTER == 2
+
+
+async def test_an_engine_without_time_proves_nothing_either_way() -> None:
+    world = World("p0")
+    world.found = None
+    for _ in range(4):
+        assert await world.proofs(UNPROVEN_AGAIN_S) == [("p0", True)]
+        assert await world.proofs() == []
+    assert (world.paths.closed, world.paths.describe(worker("d0")).kv_proven) == (frozenset(), 0)
+
+
+async def test_figures_that_were_mixed_with_rounds_are_taken_again() -> None:
+    world = World("p0")
+    world.found = Proof()
+    await world.proofs()
+    said = world.paths.describe(worker("d0"))
+    assert (said.kv_proven, said.kv_transports, said.kv_bytes_per_s) == (1, (), None)
+    world.found = GOOD
+    assert await world.proofs(AGAIN_S) == [("p0", True)]
+    assert world.paths.describe(worker("d0")).kv_bytes_per_s == 2e8
+
+
+async def test_nothing_is_proven_over_a_closed_side_channel_and_at_once_when_it_opens() -> None:
+    world = World("p0")
+    await world.proofs()
+    world.blocked = {"p0"}
+    world.now += AGAIN_S
+    await world.turns(CLOSED_AFTER)
+    assert world.paths.named() == (("p0", "side-channel"),)
+    assert await world.proofs() == []
+    world.blocked.clear()
+    assert [name for name, _ in await world.proofs()] == ["p0"]
 
 
 async def test_without_a_port_nothing_is_tried() -> None:

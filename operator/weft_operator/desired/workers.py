@@ -183,6 +183,8 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
         env.append({"name": PROOF_VARIABLE, "value": f"{TOKEN_FOLDER}/{PROOF_KEY}"})
     if engine.meets_at:
         env.append({"name": "WEFT_KV_PORT", "value": str(engine.meets_at)})
+        if all(pool.rdma is not None for pool in rendering.spec.capacity.pools):
+            env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
     resources = rendering.spec.routing.resources
     container = router_container(rendering, mounts, role=worker.role, env=env, resources=resources)
     return {

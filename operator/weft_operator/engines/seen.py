@@ -5,10 +5,10 @@ from typing import Literal
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.engines.kv_paths import seen_paths
+from weft_operator.engines.kv_transport import seen_transport
 from weft_operator.engines.plugin import Said, seen_plugin
 
-EngineCondition = Literal["EnginePlugin", "KVPathsOpen"]
+EngineCondition = Literal["EnginePlugin", "KVTransportVerified"]
 Judge = Callable[[Sequence[str], Mapping[str, WorkerRecord]], Said | None]
 
 AGAIN_S = 5.0
@@ -16,7 +16,7 @@ AGAIN_S = 5.0
 
 UNHEARD: Mapping[EngineCondition, Said] = {
     "EnginePlugin": ("Unknown", "NotYetTold", "no heartbeat is seen of any engine"),
-    "KVPathsOpen": ("Unknown", "NotYetTried", "no heartbeat is seen of any engine"),
+    "KVTransportVerified": ("Unknown", "NotYetTried", "no heartbeat is seen of any engine"),
 }
 """What is said before any heartbeat was seen."""
 
@@ -27,7 +27,7 @@ def judges(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[EngineC
     if spec.engine.plugin is not None:
         asked["EnginePlugin"] = seen_plugin
     if spec.engine.type == "vllm" and paired:
-        asked["KVPathsOpen"] = seen_paths
+        asked["KVTransportVerified"] = seen_transport
     return asked
 
 
@@ -38,7 +38,9 @@ def ask_again_s(
     records = [heartbeats[name] for name in ready if name in heartbeats]
     coming = len(records) < len(ready)
     coming = coming or ("EnginePlugin" in asked and any(not record.engine_plugin for record in records))
-    coming = coming or ("KVPathsOpen" in asked and _is_trying(asked["KVPathsOpen"](ready, heartbeats), records))
+    coming = coming or (
+        "KVTransportVerified" in asked and _is_trying(asked["KVTransportVerified"](ready, heartbeats), records)
+    )
     return AGAIN_S if asked and heartbeats and coming else None
 
 

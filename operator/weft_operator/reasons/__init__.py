@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from weft_operator.reasons.carried_out import DRAINED, PROGRESSING, READY, RECONCILING, STALLED
-from weft_operator.reasons.engines import ENGINE_PLUGIN, KV_PATHS_OPEN
+from weft_operator.reasons.engines import ENGINE_PLUGIN, KV_TRANSPORT_VERIFIED
 from weft_operator.reasons.groups import GROUP_PROGRESSING, GROUP_READY
 from weft_operator.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator.reasons.planned import PLANNED
@@ -35,12 +35,12 @@ ConditionType = Literal[
     "SLOMet",
     "CostModelFresh",
     "EnginePlugin",
-    "KVPathsOpen",
+    "KVTransportVerified",
     "Reconciling",
     "Stalled",
 ]
 CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
-"""In the order of the status; EnginePlugin and KVPathsOpen are only there where engines tell."""
+"""In the order of the status; EnginePlugin and KVTransportVerified are only there where engines tell."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is in force.",
@@ -50,7 +50,7 @@ MEANING: Mapping[ConditionType, str] = {
     "SLOFeasible": "The plan in force should hold the SLO at the traffic that it was made for.",
     "MetricsAvailable": "Prometheus tells what the running service does. While it does not, nothing shrinks.",
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
-    "KVPathsOpen": "Engines reach each other where they meet to hand KV over. Only for paired vLLM workers.",
+    "KVTransportVerified": "KV goes between all pairs of engines, and over RDMA where they have it. Only for vLLM.",
     "Reconciling": "The service is not yet as its spec and plan want it: what deployment tools wait for (kstatus).",
     "Stalled": "Nothing but a change of the spec or the cluster helps: what deployment tools give up at (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
@@ -67,7 +67,7 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "SLOMet": SLO_MET,
     "CostModelFresh": COST_MODEL_FRESH,
     "EnginePlugin": ENGINE_PLUGIN,
-    "KVPathsOpen": KV_PATHS_OPEN,
+    "KVTransportVerified": KV_TRANSPORT_VERIFIED,
     "Reconciling": RECONCILING,
     "Stalled": STALLED,
 }

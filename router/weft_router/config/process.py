@@ -76,6 +76,8 @@ class Settings:
     """The word by which an engine's plug-in knows its router; empty where the engine asks for none."""
     kv_port: int = 0
     """Where engines of the service meet to hand KV over, tried from pod to pod; 0: not tried."""
+    kv_transport: str = ""
+    """What has to carry KV, where the pods have it: rdma; empty where anything may."""
 
     def profile_of(self, pool: str) -> CostProfile:
         """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
@@ -140,6 +142,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         leader=leader,
         engine_proof=_engine_proof(env),
         kv_port=_kv_port(env),
+        kv_transport=_kv_transport(env),
     )
 
 
@@ -237,6 +240,13 @@ def _kv_port(env: Mapping[str, str]) -> int:
     if not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"WEFT_KV_PORT={port!r}: set the port of the engines' side channel, or 0 to try none")
     return int(port)
+
+
+def _kv_transport(env: Mapping[str, str]) -> str:
+    transport = env.get("WEFT_KV_TRANSPORT", "")
+    if transport not in ("", "rdma"):
+        raise ConfigError(f"WEFT_KV_TRANSPORT={transport!r}: set rdma, or nothing where anything may carry KV")
+    return transport
 
 
 def _file(path: Path, field: str) -> bytes:

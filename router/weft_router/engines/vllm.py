@@ -26,7 +26,7 @@ PLUGIN_HEADER = "X-Weft-Engine-Plugin"
 NO_SUCH_MODEL = "weft-release"
 """A name no service may run: an engine that refuses it lets go of the KV which the request points at."""
 
-_NO_REMOTE: Json = {
+KEEP: Json = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
     "remote_engine_id": None,
@@ -34,7 +34,8 @@ _NO_REMOTE: Json = {
     "remote_host": None,
     "remote_port": None,
 }
-_KEPT = orjson.Fragment(orjson.dumps(_NO_REMOTE))
+"""What asks an engine to keep the KV of what it computes for a reader."""
+_KEPT = orjson.Fragment(orjson.dumps(KEEP))
 _ONE_TOKEN: Json = {"stream": False, "max_tokens": 1, "kv_transfer_params": _KEPT}
 _ONE_RESPONSE: Json = {"stream": False, "max_output_tokens": 1, "store": False, "kv_transfer_params": _KEPT}
 _PARAMS = b',"kv_transfer_params":{'

@@ -30,6 +30,7 @@ from weft_router.rounds.deciding import Deciding
 from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.hedging import race
 from weft_router.rounds.job import Job
+from weft_router.rounds.kv_proof import KvProof
 from weft_router.rounds.moving import Leaving, Takes, load
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.releasing import Releasing
@@ -84,6 +85,7 @@ class Decoding:
         )  # fmt: skip
         self._releasing = Releasing(worker, adapter=adapter, port=port, peers=self.remote.peers, metrics=metrics)
         self.remote.releasing = self._releasing
+        worker.paths.prove = KvProof(worker, port=port, releases=self._releasing, outcomes=metrics.kv_proofs)
         self._takes = takes
         self.leaving = Leaving(
             settings, sessions=self.sessions, peers=self.remote.peers,

@@ -57,7 +57,7 @@ class Worker:
             on_back=metrics.readmissions.labels(role).inc, gauges=adapter.gauges, plugin_page=adapter.plugin_page,
             proof=settings.engine_proof,
         )  # fmt: skip
-        self.paths = KvPaths(settings.kv_port, self._meets)
+        self.paths = KvPaths(settings.kv_port, self._meets, serves=lambda: self.engine.healthy)
         self.queue = PrefillQueue(
             profile=settings.profile,
             degree=settings.degree,
@@ -135,10 +135,8 @@ class Worker:
             engine_port=port_of(s.engine_url),
             engine_plugin=self.engine.plugin_word,
             engine_version=self.engine.version,
-            kv_open=self.paths.open,
-            kv_closed=self.paths.named(),
         )
-        for more in self._describe:
+        for more in (self.paths.describe, *self._describe):
             record = more(record)
         return record
 

@@ -90,6 +90,9 @@ class Metrics:
             "Engines of this process by whether they have the plug-in that puts KV handles into streams",
             ["state"],
         )
+        self.kv_proofs = Counter(
+            "weft_router_kv_proofs", "Proofs that KV goes from a prefill engine to this one and back", ["outcome"]
+        )
         self.handle_releases = Counter(
             "weft_router_handle_releases",
             "Prefilled KV that was given back to its engine, or could not be, after a leg between failed",
@@ -265,6 +268,9 @@ one piece shows neither its first token nor its gaps.
   is gone soon; `weft_router_resumes_total` of coordinators counts the streams that the deadline moved.
 * `weft_router_handle_releases_total` by `outcome`: `released`, `failed`, `dropped` (too many at once), `nobody` (there
   was no worker to read it).
+* `weft_router_kv_proofs_total` by `outcome`: `proven`, `data-port` (nobody answered where the data goes), `transfer`
+  (the KV did not come for another reason), `transport` (it came over TCP where RDMA is expected), `unproven` (an engine
+  had no time).
 * What replanning reads: `rounds` (rate by phase: `first` is the arrival of sessions), `round_index` (how many sessions
   reached each round: the distribution of rounds without waiting for sessions to end), `session_rounds`,
   `round_history_tokens`, `increment_tokens`, `decode_tokens`, `round_gap_seconds`.

@@ -1,15 +1,18 @@
-"""Try whether the engines of the other role answer where engines meet to hand KV over: their side channel.
+"""Know which engines of the other role this worker's can hand KV over with: by their side channel, and by doing it.
 
 A port that a network policy or a firewall closes costs every round that would read KV over it a timeout in the engine,
-though engines and sidecars are healthy. The sidecar is in the engine's pod, so what it reaches its engine does.
+though engines and sidecars are healthy. The sidecar is in the engine's pod, so what it reaches its engine does: the
+side channel, where engines meet, is tried from here. Ports of the data are the engines' own, so a decode worker proves
+each path by carrying a little KV over it: after the start of either end, and from time to time.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
+from typing import Literal
 from urllib.parse import urlsplit
 
 from weft_core.heartbeat import WorkerRecord
@@ -20,14 +23,42 @@ log = logging.getLogger(__name__)
 TURN_S = 1.0
 CONNECT_S = 2.0
 AGAIN_S = 30.0
-"""An open path is tried again so often: policies change while both pods stay."""
+"""An open path is tried again so often, and one over which KV did not go is proven again: policies change."""
+PROVEN_AGAIN_S = 300.0
+"""A proven path is proven again so often, by the little that shows that KV still goes."""
+UNPROVEN_AGAIN_S = 5.0
+"""Where an engine had no time for a proof."""
 CLOSED_AFTER = 3
 """One refused connection may be an engine that is just starting; three in a row, a second apart, are not."""
+FAULTY_AFTER = 2
+"""Proofs that failed in a row."""
 AT_ONCE = 16
 MOST_NAMED = 8
 """A heartbeat names so many: it is written every second."""
 
+Fault = Literal["side-channel", "data-port", "transfer", "transport"]
+"""Why nothing may go over a path: where engines meet is not reached, or where data goes, KV did not come for another
+reason, or it came over TCP where RDMA is expected."""
 Connect = Callable[[str, int], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What came of carrying KV over a path; figures are None where other transfers mixed with it."""
+
+    fault: Fault | None = None
+    transport: str = ""
+    bytes_per_s: float | None = None
+    latency_s: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Tell whether it has all figures."""
+        return bool(self.transport) and self.bytes_per_s is not None and self.latency_s is not None
+
+
+Prove = Callable[[WorkerRecord, bool], Awaitable[Proof | None]]
+"""Carry KV from that worker's engine to this one's, enough of it for figures where asked; None: there was no time."""
 
 
 @dataclass(slots=True)
@@ -36,10 +67,27 @@ class _Path:
     failures: int = 0
     open: bool = False
     tried_at: float = float("-inf")
+    proof: Proof | None = None
+    """The last one that found no fault."""
+    fault: Fault | None = None
+    """What the last proof found."""
+    faults: int = 0
+    due_at: float = float("-inf")
+
+    @property
+    def closed(self) -> Fault | None:
+        """Return why nothing may go this way; None where something may."""
+        if self.failures >= CLOSED_AFTER:
+            return "side-channel"
+        return self.fault if self.faults >= FAULTY_AFTER else None
 
 
 class KvPaths:
-    """The paths from this worker's pod to the side channels of those that ``others`` gives; no ``port``, no trials."""
+    """The paths from this worker's pod to those that ``others`` gives; no ``port``, no trials.
+
+    ``prove`` is set by the duty that can; without it only the side channel is tried. ``serves`` tells whether the
+    engine here does: one that ended comes back without what it knew of others, so all is proven anew.
+    """
 
     def __init__(
         self,
@@ -47,33 +95,56 @@ class KvPaths:
         others: Callable[[], Iterable[WorkerRecord]],
         *,
         connect: Connect | None = None,
+        serves: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.port = port
+        self.prove: Prove | None = None
         self._others = others
         self._connect = connect or reaches
+        self._serves = serves
         self._clock = clock
         self._paths: dict[str, _Path] = {}
         self.closed: frozenset[str] = frozenset()
-        """The workers whose side channel cannot be reached; the same object as long as nothing changed."""
+        """The workers that KV cannot be handed over with; the same object as long as nothing changed."""
 
     @property
     def open(self) -> int:
         """Return how many workers' side channels were reached; -1 where nobody tries."""
         return sum(path.open for path in self._paths.values()) if self.port else -1
 
-    def named(self) -> tuple[str, ...]:
-        """Return some of the closed ones, by name."""
-        return tuple(sorted(self.closed)[:MOST_NAMED])
+    def describe(self, record: WorkerRecord) -> WorkerRecord:
+        """Add to a heartbeat what is known of the paths: the worst of what was measured stands for all."""
+        proofs = [path.proof for path in self._paths.values() if path.proof is not None and path.closed is None]
+        rates = [proof.bytes_per_s for proof in proofs if proof.bytes_per_s is not None]
+        latencies = [proof.latency_s for proof in proofs if proof.latency_s is not None]
+        return replace(
+            record,
+            kv_open=self.open,
+            kv_proven=len(proofs) if self.port and self.prove is not None else -1,
+            kv_faults=self.named(),
+            kv_transports=tuple(sorted({proof.transport for proof in proofs if proof.transport})),
+            kv_bytes_per_s=min(rates, default=None),
+            kv_latency=max(latencies, default=None),
+        )
+
+    def named(self) -> tuple[tuple[str, str], ...]:
+        """Return some of the closed ones, by name, and why."""
+        faults = ((name, path.closed) for name, path in sorted(self._paths.items()))
+        return tuple((name, fault) for name, fault in faults if fault is not None)[:MOST_NAMED]
 
     async def run(self) -> None:
-        """Try until cancelled; nothing at all without a port."""
-        while self.port:
-            await guarded(self.turn)
+        """Try and prove until cancelled; nothing at all without a port."""
+        if self.port:
+            await asyncio.gather(self._every_turn(self.turn), self._every_turn(self.prove_next))
+
+    async def _every_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await guarded(work)
             await asyncio.sleep(TURN_S)
 
     async def turn(self) -> None:
-        """Try the paths that are due."""
+        """Try the side channels that are due."""
         records = {record.worker: record for record in self._others()}
         now = self._clock()
         for name in self._paths.keys() - records.keys():
@@ -87,17 +158,66 @@ class KvPaths:
                 due.append((record, path))
         for first in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._try(record, path, now) for record, path in due[first : first + AT_ONCE]))
-        closed = frozenset(name for name, path in self._paths.items() if path.failures >= CLOSED_AFTER)
+        self._note()
+
+    async def prove_next(self) -> None:
+        """Prove the paths that are due, one by one: what two carry at once would be in each other's figures."""
+        if self.prove is None:
+            return
+        if not self._serves():
+            for path in self._paths.values():
+                path.proof, path.due_at = None, float("-inf")
+            return
+        for record in list(self._others()):
+            due = self._paths.get(record.worker)
+            if due is None or not due.open or due.failures or self._clock() < due.due_at:
+                continue
+            found = await self.prove(record, due.proof is None or not due.proof.measured or due.faults > 0)
+            self._proven(record.worker, due, found)
+
+    def _proven(self, name: str, path: _Path, found: Proof | None) -> None:
+        """Note what a proof found."""
+        now = self._clock()
+        if found is None or not self._serves():
+            path.due_at = now + UNPROVEN_AGAIN_S
+            return
+        path.fault = found.fault
+        if found.fault is not None:
+            path.faults += 1
+            path.due_at = now + (AGAIN_S if path.faults >= FAULTY_AFTER else 0.0)
+            extra = {"worker": name, "fault": found.fault, "transport": found.transport or None}
+            log.warning("kv_path_faulty", extra=extra)
+        else:
+            was = path.proof or Proof()
+            path.faults = 0
+            path.proof = replace(
+                found,
+                transport=found.transport or was.transport,
+                bytes_per_s=was.bytes_per_s if found.bytes_per_s is None else found.bytes_per_s,
+                latency_s=was.latency_s if found.latency_s is None else found.latency_s,
+            )
+            path.due_at = now + (PROVEN_AGAIN_S if path.proof.measured else AGAIN_S)
+            if path.proof != was:
+                proof = path.proof
+                figures = {"bytesPerSecond": proof.bytes_per_s, "latency": proof.latency_s}
+                log.info("kv_path_proven", extra={"worker": name, "transport": proof.transport, **figures})
+        self._note()
+
+    def _note(self) -> None:
+        """Bring ``closed`` up to date, and say what changed."""
+        closed = frozenset(name for name, path in self._paths.items() if path.closed)
         if closed != self.closed:
             for name in sorted(closed - self.closed):
-                log.error("kv_path_closed", extra={"worker": name, "port": self.port})
+                log.error("kv_path_closed", extra={"worker": name, "fault": self._paths[name].closed})
             for name in sorted(self.closed - closed):
-                log.info("kv_path_not_closed", extra={"worker": name, "port": self.port})
+                log.info("kv_path_not_closed", extra={"worker": name})
             self.closed = closed
 
     async def _try(self, record: WorkerRecord, path: _Path, now: float) -> None:
         path.tried_at = now
         reached = await self._connect(urlsplit(record.url).hostname or "", self.port)
+        if reached and path.failures >= CLOSED_AFTER:
+            path.due_at = float("-inf")
         path.failures = 0 if reached else path.failures + 1
         path.open = reached or (path.open and path.failures < CLOSED_AFTER)
 

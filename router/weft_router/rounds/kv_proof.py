@@ -1,0 +1,260 @@
+"""Prove that KV goes from a prefill worker's engine to this one's, and back where services are bidirectional.
+
+A prefill of the router's own goes the way of a round: a prefill leg, a decode leg that reads its KV, and in a
+bidirectional service a prefill leg that reads the decode leg's. Nobody sees the answers, and a salt of each leg's own
+keeps what they cache from everybody, so that each leg has to read. Bytes and time are the reader's own counters, the
+transport is told by the kernel's.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from time import monotonic
+from urllib.parse import urlsplit
+
+import orjson
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.body import Json
+from weft_router.api.reply import read_counts
+from weft_router.engines.adapter import REQUEST_ID, Call
+from weft_router.engines.handles import KvHandle, points
+from weft_router.engines.transfers import Came, Pulled, came, pulled, unanswered
+from weft_router.engines.vllm import KEEP, transfer_params
+from weft_router.errors import LegFailedError
+from weft_router.rounds.remote import PrefillAnswer, PrefillPort, Releases
+from weft_router.rounds.standing import ANYBODY
+from weft_router.rounds.worker import Worker
+from weft_router.signals.instruments import Counter
+from weft_router.state.kv_paths import Fault, Proof
+from weft_router.wire.leg import Leg, Whole
+
+log = logging.getLogger(__name__)
+
+LEAST = 8
+"""Tokens of the trial that shows how long the least of it takes: one block."""
+FEW = 96
+"""Tokens of the trial that shows that KV goes at all; below 64 tokens of history engines compute rather than read."""
+MANY = 2048
+"""Tokens of the trial that shows how fast much of it goes, or half the model's context."""
+BACK = 32
+"""Tokens that the way back adds to the history."""
+READ_S = 30.0
+"""In which a leg has to answer; engines that do not know each other yet take 2 to 10 s."""
+ALONE_S = 10.0
+"""In which an engine that has time answers a few tokens of its own."""
+COUNTED_S = 3.0
+"""Engines count a transfer with a step after it."""
+LOOK_S = 0.05
+SLOW_S = 2.0
+"""A connection that is not answered for so long meets nobody; the kernel asks again after 1, 3 and 7 s."""
+_TOKEN = 5
+"""What prompts are made of; any vocabulary has it."""
+_PATH = "/v1/completions"
+_NOTHING = PrefillTask(0, 0)
+"""To the prefill worker's queue: a proof takes nobody's turn, and nobody's figures."""
+_REPLY_BYTES = 8 * 2**20
+_LOOPBACK = ("127.", "localhost", "::1")
+
+
+class UnprovenError(Exception):
+    """Report that nothing can be said: an engine had no time, or went."""
+
+
+class KvProof:
+    """The proofs of one decode worker."""
+
+    def __init__(
+        self, worker: Worker, *, port: PrefillPort, releases: Releases, outcomes: Counter,
+        network: Callable[[bool], Came] = lambda loopback: came(loopback=loopback),
+        waits: Callable[[str], frozenset[int]] = unanswered,
+    ) -> None:  # fmt: skip
+        """Prove for one worker, with ``port`` as the way to prefill workers; ``outcomes`` counts what came of it."""
+        self._worker = worker
+        self._port = port
+        self._releases = releases
+        self._outcomes = outcomes
+        self._network = network
+        self._unanswered = waits
+        config = worker.settings.config
+        self._model = config.model.name
+        self._back = config.engine.bidirectional
+        self._many = max(LEAST, min(MANY, config.model.max_model_len // 2))
+
+    async def __call__(self, record: WorkerRecord, figures: bool) -> Proof | None:
+        """Carry KV from that worker's engine; with ``figures`` enough of it to measure. None: there was no time."""
+        try:
+            proof = await (self._measure(record) if figures else self._try(record))
+        except UnprovenError as error:
+            log.info("kv_path_unproven", extra={"worker": record.worker, "error": str(error)})
+            self._outcomes.labels("unproven").inc()
+            return None
+        self._outcomes.labels(proof.fault or "proven").inc()
+        return proof
+
+    async def _try(self, record: WorkerRecord) -> Proof:
+        carried = await self._carry(record, FEW, back=self._back)
+        return Proof(carried) if isinstance(carried, str) else Proof()
+
+    async def _measure(self, record: WorkerRecord) -> Proof:
+        """Carry the least twice, for the first transfer makes the engines acquainted, and then much."""
+        least = await self._carry(record, LEAST)
+        if not isinstance(least, str):
+            least = await self._carry(record, LEAST)
+        if isinstance(least, str):
+            return Proof(least)
+        loopback = (urlsplit(record.url).hostname or "").startswith(_LOOPBACK)
+        before = self._network(loopback)
+        much = await self._carry(record, self._many)
+        after = self._network(loopback)
+        if isinstance(much, str):
+            return Proof(much)
+        if self._back and isinstance(again := await self._carry(record, FEW, back=True), str):
+            return Proof(again)
+        if least.tokens != LEAST or much.tokens != self._many or least.seconds <= 0 or much.seconds <= 0:
+            return Proof()  # rounds read at the same time
+        transport = after.carrier(before, much.size)
+        wrong = self._worker.settings.kv_transport == "rdma" and transport == "tcp"
+        return Proof(
+            fault="transport" if wrong else None,
+            transport=transport,
+            bytes_per_s=much.size / much.seconds,
+            latency_s=least.seconds / least.transfers,
+        )
+
+    async def _carry(self, record: WorkerRecord, tokens: int, *, back: bool = False) -> Pulled | Fault:
+        """Carry a prompt's KV here, and ``back`` again; return what was counted here, or why it did not come.
+
+        Raises:
+            UnprovenError: that says nothing of the path.
+        """
+        before = await self._counted()
+        answer = await self._ask(record, tokens, KEEP)
+        params = transfer_params(_handle(answer.body)) if answer.status == 200 else None
+        if params is None:
+            raise UnprovenError(f"the prefill engine gave no KV (status {answer.status})")
+        whole = await self._read(tokens, params)
+        if not isinstance(whole, Whole):
+            self._releases.unread(params)
+            return whole
+        found = (await self._counted(more_than=before)).since(before)
+        if found.size <= 0:  # it was computed here, which an engine may be told to do where a read fails
+            return "transfer"
+        handle = _handle(whole.body)
+        if handle is None or not points(handle):
+            return found
+        if not back:
+            self._releases.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None))
+            return found
+        answer = await self._ask(
+            record, tokens + BACK, {**handle, "do_remote_decode": True, "do_remote_prefill": False}
+        )
+        if answer.status >= 500:
+            return "transfer"
+        if answer.status != 200:
+            raise UnprovenError(f"the prefill engine answered {answer.status}")
+        self._releases.unread(transfer_params(_handle(answer.body)))
+        return found
+
+    async def _ask(self, record: WorkerRecord, tokens: int, params: Json) -> PrefillAnswer:
+        """Have a prompt prefilled there; an answer that is late though its engine has time is a 504 of that engine.
+
+        Raises:
+            UnprovenError: the engine did not answer, and not for what it was to read.
+        """
+        answer = await self._there(record, tokens, params, READ_S)
+        if answer is not None:
+            return answer
+        if params is not KEEP:
+            alone = await self._there(record, LEAST, KEEP, ALONE_S)
+            if alone is not None and alone.status == 200:
+                self._releases.unread(transfer_params(_handle(alone.body)))
+                return PrefillAnswer(504, b"", from_engine=True)
+        raise UnprovenError("the prefill engine did not answer")
+
+    async def _there(self, record: WorkerRecord, tokens: int, params: Json, limit_s: float) -> PrefillAnswer | None:
+        name = f"weft-{secrets.token_hex(16)}"
+        call = Call(_PATH, self._body(tokens, params), {REQUEST_ID: name})
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self._port.prefill(record, call, _NOTHING, name, ANYBODY)
+        except TimeoutError:
+            return None
+        except LegFailedError as error:
+            raise UnprovenError(f"the prefill worker: {error}") from error
+        if not answer.from_engine:
+            raise UnprovenError(f"the prefill worker answered {answer.status}")
+        return answer
+
+    async def _read(self, tokens: int, params: Json) -> Whole | Fault:
+        """Have the engine here read a prompt's KV; return why it does not, though it has time for others.
+
+        Raises:
+            UnprovenError: it has none, or went.
+        """
+        host, waits = str(params.get("remote_host")), frozenset[int]()
+        reading = asyncio.ensure_future(self._here(tokens, params, READ_S))
+        try:
+            while not reading.done():
+                await asyncio.wait((reading,), timeout=SLOW_S)
+                waits = waits if reading.done() else self._unanswered(host)
+        finally:
+            reading.cancel()
+        whole = await reading
+        if whole is not None and whole.status == 200:
+            return whole
+        if whole is None:
+            alone = await self._here(LEAST, None, ALONE_S)
+            if alone is None or alone.status != 200:
+                raise UnprovenError("the decode engine did not answer")
+        elif whole.status < 500:
+            raise UnprovenError(f"the decode engine answered {whole.status}")
+        if waits:
+            log.warning("kv_port_closed", extra={"host": host, "ports": sorted(waits)})
+        return "data-port" if waits else "transfer"
+
+    async def _here(self, tokens: int, params: Json | None, limit_s: float) -> Whole | None:
+        engine, body = self._worker.engine, self._body(tokens, params)
+        headers = engine.proven({REQUEST_ID: f"weft-{secrets.token_hex(16)}"})
+        try:
+            async with asyncio.timeout(limit_s):
+                return await engine.pool.call(
+                    Leg(first_s=limit_s), engine.origin, _PATH, body, headers=headers, limit=_REPLY_BYTES
+                )
+        except TimeoutError:
+            return None
+        except LegFailedError as error:
+            if error.reason == "timeout":
+                return None
+            raise UnprovenError(f"the decode engine: {error}") from error
+
+    def _body(self, tokens: int, params: Json | None) -> bytes:
+        body: Json = {
+            "model": self._model,
+            "prompt": [_TOKEN] * tokens,
+            "max_tokens": 1,
+            "cache_salt": secrets.token_hex(16),
+        }
+        return orjson.dumps(body if params is None else {**body, "kv_transfer_params": params})
+
+    async def _counted(self, *, more_than: Pulled | None = None) -> Pulled:
+        """Return what the engine here has read; wait a little where it has to be more than before."""
+        until = monotonic() + COUNTED_S
+        while True:
+            page = await self._worker.engine.metrics()
+            if page is None:
+                raise UnprovenError("the decode engine tells no metrics")
+            found = pulled(page)
+            if more_than is None or found.size > more_than.size or monotonic() >= until:
+                return found
+            await asyncio.sleep(LOOK_S)
+
+
+def _handle(raw: bytes) -> Json | None:
+    """Return what a whole answer says of where its KV is kept."""
+    try:
+        return read_counts("text", raw)[1].handle
+    except ValueError:
+        return None
