@@ -146,6 +146,31 @@ def test_a_kind_that_may_not_be_listed_is_told_until_it_may(api: RealApi, replic
     wait_for("the end of the word", lambda: progressing()[0] != "RightMissing", timeout=120)
 
 
+def test_a_kind_that_may_not_be_watched_is_told_and_services_are_made_all_the_same(api: RealApi) -> None:
+    namespace = api.namespace()
+    refusal = Answer.refusal(403, "Forbidden")
+
+    def fault(asked: Asked) -> Fault | None:
+        refused = asked.token == USERS["b"].token and asked.method == "WATCH" and asked.path.endswith("/pods")
+        return refusal if refused else None
+
+    api.proxy.fault = fault
+    other = api.replica("b", namespace).start(ready=False)
+    api.kube.apply(small_service(namespace))
+    wait_for("its coordinator", lambda: deployment(api, other), timeout=120)
+    wait_for("the metric of it", lambda: other.metric("weft_operator_missing_rights{") >= 1, timeout=120)
+    events = f"api/v1/namespaces/{namespace}/events"
+
+    def told() -> list[str]:
+        found = (api.read(events) or {}).get("items") or ()
+        return [item["message"] for item in found if item["reason"] == "RightMissing"]
+
+    wait_for("the word of it", told, timeout=120)
+    assert told()[0].startswith(f"the operator may not watch pods in namespace {namespace}; ")
+    other.kill()
+    api.kube.run("delete", "namespace", namespace, "--wait=false")
+
+
 def test_a_storm_of_conflicts_is_met_once_a_second(api: RealApi, replica: Replica) -> None:
     conflict = Answer.refusal(409, "Conflict")
     met = faulty(api, lambda asked: conflict if asked.method == "PATCH" else None)
