@@ -83,7 +83,9 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
         "spec": manifest.get("spec"),
     }
     try:
-        return DisaggInferenceService.model_validate(body)
+        return DisaggInferenceService.model_validate(
+            body, extra="ignore"
+        )  # definitions may be newer, and have defaults
     except ValidationError as error:
         where, message = _first(error)
         # A rule's message names the field itself.
@@ -200,7 +202,9 @@ def _trace(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str)
 def _profile_json(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON form of a referenced profile, defaults filled in and figures checked."""
     try:
-        spec = CostProfileSpec.model_validate(body).model_dump(mode="json", by_alias=True, exclude_none=True)
+        spec = CostProfileSpec.model_validate(body, extra="ignore").model_dump(
+            mode="json", by_alias=True, exclude_none=True
+        )
         profile_from_json(spec)
     except ValidationError as error:
         where, message = _first(error)

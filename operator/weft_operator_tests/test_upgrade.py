@@ -1,15 +1,20 @@
 """Another operator renders the same pods: an upgrade of the operator restarts no worker."""
 
 import importlib.metadata
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from weft_operator.desired.config import read_record
 from weft_operator.diff import content_hash
+from weft_operator.goal import parse_service
+from weft_operator.groups.group import parse_group
 from weft_operator.manifest import Manifest
 from weft_operator.settings import Settings
 from weft_operator_tests.samples import SETTINGS, colocated, rendered, rendering, two_pools
-from weft_operator_tests.valid import service, vllm_service
+from weft_operator_tests.valid import pools_service, service, spec, vllm_service
 
 OF_THE_OPERATOR = {
     "prometheus_url": "http://other:9090",
@@ -24,6 +29,10 @@ OF_THE_OPERATOR = {
 }
 OF_THE_PODS = {"router_image", "mock_image", "redis_url", "instance", "metrics_from"}
 """What pods and policies are made of; who keeps these keeps the pods."""
+
+
+NAMES_OF_USERS = {"nodeSelector", "requests", "limits", "params"}
+"""Objects of which every key is somebody's own word."""
 
 
 def templates(settings: Settings, body: str) -> dict[str, str]:
@@ -50,3 +59,30 @@ def test_pod_templates_know_nothing_of_the_operator(body: str, monkeypatch: pyte
 
 def test_every_setting_is_either_of_the_operator_or_of_the_pods() -> None:
     assert set(OF_THE_OPERATOR) | OF_THE_PODS == set(Settings.__dataclass_fields__)
+
+
+def strewn(value: Any) -> Any:
+    """Return a copy with a field in each of its objects that this version does not know."""
+    if isinstance(value, dict):
+        known = {key: item if key in NAMES_OF_USERS else strewn(item) for key, item in value.items()}
+        return {**known, "ofTheNextRelease": {"enabled": True}}
+    return [strewn(item) for item in value] if isinstance(value, list) else value
+
+
+def test_what_a_newer_release_stored_is_read_without_what_is_new_in_it() -> None:
+    """Its definitions are there before its operator, and may have defaults."""
+    body = pools_service()
+    assert parse_service({**body, "spec": strewn(body["spec"])}).spec == spec(body)
+    groups = [item for item in rendered(two_pools()) if item["kind"] == "WorkerGroup"]
+    for item in groups:
+        newer = {**item, "spec": {**item["spec"], "ofTheNextRelease": True}}
+        assert parse_group(newer) == parse_group(item)
+    assert groups
+
+
+def test_the_plan_that_a_newer_release_kept_stays_in_force_when_it_is_taken_back() -> None:
+    (kept,) = (item for item in rendered(rendering(service())) if item["metadata"]["name"] == "demo-plan")
+    known = read_record(kept)
+    assert known is not None
+    newer = {name: json.dumps(strewn(json.loads(kept["data"][name]))) for name in ("spec.json", "plan.json")}
+    assert read_record({**kept, "data": {**kept["data"], **newer}}) == known

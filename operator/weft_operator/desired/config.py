@@ -114,7 +114,7 @@ def read_record(config: Manifest) -> PlanRecord | None:
         for body in (profile, *profiles.values()):
             profile_from_json(body)
         return PlanRecord(
-            spec=DisaggInferenceServiceSpec.model_validate_json(data["spec.json"]),
+            spec=DisaggInferenceServiceSpec.model_validate_json(data["spec.json"], extra="ignore"),
             plan=plan_from_json(plan),
             profile=profile,
             request_hash=data["request-hash"],

@@ -120,7 +120,7 @@ def parse_group(manifest: Mapping[str, Any]) -> Group:
     """
     metadata = manifest["metadata"]
     try:
-        spec = WorkerGroupSpec.model_validate(manifest.get("spec"))
+        spec = WorkerGroupSpec.model_validate(manifest.get("spec"), extra="ignore")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
