@@ -130,8 +130,8 @@ e2e-kill: setup ## SIGKILL the operator before and after every write of two serv
 	@$(PY) -m weft_operator_tests.kill_points $(KILL_ARGS)
 
 .PHONY: e2e-replan
-e2e-replan: setup ## Play a service's life on a local cluster: drift, proposals, a blind Prometheus, canaries, zero, a drain (15 minutes)
-	@WEFT_E2E_REPLAN=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_{replan,life,drain}_cluster.py
+e2e-replan: setup ## Play a service's life on a local cluster: drift, proposals, a blind Prometheus, canaries, zero, a drain, an upgrade (17 minutes)
+	@WEFT_E2E_REPLAN=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_{replan,life,drain,upgrade}_cluster.py
 
 .PHONY: e2e-network
 e2e-network: setup ## Let kube-router, which is built first, enforce the rendered NetworkPolicies between pods (1 minute; the first time 6)
