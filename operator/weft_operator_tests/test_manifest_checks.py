@@ -1,5 +1,6 @@
 """`weft plan -f` refuses what the API server refuses, and nothing that it accepts."""
 
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from weft_operator.api.manifest_checks import profile_messages, service_messages
+from weft_operator.api.crd import cost_profile_crd, service_crd
+from weft_operator.api.manifest_checks import FORMS, profile_messages, service_messages
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
@@ -32,6 +34,31 @@ def test_what_the_api_server_refuses_is_refused(case: Case) -> None:
 def words(message: str) -> str:
     """Return a message without its field: a rule that several fields share names the one that broke it here."""
     return message.partition(": ")[2]
+
+
+def patterns(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every pattern that the API server checks somewhere in a schema."""
+    if "pattern" in schema:
+        yield schema["pattern"]
+    inner = [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]
+    for part in inner:
+        if isinstance(part, dict):
+            yield from patterns(part)
+
+
+@pytest.mark.parametrize("crd", [service_crd, cost_profile_crd])
+def test_no_pattern_is_told_to_people_as_one(crd: Callable[[], dict[str, Any]]) -> None:
+    spec = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    untold = {pattern for pattern in patterns(spec) if pattern not in FORMS}
+    assert untold == set(), "say in FORMS what such a text is"
+
+
+def test_a_url_without_a_scheme_is_told_what_one_looks_like() -> None:
+    (said,) = service_messages(changed(service(), "spec.planning.prometheus", {"url": "prometheus:9090"}))
+    assert said == (
+        "spec.planning.prometheus.url: must be a URL such as http://prometheus.monitoring:9090, without ? and # "
+        "(got 'prometheus:9090')"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)

@@ -107,6 +107,21 @@ def test_each_refusal_is_lifted_by_each_of_its_remedies(
 
 
 @pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine.pairs": [[1, 1]], "capacity.pools.0.degrees": [2, 4]}, ", 4 with 2, 4 with 4 (only 1 with 1 may)"),
+        (CASES[-4][2], "not 2 with 3 (in vllm one degree divides the other)"),
+        (CASES[-2][2], "engine vllm pairs no blocks of 16 tokens with those of 32"),
+    ],
+)
+def test_degrees_that_do_not_pair_are_named(changes: dict[str, Any], words: str) -> None:
+    error = refusal(case(changes))
+    assert error is not None
+    assert error.reason == "NoPairOfDegrees"
+    assert words in error.message
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"capacity.gpus": 3},

@@ -36,9 +36,27 @@ _PLAIN = {
     "model_type": "must be an object",
 }
 
-_FORMS = {
+FORMS = {
     DURATION_PATTERN: "must be a duration such as 50ms, 5s or 1m30s",
     QUANTITY_PATTERN: "must be an amount such as 500m, 2 or 16Gi",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "must be a name of a-z, 0-9 and -, with a letter or digit at both ends",
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "must be a name of a-z, 0-9, - and ., with a letter or digit at both ends",
+    r"^[-._a-zA-Z0-9]+$": "must be a key of letters, digits, -, _ and .",
+    r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$": "must be a name such as meta-llama/Llama-3.1-8B-Instruct",
+    r"^[A-Za-z0-9._/-]+$": "must be of letters, digits, -, _, . and /",
+    r"^[a-z0-9]+/[-a-z0-9]+$": "must be a name such as ampd/toolbench",
+    r"^\S+$": "must hold no spaces",
+    r"^[!-~]+$": "must be of printable ASCII characters without spaces",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "must be the name of a variable: letters, digits and _, no digit first",
+    r"^[A-Za-z][A-Za-z0-9-]*$": "must be the name of a header: letters, digits and -, a letter first",
+    r"^[A-Za-z0-9_]*$": "must be of letters, digits and _",
+    r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$": "must be a resource such as nvidia.com/gpu",
+    r"^https?://[^\s?#]+$": "must be a URL such as http://prometheus.monitoring:9090, without ? and #",
+    r"^https?://[^\s@]+$": "must be a URL such as http://collector.monitoring:4318, without user and password",
+    r"^https://\S+$": "must be a URL that begins with https://",
+    r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time of day such as 08:30, in quotes",
+    r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$": "must be a time zone such as Europe/Berlin or UTC",
+    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "must be a range of addresses such as 10.0.0.0/8",
 }
 """What texts of a pattern are, for people."""
 
@@ -144,8 +162,8 @@ def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _what(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
-    if fault["type"] in ("string_type", "string_pattern_mismatch") and schema.get("pattern") in _FORMS:
-        return _FORMS[schema["pattern"]]
+    if fault["type"] in ("string_type", "string_pattern_mismatch") and schema.get("pattern") in FORMS:
+        return FORMS[schema["pattern"]]
     if fault["type"] in ("too_short", "too_long"):
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         return f"must have {least} to {most} entries" if most is not None else f"must have at least {least} entries"

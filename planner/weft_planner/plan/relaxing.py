@@ -15,12 +15,16 @@ from weft_planner.plan.changing import changed, least_that, most_that
 from weft_planner.plan.smallest import Degrees, places, smallest_layout
 from weft_planner.programs.candidates import Limits, money
 from weft_planner.programs.limits import limits_of, nodes_of
+from weft_planner.request.engines import barred_pairs, blocks_pair, compatibility_of
 from weft_planner.request.infeasible import Infeasible, degrees_of
 from weft_planner.request.parts import Pool, Ratio
 from weft_planner.request.reading import Request
 
 LARGEST = 4096
 """GPUs of one request at most."""
+
+MAX_PAIRS = 4
+"""Pairs of degrees that a message names."""
 
 
 def explain_no_layout(request: Request, profiles: Mapping[str, CostProfile]) -> Infeasible:
@@ -77,10 +81,28 @@ def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
     what = " or ".join(f"{r.path} {r.value if r.value is not None else 'left out'}" for r in remedies)
     yield Infeasible(
         "NoPairOfDegrees",
-        "engine: no prefill degree of the pools can exchange KV with a decode degree "
-        f"(engine {engine.type or 'of no type'}); {what or 'allow degrees of which one divides the other'} would do",
+        f"engine: no prefill degree of the pools can exchange KV with a decode degree: {_unpaired(request)}; "
+        f"{what or 'allow degrees of which one divides the other'} would do",
         remedies=tuple(remedies),
     )
+
+
+def _unpaired(request: Request) -> str:
+    """Say which degrees do not pair, and by what rule."""
+    engine, capacity = request.engine, request.capacity
+    sizes = engine.block_sizes or {}
+    if not blocks_pair(engine):
+        return f"engine {engine.type} pairs no blocks of {sizes['prefill']} tokens with those of {sizes['decode']}"
+    prefill, decode = (
+        sorted({n for pool in capacity.pools if role in pool.roles for n in pool.degrees if n <= capacity.gpus})
+        for role in ROLES
+    )
+    barred = sorted(barred_pairs(engine, prefill, decode))
+    named = ", ".join(f"{n} with {m}" for n, m in barred[:MAX_PAIRS])
+    more = f" and {len(barred) - MAX_PAIRS} more pairs" if len(barred) > MAX_PAIRS else ""
+    allowed = ", ".join(f"{n} with {m}" for n, m in (engine.pairs or ())[:MAX_PAIRS])
+    rule = f"only {allowed} may" if allowed else f"in {engine.type} {compatibility_of(engine).words}"
+    return f"not {named}{more} ({rule})"
 
 
 def _bounds(request: Request, layout: Layout) -> Iterator[Infeasible]:
