@@ -20,6 +20,12 @@ def jwt(name: str, *, rule: str = "", words: tuple[str, ...] = (), **fields: Any
 
 
 FRONT_CASES: tuple[Case, ...] = (
+    one_change(
+        "fewer-coordinators-than-the-fewest",
+        "spec.coordinator",
+        {"replicas": 3, "scaling": {"max": 2}},
+        rule="spec.coordinator.scaling.max: is below replicas, the fewest; raise it or lower replicas",
+    ),
     one_class("class-with-capitals", name="Batch", words=("spec.routing.classes[0].name", "should match")),
     one_class("priority-below-zero", priority=-1, words=("classes[0].priority", "greater than or equal to 0")),
     one_class("no-tolerance", tolerance=0, words=("classes[0].tolerance", "greater than 0")),

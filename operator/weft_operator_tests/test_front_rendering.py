@@ -10,11 +10,13 @@ import yaml
 
 from weft_operator.apiserver import ApiServer
 from weft_operator.desired.config import front_config
+from weft_operator.desired.coordinator import coordinators
 from weft_operator.errors import NotFoundError
 from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
 from weft_operator.observe import observe
 from weft_operator.status import url_of
 from weft_operator_tests.samples import colocated, rendered, rendering, told
+from weft_operator_tests.sights import VALID
 from weft_operator_tests.valid import REMOVED, changed, front_service, service, spec
 from weft_router.config import RouterConfig
 from weft_router.config.live import needs_restart
@@ -31,6 +33,33 @@ def objects(body: Manifest) -> dict[tuple[str, str], Manifest]:
     base = rendering(body)
     items = rendered(base)
     return {(item["kind"], item["metadata"]["name"]): item for item in items}
+
+
+@pytest.mark.parametrize(
+    ("rate_high", "pods"),
+    [(0.9, 2), (60.0, 3), (1000.0, 4), (0.0, 2)],
+    ids=["few", "as the plan needs", "most", "none at any rate"],
+)
+def test_coordinators_are_as_many_as_the_plan_needs(rate_high: float, pods: int) -> None:
+    scaling = {"replicas": 2, "scaling": {"max": 4, "roundsPerSecond": 100}}
+    base = rendering(changed(service(), "spec.coordinator", scaling))
+    plan = replace(base.record.plan, validity=replace(VALID, rate_high=rate_high, rounds=5.0))
+    carried = replace(base, record=replace(base.record, plan=plan))
+    assert coordinators(carried) == pods
+    deployment = next(item for item in rendered(carried) if item["kind"] == "Deployment")
+    assert deployment["spec"]["replicas"] == pods
+    given_up = replace(carried, rules=replace(plan, validity=replace(VALID, rate_high=0.1)))
+    assert coordinators(given_up) == 2, "the plan before is in force"
+
+
+def test_without_scaling_or_without_a_known_load_there_are_the_spec_s_coordinators() -> None:
+    plan = rendering().record.plan
+    fixed = rendering(changed(service(), "spec.coordinator.replicas", 3))
+    busy = replace(plan, validity=replace(VALID, rate_high=1000.0))
+    assert coordinators(replace(fixed, record=replace(fixed.record, plan=busy))) == 3
+    scaled = rendering(changed(service(), "spec.coordinator", {"replicas": 3, "scaling": {"max": 9}}))
+    assert scaled.record.plan.validity is None
+    assert coordinators(scaled) == 3
 
 
 def test_coordinators_read_all_that_concerns_clients() -> None:

@@ -104,11 +104,23 @@ class Limits(ApiModel):
     """For each API key or token without bounds of its own."""
 
 
+class CoordinatorScaling(ApiModel):
+    """As many coordinators as the plan needs: the operator sets their number, so no autoscaler may."""
+
+    max: Annotated[int, Field(ge=1, le=50)]
+    """Most coordinator pods; spec.coordinator.replicas is the fewest."""
+    rounds_per_second: Annotated[float, Field(gt=0, le=10_000)] = 50
+    """Rounds a second that one pod is reckoned with; the plan needs pods for the most sessions that it holds the SLO
+    at."""
+
+
 class Coordinator(ApiModel):
     """The front door."""
 
     replicas: Annotated[int, Field(ge=1, le=50)] = 2
-    """Coordinator pods."""
+    """Coordinator pods; the fewest where scaling is set."""
+    scaling: CoordinatorScaling | None = None
+    """More coordinators for plans that carry more; always replicas of them if absent."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
     """CPU and memory of a coordinator."""
     priority_class_name: ObjectName | None = None
@@ -119,6 +131,14 @@ class Coordinator(ApiModel):
     """TLS of the front door; plain HTTP if absent."""
     limits: Limits = Limits()
     """Bounds on one request and one client."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.scaling) || self.scaling.max >= self.replicas",
+            "spec.coordinator.scaling.max: is below replicas, the fewest; raise it or lower replicas",
+            lambda c: c.scaling is None or c.scaling.max >= c.replicas,
+        ),
+    )
 
 
 class AccessLog(ApiModel):

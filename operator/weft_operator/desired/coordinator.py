@@ -1,5 +1,7 @@
 """The coordinator Deployment: the front door, stateless but for Redis."""
 
+import math
+
 from weft_operator.api.front_door import Coordinator
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
@@ -26,13 +28,12 @@ _KEYS = "api-keys"
 
 def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
     """Return the coordinator's Deployment."""
-    spec = rendering.spec.coordinator
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": rendering.metadata(rendering.name(), COMPONENT),
         "spec": {
-            "replicas": spec.replicas,
+            "replicas": coordinators(rendering),
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": rendering.selector(COMPONENT)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
@@ -49,6 +50,19 @@ def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
             ),
         },
     }
+
+
+def coordinators(rendering: Rendering) -> int:
+    """Return how many coordinators there are to be: as many as the plan by which routers choose needs, within bounds.
+
+    It is for the load up to which that plan holds the SLO, not for what arrives: the front door must not be what
+    breaks first, and its number changes with plans only.
+    """
+    spec, plan = rendering.spec.coordinator, rendering.rules or rendering.record.plan
+    if spec.scaling is None or plan.validity is None:
+        return spec.replicas
+    rounds = plan.validity.rate_high * plan.validity.rounds
+    return min(spec.scaling.max, max(spec.replicas, math.ceil(rounds / spec.scaling.rounds_per_second)))
 
 
 def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
