@@ -13,6 +13,8 @@ def disruption_budgets(rendering: Rendering) -> tuple[Manifest, ...]:
             "metadata": rendering.metadata(rendering.name(component), component),
             "spec": {
                 "maxUnavailable": 1,
+                # A pod that does not serve, as one whose engine cannot start, must hold up no drain of a node.
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
                 "selector": {"matchLabels": rendering.selector(component)},
             },
         }

@@ -34,6 +34,7 @@ def statefulset(group: Group, worker: Worker) -> Manifest:
         "spec": {
             "replicas": spec.nodes_per_worker,
             "serviceName": f"{spec.service}-{spec.role}",
+            # In order they would wait for ever: the first pod is ready only when the engines of all nodes have met.
             "podManagementPolicy": "Parallel",
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": {SERVICE_LABEL: spec.service, COMPONENT_LABEL: spec.role, WORKER_LABEL: name}},
