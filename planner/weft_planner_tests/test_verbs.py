@@ -9,6 +9,7 @@ import click
 import pytest
 
 from weft_planner import cli
+from weft_planner.cli.completion import for_kubectl
 from weft_planner.cli.running import INTERRUPTED, run
 from weft_planner.cli.verbs import known_help
 
@@ -91,6 +92,27 @@ def test_words_are_completed(words: str, number: str, expected: str) -> None:
         variables={"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": number},
     )
     assert f"plain,{expected}" in shown.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "last"),
+    [
+        (["pl"], "plan\tPlan a service's workers", ":4"),
+        (["rollout", "pro"], "promote\tEnd the trial", ":4"),
+        (["plan", "-o", ""], "yaml", ":4"),
+        (["explain", "PlanG"], "PlanGivenUp", ":4"),
+        (["plan", "-f", ""], ":0", ":0"),
+        ([], "status\tShow whether", ":4"),
+    ],
+)
+def test_words_of_the_plugin_are_completed_for_kubectl(
+    words: list[str], expected: str, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert for_kubectl(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(expected) for line in lines), lines
+    assert lines[-1] == last
+    assert not any(line.startswith(":") for line in lines[:-1])
 
 
 def test_what_a_verb_returns_is_the_exit_status() -> None:

@@ -31,9 +31,18 @@ def _engine_url(value: str) -> tuple[Role, str]:
 
 
 @click.command()
-@click.option("-f", "--file", required=True, metavar="FILE", help="The manifest (YAML), - for stdin.")
+@click.option(
+    "-f", "--file", required=True, type=click.Path(), metavar="FILE", help="The manifest (YAML), - for stdin."
+)
 @click.option("--name", help="Which service, when the file has several.")
-@click.option("--profile", "profiles", multiple=True, metavar="FILE", help="A CostProfile that spec.profile names.")
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="A CostProfile that spec.profile names.",
+)
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="The router's port (default: 8080, or a free one if that is taken)."
 )

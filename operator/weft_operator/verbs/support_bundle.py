@@ -33,8 +33,10 @@ clients asked and engines answered are left out. Look through it before you hand
 
 @click.command()
 @cluster.service_argument
-@cluster.namespace_option
-@click.option("--file", "path", metavar="FILE", help="Default: weft-SERVICE-TIME.tar.gz in this folder.")
+@cluster.where_options
+@click.option(
+    "--file", "path", type=click.Path(), metavar="FILE", help="Default: weft-SERVICE-TIME.tar.gz in this folder."
+)
 @click.option("--tail", type=click.IntRange(1, MOST_LINES), default=1000, show_default=True, help="Lines of each log.")
 @click.option("--engine-logs", is_flag=True, help="Engines' logs, too: some engines log prompts, which are cut out.")
 @output_option

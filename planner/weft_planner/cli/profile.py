@@ -34,8 +34,12 @@ def profile() -> None:
 @click.option("--served-model", default="", help="Name that requests use; default: the first that the engine lists.")
 @click.option("--model", default="", help="Name in the profile; default: as served.")
 @click.option("--engine", default="", help="Engine and version in the profile; default: what the engine says.")
-@click.option("-m", "--measurements", "store", metavar="FILE", help="Keep every timing here (.json or .csv).")
-@click.option("--resume", metavar="FILE", help="Go on with an earlier run's measurements, and keep them there.")
+@click.option(
+    "-m", "--measurements", "store", type=click.Path(), metavar="FILE", help="Keep every timing here (.json or .csv)."
+)
+@click.option(
+    "--resume", type=click.Path(), metavar="FILE", help="Go on with an earlier run's measurements, and keep them there."
+)
 @click.option("--histories", type=LENGTHS, default=(0, 1024, 4096, 16384), help="Cached tokens before a prefill.")
 @click.option("--increments", type=LENGTHS, default=(32, 128, 512, 1024, 2048, 4096, 8192), help="Tokens of a prefill.")
 @click.option("--batches", type=LENGTHS, default=(1, 4, 16, 64, 128), help="Sequences that decode together.")
@@ -152,7 +156,14 @@ def _kept(kept: Sequence["Measurements"], place: str | None) -> str:
 @click.option("--engine", default="operators", show_default=True, help="Engine in the profile.")
 @click.option("--prefill-overhead", type=DURATION, default="15ms", show_default=True, help="Of an engine's prefill.")
 @click.option("--step-overhead", type=DURATION, default="6ms", show_default=True, help="Of an engine's step.")
-@click.option("-m", "--measurements", "store", metavar="FILE", help="Keep the composed times here (.json or .csv).")
+@click.option(
+    "-m",
+    "--measurements",
+    "store",
+    type=click.Path(),
+    metavar="FILE",
+    help="Keep the composed times here (.json or .csv).",
+)
 @click.option("--histories", type=LENGTHS, default=(0, 1024, 4096, 16384), help="Cached tokens before a prefill.")
 @click.option("--increments", type=LENGTHS, default=(16, 64, 128, 256, 512, 1024, 2048, 4096, 8192))
 @click.option("--batches", type=LENGTHS, default=(1, 2, 4, 8, 16, 32, 64, 128, 256))

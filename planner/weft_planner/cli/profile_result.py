@@ -53,7 +53,9 @@ LENGTHS, DURATION = _Lengths(), _Duration()
 def result_options(verb: Verb) -> Verb:
     """Add the options that say what was measured and where the profile goes."""
     options = [
-        click.option("-o", "--output", "target", metavar="FILE", help="Write the CostProfile (YAML) here."),
+        click.option(
+            "-o", "--output", "target", type=click.Path(), metavar="FILE", help="Write the CostProfile (YAML) here."
+        ),
         click.option("--name", default="", help="Name of the CostProfile; default: of model and GPU."),
         click.option("--config", type=click.Path(path_type=Path), help="The model's config.json, if not well known."),
         click.option("--gpu", default="", help="GPU type, such as nvidia-h100."),

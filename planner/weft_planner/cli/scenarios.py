@@ -24,7 +24,9 @@ def scenario_options(verb: Verb) -> Verb:
         click.option(
             "--layout", metavar="TEXT", help="For example 'P4x2 D8x1', 'C4x4' or 'S4x4' (default: the plan's)."
         ),
-        click.option("--plan", "plan_file", metavar="FILE", help="Take the layout of this stored plan."),
+        click.option(
+            "--plan", "plan_file", type=click.Path(), metavar="FILE", help="Take the layout of this stored plan."
+        ),
         click.option(
             "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Independent runs of each case."
         ),

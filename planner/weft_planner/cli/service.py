@@ -44,18 +44,29 @@ class ServiceFlags:
 def service_options(verb: Verb) -> Verb:
     """Add the options of ``ServiceFlags`` to a verb."""
     options = (
-        click.option("-f", "--file", required=True, metavar="FILE", help="The manifest (YAML), - for stdin."),
+        click.option(
+            "-f", "--file", required=True, type=click.Path(), metavar="FILE", help="The manifest (YAML), - for stdin."
+        ),
         click.option("--name", help="Which service, when the file has several."),
         click.option(
-            "--profile", "profiles", multiple=True, metavar="FILE", help="A CostProfile that spec.profile.ref names."
+            "--profile",
+            "profiles",
+            multiple=True,
+            type=click.Path(),
+            metavar="FILE",
+            help="A CostProfile that spec.profile.ref names.",
         ),
         click.option(
             "--capacity",
+            type=click.Path(),
             metavar="FILE",
             help="Take the GPUs from this file instead: YAML of the form of spec.capacity, or a manifest with one.",
         ),
         click.option(
-            "--trace", metavar="FILE", help="Take the workload from this trace or workload file, not spec.workload."
+            "--trace",
+            type=click.Path(),
+            metavar="FILE",
+            help="Take the workload from this trace or workload file, not spec.workload.",
         ),
         click.option("--gpus", type=click.IntRange(1, 4096), help="Use this many GPUs instead of spec.capacity.gpus."),
         click.option(

@@ -23,7 +23,14 @@ def workload() -> None:
 
 @workload.command()
 @click.argument("trace", metavar="TRACE")
-@click.option("-o", "--output", "target", metavar="FILE", help="Write the workload (YAML, for spec.workload) here.")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write the workload (YAML, for spec.workload) here.",
+)
 @click.option(
     "--shape",
     type=click.Choice(["auto", "mean", "lognormal", "empirical"]),
