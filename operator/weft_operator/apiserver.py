@@ -330,10 +330,16 @@ class ApiServer:
         return answer
 
 
-def connect(*, connect_s: float | None = None, read_s: float | None = None, heed_retry_after: bool = True) -> ApiServer:
+def connect(
+    *,
+    context: str | None = None,
+    connect_s: float | None = None,
+    read_s: float | None = None,
+    heed_retry_after: bool = True,
+) -> ApiServer:
     """Connect as the pod's service account, or as the kubeconfig's current context outside a cluster.
 
-    The arguments are those of ``ApiServer``.
+    A ``context`` is looked for in the kubeconfig, wherever this runs. The other arguments are those of ``ApiServer``.
 
     Raises:
         ForbiddenError: neither is there.
@@ -345,9 +351,11 @@ def connect(*, connect_s: float | None = None, read_s: float | None = None, heed
         settings.socket_options = [*urllib3.connection.HTTPConnection.default_socket_options, unsent]
     try:
         try:
+            if context is not None:
+                raise kube_config.ConfigException("a context is wanted")
             kube_config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except kube_config.ConfigException:
-            kube_config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            kube_config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
     except kube_config.ConfigException as error:
         raise ForbiddenError(
             f"no access to a cluster: {error}; run in a pod with a service account, or set KUBECONFIG"
@@ -356,13 +364,14 @@ def connect(*, connect_s: float | None = None, read_s: float | None = None, heed
     return ApiServer(client, connect_s=connect_s, read_s=read_s, heed_retry_after=heed_retry_after)
 
 
-def current_namespace() -> str:
-    """Return the namespace of the kubeconfig's current context; default where there is none."""
+def namespace_of_context(name: str | None = None) -> str:
+    """Return the namespace of a context of the kubeconfig, the current one if absent; default where there is none."""
     try:
-        _, current = kube_config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+        every, current = kube_config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
     except kube_config.ConfigException:
         return "default"
-    return str((current.get("context") or {}).get("namespace") or "default")
+    found = current if name is None else next((item for item in every if item["name"] == name), {})
+    return str((found.get("context") or {}).get("namespace") or "default")
 
 
 def object_path(key: ObjectKey) -> str:

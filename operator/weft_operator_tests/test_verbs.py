@@ -2,15 +2,18 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from kubernetes.config import kube_config
 from rich.console import Console
 
 from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.apiserver import ApiServer
 from weft_operator.errors import ApiError, ConflictError, ForbiddenError, NotFoundError
 from weft_operator.manifest import Manifest, ObjectKey
 from weft_operator.verbs import cluster, page
@@ -235,10 +238,43 @@ def test_a_service_that_changed_meanwhile_is_not_approved(monkeypatch: pytest.Mo
 
 
 def test_without_a_cluster_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing() -> None:
+    def nothing(**_: object) -> None:
         raise ForbiddenError("no access to a cluster: set KUBECONFIG")
 
     monkeypatch.setattr(cluster, "connect", nothing)
     result = CliRunner().invoke(status, ["demo"])
     assert result.exit_code == 1
     assert "KUBECONFIG" in result.output
+
+
+def test_a_named_context_says_which_cluster_and_which_namespace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    contexts = [
+        {"name": name, "context": {"cluster": name, "user": "me", **({"namespace": space} if space else {})}}
+        for name, space in (("here", "mine"), ("there", "theirs"), ("bare", ""))
+    ]
+    clusters = [{"name": item["name"], "cluster": {"server": f"https://{item['name']}:6443"}} for item in contexts]
+    users = [{"name": "me", "user": {"token": "t"}}]
+    body = {"contexts": contexts, "clusters": clusters, "users": users, "current-context": "here"}
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(body))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    asked: list[tuple[str, str]] = []
+
+    def get(self: ApiServer, key: ObjectKey) -> Any:
+        asked.append((self._configuration.host, key.namespace))
+        raise NotFoundError("no", status=404)
+
+    monkeypatch.setattr(ApiServer, "get", get)
+    for words in ((), ("--context", "there"), ("--context", "bare"), ("-n", "own", "--context", "there")):
+        assert CliRunner().invoke(status, ["demo", *words]).exit_code == 1
+    assert asked == [
+        ("https://here:6443", "mine"),
+        ("https://there:6443", "theirs"),
+        ("https://bare:6443", "default"),
+        ("https://there:6443", "own"),
+    ]
+    unknown = CliRunner().invoke(status, ["demo", "--context", "nowhere"])
+    assert unknown.exit_code == 1
+    assert "nowhere" in unknown.output

@@ -8,7 +8,7 @@ from weft_planner.cli.output import emit, output_option
 
 @click.command()
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option("--hash", "expected", help="Approve only this proposal; another one that came meanwhile is refused.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option

@@ -1,4 +1,4 @@
-"""Reach services as the one who calls: the current context of the kubeconfig, or the pod's account."""
+"""Reach services as the one who calls: a context of the kubeconfig, or the pod's account."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,11 +10,13 @@ import yaml
 from click.shell_completion import CompletionItem
 
 from weft_operator.api.service import GROUP, KIND, VERSION
-from weft_operator.apiserver import ApiServer, connect, current_namespace
+from weft_operator.apiserver import ApiServer, connect, namespace_of_context
 from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError
 from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, WORKER_LABEL, Manifest, ObjectKey, labels_of, name_of
 
 API_VERSION = f"{GROUP}/{VERSION}"
+CONTEXT = "weft.context"
+"""Where a call keeps the name that was given with ``--context``."""
 COMPLETION_S = 2.0
 """A shell that completes a name waits no longer for the cluster."""
 
@@ -28,7 +30,7 @@ def reach() -> ApiServer:
         click.ClickException: there is none to connect to.
     """
     try:
-        return connect()
+        return connect(context=_context())
     except (ForbiddenError, yaml.YAMLError, urllib3.exceptions.HTTPError) as error:
         raise click.ClickException(str(error)) from error
 
@@ -49,13 +51,27 @@ def telling() -> Iterator[None]:
 
 
 def namespace_of(given: str | None) -> str:
-    """Return the namespace to look in: the given one, else that of the kubeconfig's current context, else default."""
-    return given if given is not None else current_namespace()
+    """Return the namespace to look in: the given one, else that of the kubeconfig's context, else default."""
+    return given if given is not None else namespace_of_context(_context())
 
 
-def namespace_option(verb: Verb) -> Verb:
-    """Add ``-n/--namespace`` to a verb."""
-    return click.option("-n", "--namespace", help="Namespace; that of the kubeconfig's context if absent.")(verb)
+def where_options(verb: Verb) -> Verb:
+    """Add ``-n/--namespace`` to a verb, and ``--context``, which ``reach`` and ``namespace_of`` heed."""
+    context = click.option(
+        "--context",
+        metavar="NAME",
+        help="Context of the kubeconfig; the current one if absent.",
+        expose_value=False,
+        is_eager=True,  # what is completed after it is looked for there
+        callback=lambda ctx, _param, name: ctx.meta.update({CONTEXT: name}),
+    )
+    return click.option("-n", "--namespace", help="Namespace; that of the context if absent.")(context(verb))
+
+
+def _context() -> str | None:
+    """Return the context that was asked for, None where it is the current one."""
+    found = click.get_current_context(silent=True)
+    return None if found is None else found.meta.get(CONTEXT)
 
 
 def service_argument(verb: Verb) -> Verb:
@@ -138,8 +154,10 @@ def _complete_workers(ctx: click.Context, _param: click.Parameter, incomplete: s
 def _complete(ctx: click.Context, incomplete: str, version: str, kind: str, label: str) -> list[CompletionItem]:
     """Return the names that begin so; a cluster that is away or slow completes nothing, and says nothing."""
     try:
-        api = connect(connect_s=COMPLETION_S, read_s=COMPLETION_S)
-        found = api.list(version, kind, namespace=namespace_of(ctx.params.get("namespace")), selector=label)
+        context, namespace = ctx.meta.get(CONTEXT), ctx.params.get("namespace")
+        api = connect(context=context, connect_s=COMPLETION_S, read_s=COMPLETION_S)
+        where = namespace_of_context(context) if namespace is None else namespace
+        found = api.list(version, kind, namespace=where, selector=label)
     except (OperatorError, yaml.YAMLError, urllib3.exceptions.HTTPError, OSError):
         return []
     return [CompletionItem(name_of(item)) for item in found if name_of(item).startswith(incomplete)]

@@ -27,7 +27,7 @@ TIMED_OUT = 3
 
 @click.command()
 @cluster.worker_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until its pods are gone.")
 @click.option("--timeout", type=click.FloatRange(min=0), default=900.0, show_default=True, help="Seconds to wait.")

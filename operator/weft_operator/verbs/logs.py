@@ -30,7 +30,7 @@ class Line:
 
 @click.command()
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option("--role", type=click.Choice(ROLES), help="Only pods of this role.")
 @click.option("--pod", "only", help="Only this pod.")
 @click.option("-c", "--container", type=click.Choice(["router", "engine", "all"]), default="router", show_default=True)

@@ -32,7 +32,7 @@ def rollout() -> None:
 
 @rollout.command(short_help="List the plans that were in force, or show one.")
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option("--revision", type=click.IntRange(min=1), metavar="N", help="Show this one whole.")
 @output_option
 def history(*, name: str, namespace: str | None, revision: int | None, output: str) -> int:
@@ -53,7 +53,7 @@ def history(*, name: str, namespace: str | None, revision: int | None, output: s
 
 @rollout.command(short_help="Put an older plan in force again, and hold it.")
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option("--to-revision", type=click.IntRange(min=1), metavar="N", help="Default: the one before.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
@@ -90,7 +90,7 @@ def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool
 
 @rollout.command(short_help="End the hold of an older plan.")
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @output_option
 def resume(*, name: str, namespace: str | None, output: str) -> int:
     """End the hold of a plan that was taken up again: plans follow spec and traffic once more."""
@@ -108,7 +108,7 @@ def resume(*, name: str, namespace: str | None, output: str) -> int:
 
 @rollout.command(short_help="End the trial of a new plan: the rest of it comes.")
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @output_option
 def promote(*, name: str, namespace: str | None, output: str) -> int:
     """End the trial of a new plan (spec.rollout.canary): the rest of it comes, whatever was seen."""
@@ -117,7 +117,7 @@ def promote(*, name: str, namespace: str | None, output: str) -> int:
 
 @rollout.command(short_help="End the trial of a new plan: the plan before comes back.")
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @output_option
 def abort(*, name: str, namespace: str | None, output: str) -> int:
     """End the trial of a new plan (spec.rollout.canary): the plan before is taken up again, and held."""
@@ -140,7 +140,7 @@ def _end_trial(name: str, namespace: str | None, word: str, output: str) -> int:
 
 @rollout.command(short_help="Change a service's pods to the operator's router image.")
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
 def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
@@ -173,7 +173,7 @@ def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
 
 @rollout.command(short_help="Wait until spec and plan are carried out.")
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, help="Seconds to wait.")
 @output_option
 def status(*, name: str, namespace: str | None, timeout: float, output: str) -> int:

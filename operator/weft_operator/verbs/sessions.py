@@ -16,7 +16,7 @@ UNTOLD = "no worker tells of its sessions yet: they do so by Redis (the chart's 
 
 @click.command()
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @output_option
 def sessions(*, name: str, namespace: str | None, output: str) -> int:
     """Show how many sessions each worker holds, and what losing it would cost.

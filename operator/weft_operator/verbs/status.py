@@ -10,7 +10,7 @@ from weft_planner.cli.output import output_option
 
 @click.command()
 @click.argument("name", required=False, shell_complete=cluster.complete_services)
-@cluster.namespace_option
+@cluster.where_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="List the services of all namespaces.")
 @output_option
 def status(*, name: str | None, namespace: str | None, all_namespaces: bool, output: str) -> int:

@@ -39,7 +39,7 @@ MEANS = {
 
 @click.command()
 @cluster.service_argument
-@cluster.namespace_option
+@cluster.where_options
 @click.option(
     "--interval", type=click.FloatRange(0.1, 600), default=2.0, show_default=True, help="Seconds between two looks."
 )
