@@ -6,12 +6,14 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from weft_core.plan import Alternative, plan_to_json
 from weft_e2e.cluster import ClusterError
 from weft_e2e.demo import drift, table
 from weft_e2e.demo.collect import write
@@ -27,7 +29,7 @@ from weft_e2e.scenarios.arriving import Arrivals
 from weft_e2e.scenarios.replanning import SURGE, USUAL
 from weft_e2e.service import Service
 from weft_e2e_tests.demo_samples import facts
-from weft_e2e_tests.demo_scenes import SMALL, WHY, a_pod, a_service, a_story, drifted, moments, sessions_page
+from weft_e2e_tests.demo_scenes import LARGE, SMALL, WHY, a_pod, a_service, a_story, drifted, moments, sessions_page
 from weft_e2e_tests.fake_kube import Done, FakeKube, Recorder
 
 
@@ -60,6 +62,40 @@ def test_one_screen_says_what_arrives_what_is_seen_why_it_changed_and_who_serves
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_why_the_plan_changed_stays_on_the_screen_when_nothing_is_seen_for_a_while() -> None:
+    story = a_story()
+    blind = a_service(
+        LARGE, "KeptBlind", "the plan is kept, for nothing may be concluded: Partial", rate=1.0, prompt=1.0
+    )
+    story.take(blind, [a_pod("d", "decode", 2)], {}, at_s=40.0, arrives="much", rounds=Rounds(140, 0, 0))
+    text = shown(story)
+    assert WHY[:40] in text
+    assert "Partial" not in text
+
+
+def test_what_the_new_plan_should_bring_stands_beside_what_the_old_one_would() -> None:
+    story = Story(SMALL)
+    service = a_service(LARGE, "Replanned", f"it was made, because {WHY}; it holds", rate=1.5, prompt=1190.0)
+    worse = replace(SMALL.predicted, ttft_p95_s=4.2)
+    weighed = replace(LARGE, alternatives=(Alternative(SMALL.groups, worse, 4.2),))
+    parts: dict[str, Any] = {"at_s": 1.0, "arrives": "much", "rounds": Rounds(1, 0, 0)}
+    assert "predicted TTFT: 4.2 s -> 1.1 s" in story.take(service, [], {}, weighed=weighed, **parts).diff
+    other = replace(weighed, revision="another")
+    assert "predicted TTFT: 1.1 s" in story.take(service, [], {}, weighed=other, **parts).diff
+
+
+def test_the_plan_is_read_with_those_it_was_weighed_against() -> None:
+    kept = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "drift-plan"},
+        "data": {"plan.json": json.dumps(plan_to_json(LARGE))},
+    }
+    assert drift._weighed(Service(FakeKube([kept]), "n", "drift")) == LARGE
+    for body in ({}, {"plan.json": "{}"}, {"plan.json": "{"}):
+        assert drift._weighed(Service(FakeKube([{**kept, "data": body}]), "n", "drift")) is None
+    assert drift._weighed(Service(FakeKube(), "n", "drift")) is None
+
+
 def test_before_anything_is_seen_the_screen_says_so() -> None:
     story = Story(SMALL)
     service = a_service(SMALL, "PlanReady", "", rate=0.5, prompt=1.0)
@@ -78,7 +114,7 @@ def test_table_and_report_tell_of_the_replan(tmp_path: Path) -> None:
     assert "in force 21 s after the traffic changed, alone after 38 s" in text
     page = render(made)
     assert "When the traffic changed" in page
-    assert "prefill workers of 1 GPUs in h20: 1 -&gt; 0" in page
+    assert "prefill workers of 1 GPU in h20: 1 -&gt; 0" in page
     assert "When the traffic changed" not in render(facts())
     write(made, tmp_path)
     told = json.loads((tmp_path / "figures.json").read_text())["drift"]

@@ -88,7 +88,8 @@ def plan_diff(old: Plan, new: Plan) -> list[str]:
         before, after = _replicas(old, place), _replicas(new, place)
         if before != after:
             role, degree, pool = place
-            lines.append(f"{role} workers of {degree} GPUs in {pool}: {before} -> {after}")
+            gpus = "1 GPU" if degree == 1 else f"{degree} GPUs"
+            lines.append(f"{role} workers of {gpus} in {pool}: {before} -> {after}")
     stays = next((one for one in new.alternatives if sorted(one.groups) == sorted(old.groups)), None)
     was = stays.predicted if stays is not None else None
     pairs = [

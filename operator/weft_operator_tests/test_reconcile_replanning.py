@@ -165,7 +165,7 @@ async def test_other_modes_touch_no_child(mode: str, reason: str) -> None:
     assert (proposal["summary"], proposal["madeFrom"], proposal["gpus"]) == ("P1x1 D1x5", "observed", 6)
     assert proposal["reason"].startswith("1.8 sessions/s arrive (540 seen) and the plan holds the SLO up to 0.99")
     assert proposal["diff"] == [
-        "decode workers of 1 GPUs in h20: 2 -> 5",
+        "decode workers of 1 GPU in h20: 2 -> 5",
         "GPUs: 3 -> 6",
         "carries within the SLO: 1 sessions/s -> 2.5 sessions/s",
     ]

@@ -84,7 +84,7 @@ def test_an_undo_shows_what_changes_and_annotates_what_was_looked_at(server: Ser
     result = call(rollout, "undo", "demo", stdin="y\n")
     assert result.return_value == 0
     assert "revision 2, P1x1 D1x5 -> revision 1, P1x1 D1x2" in result.output
-    assert "decode workers of 1 GPUs in h20: 5 -> 2" in result.output
+    assert "decode workers of 1 GPU in h20: 5 -> 2" in result.output
     metadata = {"annotations": {"weft.dev/rollback-to": "1"}, "resourceVersion": "77"}
     assert server.patched() == [(f"{WEFT}/disagginferenceservices/demo", {"metadata": metadata})]
 

@@ -67,6 +67,8 @@ class Story:
     first: Plan
     scenes: list[Scene] = field(default_factory=list)
     facts: list[tuple[float, str]] = field(default_factory=list)
+    why: str = ""
+    """Why the newest plan was made, as the service said last: later it may speak of what is seen since."""
 
     @property
     def last(self) -> Scene | None:
@@ -86,16 +88,24 @@ class Story:
         at_s: float,
         arrives: str,
         rounds: Rounds,
+        weighed: Plan | None = None,
     ) -> Scene:
-        """Take in one moment; ``pages`` are the metrics pages of decode pods by name."""
+        """Take in one moment; ``pages`` are the metrics pages of decode pods by name.
+
+        ``weighed`` is the plan in force with the others that it was weighed against, which the status leaves out.
+        """
         status = service["status"]
         plan = plan_from_json(status["plan"])
+        if weighed is not None and weighed.revision == plan.revision:
+            plan = weighed
         changed = sorted(plan.groups) != sorted(self.first.groups)
         load = (status.get("observed") or {}).get("workload") or {}
         valid = plan.validity
         workers = tuple(sorted((_worker(pod, pages) for pod in pods if _is_worker(pod)), key=_place))
         planned: Mapping[str, Any] = next((c for c in status["conditions"] if c["type"] == "Planned"), {})
         self._tell(at_s, planned.get("reason", ""), changed=changed, workers=workers)
+        if planned.get("reason") == "Replanned":
+            self.why = _why(planned["message"])
         scene = Scene(
             at_s=at_s,
             arrives=arrives,
@@ -104,7 +114,7 @@ class Story:
             bound_rate=valid.rate_high if valid is not None else None,
             bound_prompt=valid.first_prompt if valid is not None else None,
             plans=(plan_summary(self.first), *([plan_summary(plan)] if changed else [])),
-            why=_why(planned.get("message", "")) if changed else "",
+            why=self.why if changed else "",
             diff=tuple(plan_diff(self.first, plan)) if changed else (),
             workers=workers,
             rounds=rounds,
