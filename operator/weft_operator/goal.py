@@ -30,7 +30,7 @@ from weft_operator.replanning.standing import Standing
 from weft_operator.replanning.workload import taken_up
 from weft_operator.status import Verdict
 from weft_planner.request.error import RequestError
-from weft_planner.request.service import in_spec
+from weft_planner.request.service import in_manifest, in_spec
 
 _FIELD = re.compile(r"([a-z]\w*)[\w.\[\]]*: ")
 
@@ -279,9 +279,11 @@ def answered(
 
 
 def _of_spec(message: str) -> str:
-    """Return a refusal with the field that it begins with named as in the spec: the planner speaks of its request."""
+    """Return a refusal with fields named as in the spec: the planner speaks of its request."""
     found = _FIELD.match(message)
-    return in_spec(message) if found is not None and found[1] != "profile" else message
+    if found is not None and found[1] == "profile":
+        return message  # of what a CostProfile holds
+    return in_manifest(in_spec(message) if found is not None else message)
 
 
 def _proposed(asked: Question, record: PlanRecord, now: datetime) -> Goal:

@@ -8,6 +8,7 @@ from weft_operator.desired.rendering import PlanRecord
 from weft_operator.measuring.observation import Observation
 from weft_operator.plan_status import plan_summary
 from weft_operator.replanning.drift import Drift
+from weft_planner.request.service import in_manifest
 
 Said = tuple[Literal["True", "False", "Unknown"], str, str]
 
@@ -26,7 +27,8 @@ def slo_feasible(record: PlanRecord | None) -> Said:
     if predicted.slo_met:
         return "True", "PredictedMet", words
     short = record.plan.shortfall
-    return "False", "PredictedMissed", f"{words}{f': {short.message}' if short is not None else ''}"
+    why = "" if short is None else f": {in_manifest(short.message.removeprefix(f'{short.binding}: '))}"
+    return "False", "PredictedMissed", f"{words}{why}"
 
 
 def cost_model_fresh(

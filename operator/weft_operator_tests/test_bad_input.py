@@ -67,8 +67,24 @@ def pools(**parts: Any) -> dict[str, Any]:
             "OverBudget",
             ("spec.planning.budgetPerHour", "5"),
         ),
+        (
+            {"capacity": {**CAPACITY, "gpus": 2}},
+            "TooFewGpus",
+            ("spec.capacity.gpus: 2 are too few", "allow 4 GPUs"),
+        ),
+        (
+            {"capacity": pools(degrees=[4]), "planning": {"degreePairs": [{"prefill": 8, "decode": 1}]}},
+            "NoPairOfDegrees",
+            ("not 4 with 4 (only 8 with 1 may)", "spec.planning.degreePairs left out would do"),
+        ),
+        (
+            {"planning": {"prefill": {"min": 9}}},
+            "BoundsUnsatisfiable",
+            ("spec.capacity.gpus is 16", "lower spec.planning.prefill.min to 7"),
+        ),
     ],
-    ids=["protected field", "degree that does not split", "budget below what runs"],
+    ids=["protected field", "degree that does not split", "budget below what runs", "GPUs below what runs",
+         "degrees that do not pair", "more workers than GPUs"],
 )  # fmt: skip
 async def test_a_spec_that_cannot_be_planned_is_told_and_the_workers_stay(
     change: dict[str, Any], reason: str, said: tuple[str, ...]

@@ -5,7 +5,8 @@ from itertools import product
 from typing import Any
 
 from weft_core.layouts import ROLES
-from weft_core.plan import Alternative, Plan, Prediction
+from weft_core.plan import Alternative, Plan, Prediction, Role
+from weft_operator.api.scaling import Bounds
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.serving import Planning, WorkerRatio
 from weft_operator.desired.rendering import PlanRecord
@@ -55,7 +56,8 @@ def within_bounds(spec: DisaggInferenceServiceSpec, plan: Plan) -> str:
 def _workers_within(planning: Planning, plan: Plan) -> str:
     workers = {role: sum(group.replicas for group in plan.groups if group.role == role) for role in ROLES}
     shared = plan.layout == "colocated"
-    for role, bounds in (("prefill", planning.prefill), ("decode", planning.decode)):
+    limits: tuple[tuple[Role, Bounds], ...] = (("prefill", planning.prefill), ("decode", planning.decode))
+    for role, bounds in limits:
         if shared and role == "prefill":
             continue
         if workers[role] < bounds.min or (bounds.max is not None and workers[role] > bounds.max):

@@ -53,6 +53,22 @@ def in_spec(fault: str) -> str:
     return f"spec.{fault}"
 
 
+_NAMED = re.compile(
+    r"(?<![\w./])(?:(?:model|engine|slo|workload|capacity|bounds|analytic|profile)\.[A-Za-z][\w.]*\w|budgetPerHour)\b"
+)
+_PLACE = re.compile(r"\.(\d+)(?=\.|$)")
+
+
+def in_manifest(words: str) -> str:
+    """Return words of the planner with each field's name as in the manifest."""
+    return _NAMED.sub(lambda found: field(found.group()), words)
+
+
+def field(path: str) -> str:
+    """Return a request's field as the manifest names it, such as spec.capacity.pools[0].degrees."""
+    return _PLACE.sub(r"[\1]", in_spec(f"{path}:").removesuffix(":"))
+
+
 def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[str, str] | None = None) -> Body:
     """Return the planning request of a service's spec, for ``weft_planner.request.reading.request_of``.
 

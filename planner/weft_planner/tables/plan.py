@@ -9,8 +9,9 @@ from weft_core.prediction import GroupUse, Limit, Prediction
 from weft_core.shortfall import Shortfall
 from weft_planner.request.parts import Objectives
 from weft_planner.request.reading import Request
+from weft_planner.request.service import in_manifest
 from weft_planner.tables import figures
-from weft_planner.tables.remedies import in_manifest, shortfall_words, steps
+from weft_planner.tables.remedies import shortfall_words, steps
 from weft_planner.tables.writing import BAD, GOOD, NOTICE, QUIET, Cell, Part, Rows, Words, held
 
 LIMITS = {

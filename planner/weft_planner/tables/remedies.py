@@ -1,28 +1,13 @@
 """Say what keeps a plan from holding, and what would do, with the names and units that the manifest has."""
 
 import math
-import re
 
 from weft_core.shortfall import Remedy, Shortfall
-from weft_planner.request.service import in_spec
+from weft_planner.request.service import field, in_manifest
 from weft_planner.tables import figures
 
-_FIELD = re.compile(
-    r"(?<![\w./])(?:(?:model|engine|slo|workload|capacity|bounds|analytic|profile)\.[A-Za-z][\w.]*\w|budgetPerHour)\b"
-)
-_PLACE = re.compile(r"\.(\d+)(?=\.|$)")
 BINDING = {"ttft": "TTFT binds", "itl": "ITL binds", "gpus": "GPUs bind", "budget": "The budget binds"}
 _THRESHOLDS = ("slo.ttft", "slo.itl")
-
-
-def in_manifest(words: str) -> str:
-    """Return words of the planner with each field's name as in the manifest."""
-    return _FIELD.sub(lambda found: field(found.group()), words)
-
-
-def field(path: str) -> str:
-    """Return a request's field as the manifest names it, such as spec.capacity.pools[0].degrees."""
-    return _PLACE.sub(r"[\1]", in_spec(f"{path}:").removesuffix(":"))
 
 
 def step(remedy: Remedy) -> str:
