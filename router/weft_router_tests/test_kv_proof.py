@@ -63,6 +63,18 @@ async def test_a_proof_tells_transport_rate_and_latency_and_leaves_no_kv(stack: 
     assert await stack.count("weft_router_kv_proofs_total", process="d0", outcome="proven") == 1
 
 
+async def test_a_proof_of_a_path_that_is_closed_leaves_no_kv_either(stack: Stack) -> None:
+    await stack.up()
+    stack.worker_of("d0").paths.closed = frozenset({"p0"})
+    assert await proof(stack, prover(stack)) is not None
+    p0, d0 = stack.engines["p0"], stack.engines["d0"]
+
+    async def nothing_is_held() -> bool:
+        return not p0.held and not d0.held
+
+    await until(nothing_is_held)
+
+
 async def test_a_trial_without_figures_is_one_short_way_there_and_back(stack: Stack) -> None:
     await stack.up()
     assert await proof(stack, prover(stack), figures=False) == Proof()

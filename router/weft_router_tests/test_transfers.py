@@ -76,17 +76,18 @@ def test_a_sandbox_that_shows_no_counters_tells_nothing_of_a_network(tmp_path: P
 def test_ports_that_a_firewall_keeps_silent_are_named(tmp_path: Path) -> None:
     head = "  sl  local_address rem_address   st tx_queue rx_queue\n"
     lines = (
-        "   0: 0100007F:BAB7 0900000A:9521 02 00000001:00000000",
-        "   1: 0100007F:BAB8 0900000A:15E0 01 00000000:00000000",
-        "   2: 0100007F:BAB9 0800000A:9522 02 00000001:00000000",
+        "   0: 0100007F:BAB7 0900000A:9521 02 00000001:00000000 01:00000100 00000001 0 0 7",
+        "   1: 0100007F:BAB8 0900000A:15E0 01 00000000:00000000 00:00000000 00000000 0 0 8",
+        "   2: 0100007F:BAB9 0800000A:9522 02 00000001:00000000 01:00000100 00000001 0 0 9",
+        "   3: 0100007F:BABA 0900000A:9523 01 00000040:00000000 01:00000100 00000004 0 0 9",
     )
     put(tmp_path, "proc/net/tcp", head + "\n".join(lines) + "\n")
     six = (
-        "   0: 00000000000000000000000000000000:BAB7 0000000000000000FFFF00000900000A:9600 02 00000001:00000000",
-        "   1: 00000000000000000000000000000000:BAB7 B80D0120000000000000000009000000:9700 02 00000001:00000000",
+        "   0: 00000000000000000000000000000000:BAB7 0000000000000000FFFF00000900000A:9600 02 1:0 1:1 0 0",
+        "   1: 00000000000000000000000000000000:BAB7 B80D0120000000000000000009000000:9700 02 1:0 1:1 0 0",
     )
     put(tmp_path, "proc/net/tcp6", head + "\n".join(six) + "\n")
-    assert unanswered("10.0.0.9", root=tmp_path) == {0x9521, 0x9600}
+    assert unanswered("10.0.0.9", root=tmp_path) == {0x9521, 0x9523, 0x9600}
     assert unanswered("2001:db8::9", root=tmp_path) == {0x9700}
     assert unanswered("2001:db8::8", root=tmp_path) == frozenset()
     assert unanswered("no-address", root=tmp_path) == frozenset()

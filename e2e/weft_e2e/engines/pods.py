@@ -1,7 +1,11 @@
 """Real engines in pods of two nodes: the example of docs/examples on a cluster of this machine."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,52 @@ def keep_pods_on_their_cores(pods: Sequence[str]) -> dict[str, int]:
     The nodes of a local cluster share this machine, and so do their pods' processes.
     """
     found: dict[str, int] = {}
+    for pid, variables in _processes(pods):
+        core = variables.get("VLLM_CPU_OMP_THREADS_BIND", "")
+        if core.isdigit() and int(core) < (os.cpu_count() or 1):
+            keep_on_core([pid], int(core))
+            found[variables["POD_NAME"]] = int(core)
+    return found
+
+
+@contextmanager
+def cut(pod: str, *match: str) -> Iterator[None]:
+    """Let the kernel drop what comes into a pod and matches, as a firewall between nodes does, while this runs.
+
+    ``match`` is iptables' own words. The rule is in the pod's network namespace alone, and gone with the pod.
+
+    Raises:
+        LookupError: no process of that pod runs on this machine.
+    """
+    pid = next((pid for pid, _ in _processes([pod])), None)
+    if pid is None:
+        raise LookupError(f"no process of pod {pod} runs here")
+    table = ("nsenter", f"--target={pid}", "--net", "iptables", "-w", "10")
+    subprocess.run([*table, "-I", "INPUT", *match, "-j", "DROP"], check=True, timeout=30)
+    try:
+        yield
+    finally:
+        subprocess.run([*table, "-D", "INPUT", *match, "-j", "DROP"], check=False, timeout=30)
+
+
+def kill_engine(pod: str) -> None:
+    """End every process of a pod's engine at once, as a machine's fault would; its kubelet starts it again.
+
+    Raises:
+        LookupError: none runs on this machine.
+    """
+    killed = 0
+    for pid, variables in _processes([pod]):
+        if "VLLM_CPU_OMP_THREADS_BIND" in variables:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+    if not killed:
+        raise LookupError(f"no engine of pod {pod} runs here")
+
+
+def _processes(pods: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the processes of pods that run on this machine, with their environment."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -40,8 +90,5 @@ def keep_pods_on_their_cores(pods: Sequence[str]) -> dict[str, int]:
         except OSError:
             continue  # ended meanwhile
         variables = dict(part.split("=", 1) for part in raw.decode(errors="replace").split("\0") if "=" in part)
-        core = variables.get("VLLM_CPU_OMP_THREADS_BIND", "")
-        if variables.get("POD_NAME") in pods and core.isdigit() and int(core) < (os.cpu_count() or 1):
-            keep_on_core([int(folder.name)], int(core))
-            found[variables["POD_NAME"]] = int(core)
-    return found
+        if variables.get("POD_NAME") in pods:
+            yield int(folder.name), variables

@@ -24,7 +24,7 @@ _FAULTS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "transfer": (
             "TransferFailed",
             "engines meet, but KV does not come",
-            "see the engines' logs for NIXL: versions, dtype and block size of both roles have to agree",
+            "see the engines' logs for NIXL: versions, dtype and block size have to agree, and data ports to be open",
         ),
         "transport": (
             "WrongTransport",

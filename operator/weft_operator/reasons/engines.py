@@ -78,7 +78,7 @@ KV_TRANSPORT_VERIFIED: Mapping[str, Reason] = MappingProxyType(
         "NotYetProven": Reason(
             "All side channels are reached, and KV has not gone between all pairs yet: each takes some seconds after a "
             "start.",
-            "Wait. Where it stays so, engines are too busy to answer a few tokens in 30 s, or sidecars are older "
+            "Wait. Where it stays so, engines are too busy to answer a few tokens in 20 s, or sidecars are older "
             "(`weft upgrade NAME`); `weft_router_kv_proofs_total` counts what came of proofs.",
             cause="Workers are starting, or engines have more to do than they can.",
         ),

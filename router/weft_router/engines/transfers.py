@@ -26,7 +26,7 @@ _RDMA_BYTES = (
 )
 """InfiniBand and RoCE count words of four bytes; AWS' EFA counts bytes of reads and of writes."""
 
-_SYN_SENT = "02"
+_OPEN, _SYN_SENT = "01", "02"
 
 Transport = Literal["tcp", "rdma", "direct"]
 """``direct``: neither network nor RDMA devices of the pod saw it, as with shared memory and links between GPUs."""
@@ -98,7 +98,10 @@ def came(*, loopback: bool, root: Path = Path("/")) -> Came:
 
 
 def unanswered(host: str, *, root: Path = Path("/")) -> frozenset[int]:
-    """Return the ports of a host's address that this network namespace waits for: a firewall drops what it sends."""
+    """Return the ports of a host's address where what this pod sends is not answered: a firewall drops it.
+
+    These are connections that are not accepted, and open ones on which the same bytes went out twice and more.
+    """
     try:
         wanted = ipaddress.ip_address(host)
     except ValueError:
@@ -107,9 +110,10 @@ def unanswered(host: str, *, root: Path = Path("/")) -> frozenset[int]:
     ports = set()
     for name in ("proc/net/tcp", "proc/net/tcp6"):
         for line in _text(root / name).splitlines()[1:]:
-            _, _, remote, state, *_ = line.split()
+            _, _, remote, state, _, _, again, *_ = line.split()
             address, _, port = remote.partition(":")
-            if state == _SYN_SENT and _address(address[-size:] if _mapped(address) else address) == wanted:
+            silent = state == _SYN_SENT or (state == _OPEN and int(again, 16) > 1)
+            if silent and _address(address[-size:] if _mapped(address) else address) == wanted:
                 ports.add(int(port, 16))
     return frozenset(ports)
 

@@ -41,7 +41,7 @@ MANY = 2048
 """Tokens of the trial that shows how fast much of it goes, or half the model's context."""
 BACK = 32
 """Tokens that the way back adds to the history."""
-READ_S = 30.0
+READ_S = 20.0
 """In which a leg has to answer; engines that do not know each other yet take 2 to 10 s."""
 ALONE_S = 10.0
 """In which an engine that has time answers a few tokens of its own."""
@@ -146,7 +146,7 @@ class KvProof:
         if handle is None or not points(handle):
             return found
         if not back:
-            self._releases.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None))
+            self._releases.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None), by=record)
             return found
         answer = await self._ask(
             record, tokens + BACK, {**handle, "do_remote_decode": True, "do_remote_prefill": False}

@@ -53,12 +53,12 @@ class Releasing:
         if call is not None:
             self._start(self._here(call))
 
-    def unused(self, handle: KvHandle) -> None:
-        """Give back KV of this worker's engine that no prefill engine will read."""
+    def unused(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
+        """Give back KV of this worker's engine that no prefill engine will read; any of them can, or ``by``."""
         call = self._adapter.release(handle.params) if handle.live(monotonic()) else None
         if call is None:
             return
-        peer = next(iter(self._peers()), None)
+        peer = by or next(iter(self._peers()), None)
         if peer is None:
             self._outcomes.labels("nobody").inc()
             return

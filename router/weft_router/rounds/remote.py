@@ -61,8 +61,8 @@ class Releases(Protocol):
     def unread(self, params: Json | None) -> None:
         """Give back a prefill's KV that the decode engine here will not read."""
 
-    def unused(self, handle: KvHandle) -> None:
-        """Give back KV of the decode engine here that no prefill engine will read."""
+    def unused(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
+        """Give back KV of the decode engine here that no prefill engine will read; any of them can, or ``by``."""
 
 
 class RemotePrefill:

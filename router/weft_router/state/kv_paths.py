@@ -24,7 +24,7 @@ TURN_S = 1.0
 CONNECT_S = 2.0
 AGAIN_S = 30.0
 """An open path is tried again so often, and one over which KV did not go is proven again: policies change."""
-PROVEN_AGAIN_S = 300.0
+PROVEN_AGAIN_S = 60.0
 """A proven path is proven again so often, by the little that shows that KV still goes."""
 UNPROVEN_AGAIN_S = 5.0
 """Where an engine had no time for a proof."""
