@@ -153,6 +153,20 @@ async def test_a_plan_that_does_worse_is_undone_without_a_person_and_held() -> N
     assert asked(world) == OLD, "the same plan is not tried again"
 
 
+async def test_a_person_may_put_a_plan_in_force_that_failed_its_trial() -> None:
+    world, _ = await on_trial(d8=0.95, d4=0.1)
+    await steps(world, 12)
+    assert (asked(world), summary(world)["Planned"]) == (OLD, ("True", "RolledBack"))
+    world.cluster.service["metadata"].setdefault("annotations", {})["weft.dev/rollback-to"] = "2"
+    await steps(world, 12)
+    assert asked(world) == {"p2": 4, "d4": 2}
+    assert trial(world) is None, "whoever asks for it has seen it"
+    assert "revision 2 was asked for" in world.cluster.condition("Planned")["message"]
+    assert summary(world)["Progressing"] == ("False", "UpToDate")
+    await restarted(world)
+    assert asked(world) == {"p2": 4, "d4": 2}
+
+
 async def test_a_plan_that_is_clearly_bad_is_not_kept_for_the_whole_window() -> None:
     world, _ = await on_trial(d8=0.95, d4=0.1)
     assert world.now.minute < 5

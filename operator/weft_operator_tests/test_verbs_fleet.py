@@ -106,6 +106,9 @@ def test_what_cannot_be_undone_is_refused(server: Served) -> None:
 
 def test_a_hold_is_ended_by_taking_the_annotation_away(server: Served) -> None:
     assert "nobody asked for an older plan" in refusal(call(rollout, "resume", "demo"))
+    server.service["status"]["conditions"] = [{"type": "Planned", "status": "True", "reason": "RolledBack"}]
+    server.publish()
+    assert "`weft rollout undo demo --to-revision N`" in refusal(call(rollout, "resume", "demo"))
     server.service["metadata"]["annotations"] = {"weft.dev/rollback-to": "1"}
     server.publish()
     assert call(rollout, "resume", "demo").return_value == 0

@@ -65,7 +65,7 @@ def stride(
         target,
         ledger,
         limits_of(record.spec),
-        question=content_hash([record.request_hash, record.standing.workload], 12),
+        question=_question(record),
         now=now,
         plan=plan,
         canary=trying.canary(ledger, target, now=now) if trying is not None and tried else None,
@@ -84,6 +84,13 @@ def stride(
         canary=_routed(step),
         trial=row,
     )
+
+
+def _question(record: PlanRecord) -> str:
+    """Name what a plan was made for; whoever asks for an older plan asks anew, whatever became of it before."""
+    hold = record.standing.hold
+    asked = [hold.token] if hold is not None and hold.token else []
+    return content_hash([record.request_hash, record.standing.workload, *asked], 12)
 
 
 def _serving(step: Step, wanted: Sequence[Wanted]) -> tuple[Wanted, ...]:

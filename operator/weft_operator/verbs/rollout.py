@@ -98,12 +98,23 @@ def resume(*, name: str, namespace: str | None, output: str) -> int:
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     if not annotations_of(service).get(ROLLBACK_ANNOTATION):
-        raise click.ClickException(f"{name} has no annotation {ROLLBACK_ANNOTATION}: nobody asked for an older plan")
+        raise click.ClickException(_no_hold(service))
     _annotate(api, service, {ROLLBACK_ANNOTATION: ""})
     held = annotations_of(service)[ROLLBACK_ANNOTATION]
     body = {"service": name, "namespace": where, "released": held}
     emit(output, body, lambda: "the hold ends with the operator's next look")
     return 0
+
+
+def _no_hold(service: Manifest) -> str:
+    name, conditions = service["metadata"]["name"], (service.get("status") or {}).get("conditions") or ()
+    if not any(item["type"] == "Planned" and item["reason"] == "RolledBack" for item in conditions):
+        return f"{name} has no annotation {ROLLBACK_ANNOTATION}: nobody asked for an older plan"
+    return (
+        f"the operator itself took {name} back, because a newer plan did worse: "
+        f"`weft rollout undo {name} --to-revision N` puts that one in force without a trial "
+        f"(`weft rollout history {name}` lists it), and a changed spec is planned for"
+    )
 
 
 @rollout.command(short_help="End the trial of a new plan: the rest of it comes.")
