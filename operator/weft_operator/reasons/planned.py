@@ -139,9 +139,10 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="Nodes are missing, cordoned, not ready or tainted, or the budget was lowered.",
         ),
         "ModelDoesNotFit": Reason(
-            "The weights fit on no allowed degree.",
+            "The weights fit on no allowed degree, or the model's heads do not split over any.",
             "Allow the degree that the message names, or use larger GPUs.",
-            cause="The model is too large for the pools' GPUs at the allowed degrees.",
+            cause="The model is too large for the pools' GPUs at the allowed degrees, or a degree does not divide its "
+            "heads.",
         ),
         "ContextDoesNotFit": Reason(
             "No allowed degree holds the KV cache of one context of `spec.model.maxModelLen`.",
@@ -165,9 +166,11 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="Free GPUs are spread over more nodes than one worker can use.",
         ),
         "NoPairOfDegrees": Reason(
-            "The engine cannot exchange KV between any of the pools' prefill and decode degrees.",
+            "The engine cannot exchange KV between any of the pools' prefill and decode degrees; the message names the "
+            "pairs and the rule.",
             "Allow the degrees that the message names.",
-            cause="Prefill and decode pools have degrees that the engine's KV transfer cannot join.",
+            cause="Prefill and decode pools have degrees that the engine's KV transfer cannot join, or "
+            "`spec.planning.degreePairs` leaves out those of the pools.",
         ),
         "OverBudget": Reason(
             "`spec.planning.budgetPerHour` does not pay for the smallest layout.",
