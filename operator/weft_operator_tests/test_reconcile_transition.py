@@ -97,6 +97,25 @@ async def test_a_plan_whose_workers_do_not_start_is_given_up_and_said_so() -> No
     assert [one.reason for one in kept.refusals] == ["NeverReady"]
 
 
+async def test_a_plan_without_room_is_carried_out_when_more_may_be_missing_on_the_way() -> None:
+    world = await serving()
+    world.cluster.change(rollout={"maxUnavailable": 0})
+    await world.until_quiet()
+    await _another_plan(world, ("prefill", 2, 4), ("decode", 4, 2))
+    await world.until_quiet()
+    assert summary(world)["Progressing"] == ("False", "PlanGivenUp")
+    assert "spec.rollout.maxUnavailable: 0 lets no more be drained" in world.cluster.condition("Progressing")["message"]
+    assert _asked(world) == {"p4": 2, "d8": 1}
+    asked = len(world.requests)
+    world.cluster.change(rollout={"maxUnavailable": 1})
+    for _ in range(20):
+        await world.step()
+        world.cluster.settle()
+    assert _asked(world) == {"p2": 4, "d4": 2}
+    assert summary(world)["Progressing"] == ("False", "UpToDate")
+    assert len(world.requests) == asked, "what was planned stays planned"
+
+
 async def test_routers_go_by_the_plan_that_is_in_force_not_by_one_that_was_given_up() -> None:
     world = await serving()
     assert _rules(world)["policy"] != "colocated"

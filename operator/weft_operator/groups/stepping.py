@@ -1,7 +1,7 @@
 """One step of a plan change: from the groups as they are seen to what is asked of them now. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -57,15 +57,15 @@ def stride(
         return Stride(none_now(wanted, views), kept, tuple(_none_of(wanted)))
     if record.spec.planning.mode == "Off":
         return Stride(replicas_now(wanted, views), kept, tuple(wanted))
-    ledger, target = read_ledger(kept), targets_of(wanted, revision)
+    ledger, target, limits = read_ledger(kept), targets_of(wanted, revision), limits_of(record.spec)
     # A plan that was taken up again was tried when it was in force first.
     tried = trying is not None and record.standing.hold is None
     step = advance(
         [state_of(view) for view in views],
         target,
         ledger,
-        limits_of(record.spec),
-        question=_question(record),
+        limits,
+        question=_question(record, limits),
         now=now,
         plan=plan,
         canary=trying.canary(ledger, target, now=now) if trying is not None and tried else None,
@@ -86,11 +86,14 @@ def stride(
     )
 
 
-def _question(record: PlanRecord) -> str:
-    """Name what a plan was made for; whoever asks for an older plan asks anew, whatever became of it before."""
+def _question(record: PlanRecord, limits: Limits) -> str:
+    """Name what a plan was made for and what its change may take: a plan that was given up is tried again for another.
+
+    Whoever asks for an older plan asks anew, whatever became of it before.
+    """
     hold = record.standing.hold
-    asked = [hold.token] if hold is not None and hold.token else []
-    return content_hash([record.request_hash, record.standing.workload, *asked], 12)
+    asked = hold.token if hold is not None else ""
+    return content_hash([record.request_hash, record.standing.workload, asked, asdict(limits)], 12)
 
 
 def _serving(step: Step, wanted: Sequence[Wanted]) -> tuple[Wanted, ...]:
