@@ -16,7 +16,7 @@ QUIET_REASONS = frozenset(
     {
         *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
         *("Fresh", "NotConfigured", "NotYetObserved", "Partial", "TooFewSamples"),
-        *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried"),
+        *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried", "NotYetProven"),
         *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
         *("NoneLeaving", "Draining", "WorkersLost"),  # WorkerLost says it, once for each
         *("PredictedMet", "AsPredicted", "NotComparable"),
@@ -31,7 +31,7 @@ _WARNINGS = frozenset(
     | {"ApplyFailed", "NameTaken", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
     | {"PredictedMissed", "SlowerThanPredicted"}
-    | {"PluginAbsent", "PluginOff", "SideChannelClosed"}
+    | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}
 )
 
 
