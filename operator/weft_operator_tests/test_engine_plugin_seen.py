@@ -9,6 +9,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_operator.engines.kv_transport import seen_transport
 from weft_operator.engines.plugin import seen_plugin
 from weft_operator.engines.seen import AGAIN_S, EngineCondition, Judge, ask_again_s
+from weft_operator.events import facts
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.valid import changed, vllm_service
 from weft_operator_tests.world import serving, summary
@@ -103,6 +104,20 @@ def test_paths_are_told_by_pair(
     assert said[1] == reason
     assert words in said[2]
     assert ask_again_s(PATHS, ["p", "d"], records) == again
+
+
+@pytest.mark.parametrize("fault", ["side-channel", "data-port", "transfer", "transport"])
+def test_a_way_over_which_kv_stops_is_a_warning(fault: str) -> None:
+    def status(**decode: Any) -> dict[str, Any]:
+        said = seen_transport(["p", "d"], pair(prefill={"kv_open": 1}, decode=decode))
+        assert said is not None
+        known = {"type": "KVTransportVerified", "observedGeneration": 1, "lastTransitionTime": "now"}
+        return {"conditions": [{**known, "status": said[0], "reason": said[1], "message": said[2]}]}
+
+    (fact,) = facts(status(**PROVEN), status(**faulty(fault)), actions=())
+    assert fact.type == "Warning"
+    assert "d to p" in fact.message
+    assert facts({}, status(kv_open=1, kv_proven=0), actions=()) == ()
 
 
 def test_workers_of_another_revision_need_no_path() -> None:
