@@ -141,6 +141,18 @@ async def test_a_port_that_nobody_answers_is_told_from_other_failures(
     assert await proof(stack, prover(stack, waits=frozenset({38177}))) == Proof("data-port")
 
 
+async def test_a_proof_that_waits_long_makes_no_engine_rest(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine may have a long prompt to do first, or another engine to meet."""
+    for name in ("STALL_S", "HANDSHAKE_S"):
+        monkeypatch.setattr(f"weft_router.engines.watch.{name}", 0.05)
+    await stack.up(prefill=2)
+    for name in ("p0", "d0"):
+        stack.engines[name].script.delay_s = 1.5
+    found = await proof(stack, prover(stack), figures=False)
+    assert found == Proof()
+    assert all(stack.worker_of(name).engine.healthy for name in ("p0", "d0"))
+
+
 async def test_an_engine_that_has_no_time_for_anybody_proves_nothing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

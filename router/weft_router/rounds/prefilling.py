@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
@@ -71,8 +72,8 @@ class Prefilling:
     ) -> Prefill:  # fmt: skip
         worker = self._worker
         arrived = monotonic()
-        if not task.increment:  # nothing to compute: KV is given back, which makes room rather than takes it
-            answer = await self._call(path, payload, headers, request_id, fresh=False, expected_s=0.0)
+        if not task.increment:  # KV that is given back, or a proof's few tokens; late ones tell nothing of the engine
+            answer = await self._call(path, payload, headers, request_id, fresh=False, expected_s=inf)
             return Prefill(answer.status, answer.body, 0.0, monotonic() - arrived)
         slot = await worker.queue.acquire(
             request_id, task, ttft_slo=standing.ttft_slo, priority=standing.priority, tenant=standing.tenant,
