@@ -16,6 +16,7 @@ from weft_operator.measuring.queries import windows_of
 from weft_operator.measuring.shown import differs, figures, slo_word
 from weft_operator.measuring.target import Target, serving_pods
 from weft_operator.measuring.watch import Measurements
+from weft_operator.rights import Right
 from weft_operator_tests.scraped import Prometheus, Router
 
 KEY = ServiceKey("llm", "demo")
@@ -59,7 +60,7 @@ class Bench:
 
     async def _secret(self, _key: ServiceKey, name: str) -> Manifest | None:
         if name == "forbidden":
-            raise ForbiddenError("no", status=403)
+            raise ForbiddenError("no", status=403, right=Right("get", "secrets", "", "default"))
         return self.secrets.get(name)
 
     def _ask(self, url: str, credentials: Credentials, asked: Sequence[str]) -> tuple[object, list[object]]:
@@ -156,7 +157,9 @@ async def test_credentials_come_from_the_secret_that_the_spec_names_and_are_not_
     assert (credentials.token, credentials.ca) == ("canary", "canary")
     assert "canary" not in repr(credentials)
     bench.target = dataclasses.replace(bench.target, secret="forbidden")
-    assert (await bench.look()).sight.reason == "PrometheusUnauthorized"
+    refused = (await bench.look()).sight
+    assert refused.reason == "PrometheusUnauthorized"
+    assert "the operator may not get secrets in namespace default; apply Weft's chart again" in refused.message
     await bench.watch.close()
 
 

@@ -8,16 +8,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, cast
 
-import redis.asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from weft_core.heartbeat import demand_key
 from weft_operator.manifest import ServiceKey
+from weft_operator.measuring.redis_reading import reader
 
 POLL_S = 0.5
-TIMEOUT_S = 0.5
 UNHEARD_S = 30.0
 """A Redis that does not answer for so long is told of: until then requests only wait a little longer."""
 
@@ -37,13 +34,7 @@ class DemandWatch:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._redis = redis.Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=8,
-        )
+        self._redis = reader(url)
         self._wake = wake
         self._clock = clock
         self._sleep = sleep

@@ -6,16 +6,11 @@ import logging
 from collections.abc import Mapping
 from typing import cast
 
-import redis.asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from weft_core.heartbeat import WorkerRecord, read_fields, worker_key, workers_key
 from weft_operator.manifest import ServiceKey
-
-TIMEOUT_S = 0.5
-"""A Redis that does not answer holds up a pass for so long at most."""
+from weft_operator.measuring.redis_reading import reader
 
 PAUSE_S = 10.0
 """After a failure it is not asked for so long: a thousand groups must not wait half a second each."""
@@ -27,13 +22,7 @@ class Heartbeats:
     """Reads heartbeats; without Redis there are none, and nothing waits for it."""
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=8,
-        )
+        self._redis = reader(url)
         self._again = 0.0
 
     async def read(self, service: ServiceKey) -> Mapping[str, WorkerRecord]:

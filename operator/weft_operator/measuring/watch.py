@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from weft_operator.errors import ApiError
+from weft_operator.errors import ApiError, ForbiddenError
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.observation import BlindError, Observation, Sight
 from weft_operator.measuring.prometheus import Credentials, ask, credentials_of
@@ -153,10 +153,11 @@ class Measurements:
             try:
                 secret = await self._read_secret(key, target.secret)
             except ApiError as error:
+                lack = error.right.lack() if isinstance(error, ForbiddenError) and error.right is not None else ""
                 raise BlindError(
                     "PrometheusUnauthorized",
-                    f"Secret {target.secret} of spec.planning.prometheus.authSecretRef cannot be read "
-                    f"(status {error.status})",
+                    f"Secret {target.secret} of spec.planning.prometheus.authSecretRef cannot be read: "
+                    f"{lack or f'the API server answers {error.status}'}",
                 ) from error
             credentials = credentials_of(secret, target.secret)
         trial_s = None
