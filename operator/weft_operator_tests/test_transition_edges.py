@@ -132,3 +132,88 @@ def test_the_limits_of_a_plan_change_are_those_of_the_spec() -> None:
     free = limits_of(spec(changed(service(), "spec.capacity.elastic", True)))
     assert (free.pools, free.per_hour, free.prices) == ({}, None, {})
     assert free.make_room_s == 300.0, "an autoscaler is given half of unschedulableTimeout"
+
+
+def test_one_less_than_the_plan_wants_is_nothing_to_go_back_to() -> None:
+    first, other = group("decode", 2, 2), group("prefill", 2, 1)
+    for ready, starting in ((2, 0), (1, 2)):
+        step = step_of([state(first, ready, starting=starting, since=START)], [first, other], [])
+        assert step.ledger.base == (), "nothing that serves is to go"
+
+
+def test_only_workers_that_wait_are_waited_for_in_vain() -> None:
+    old, new = group("decode", 2, 2), group("decode", 4, 1)
+    assert step_of([state(old, 0), state(new, 1, since=START)], [new], [old], at_s=9999).outcome == "Done"
+    stray = group("prefill", 1, 1)
+    groups = [state(old, 2), state(stray, 0, starting=1, since=START), state(new, 0, asked=0)]
+    assert step_of(groups, [new], [old], at_s=9999).refusal is None, "nobody wants that one"
+
+
+def test_a_plan_is_given_up_with_the_number_of_workers_that_did_not_come() -> None:
+    old, new = group("decode", 2, 2), group("decode", 1, 5)
+    step = step_of([state(old, 2), state(new, 2, starting=3, since=START)], [new], [old], at_s=300)
+    assert step.refusal is not None
+    assert step.refusal.message.startswith("3 decode workers of 1 GPU in pool h100 did not get ready")
+
+
+def test_the_next_look_is_no_sooner_than_anything_follows() -> None:
+    old, new = group("decode", 2, 2), group("decode", 4, 1)
+    starts = state(new, 0, starting=1, since=START)
+    assert step_of([state(old, 2), starts], [new], [old], at_s=4).again_s == 296.0, "it has a node"
+    waits = state(new, 0, starting=1, unschedulable=1, since=START)
+    assert step_of([state(old, 2), waits], [new], [old], at_s=10).again_s == 170.0, "room is made now"
+
+
+def test_workers_on_their_way_out_and_those_asked_for_share_the_budget() -> None:
+    some = group("decode", 4, 1)
+    step = step_of([state(some, 1, draining=1)], [times(some, 3)], [], limits(gpus=12))
+    assert step.replicas == {some.key: 2}
+
+
+def test_a_step_tells_how_many_come_and_go() -> None:
+    some = group("decode", 2, 1)
+    assert step_of([state(some, 1)], [times(some, 3)], [some]).message.startswith("asks for 2 decode workers")
+    gone = step_of([state(some, 4)], [some], [times(some, 4)])
+    assert gone.message == "drains 3 decode workers of 2 GPUs in pool h100: what stays ready is enough"
+
+
+def test_larger_workers_come_first_and_go_first() -> None:
+    large, small = group("decode", 8, 1), group("decode", 2, 1)
+    assert step_of([], [small, large], None, limits(gpus=9)).replicas == {large.key: 1, small.key: 0}
+    old, less, new = group("decode", 4, 1), group("decode", 2, 1), times(group("decode", 1, 4), 4)
+    step = step_of([state(less, 1), state(old, 1), state(new, 2, starting=2, since=START)], [new], [old, less])
+    assert (step.replicas[old.key], step.replicas[less.key]) == (0, 1), "4 of 6 GPUs must stay, and 2 are new"
+
+
+def test_for_workers_that_have_not_shown_that_they_start_no_more_room_is_made() -> None:
+    old, new = group("decode", 2, 4), group("decode", 2, 4, template="t")
+    given = limits(gpus=8, max_unavailable=2)
+    waits = step_of([state(old, 3), state(new, 0, starting=1, since=START)], [new], [old], given)
+    assert waits.replicas == {old.key: 3, new.key: 1}
+    serves = step_of([state(old, 3), state(new, 1)], [new], [old], given)
+    assert serves.replicas[old.key] == 1, "8 GPUs less two workers must stay"
+
+
+def test_workers_of_another_pool_make_no_room() -> None:
+    here, there, new = group("decode", 4, 1), group("decode", 8, 1, pool="h20"), group("decode", 8, 1, template="t")
+    given = replace(limits(gpus=64), pools={"h100": 8})
+    step = step_of([state(here, 1), state(there, 1)], [new], [here, there], given)
+    assert step.replicas[here.key] == 0
+
+
+def test_a_refusal_is_of_one_plan_for_one_question() -> None:
+    one, other = group("decode", 1, 1), group("decode", 2, 1)
+    first = Refusal((one,), "q", "NoRoom", "why", START)
+    ledger = Ledger().refusing(first)
+    assert ledger.refusal_of([one], "q") == first
+    assert ledger.refusal_of([one], "another") is None
+    assert ledger.refusal_of([other], "q") is None
+    second = Refusal((other,), "q", "NeverReady", "why", START)
+    again = replace(first, message="still")
+    assert ledger.refusing(second).refusing(again).refusals == (second, again)
+    later = Refusal((one,), "another", "NoRoom", "why", START)
+    assert ledger.refusing(second).refusing(later).refusals == (later,), "what answered other questions is forgotten"
+    many = [Refusal((group("decode", 1, n),), "q", "NoRoom", "why", START) for n in range(1, 11)]
+    for refusal in many:
+        ledger = ledger.refusing(refusal)
+    assert ledger.refusals == tuple(many[2:])

@@ -3,9 +3,21 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from weft_operator.transition import GroupTarget, Limits, ledger_json, read_ledger
+from weft_operator.transition import (
+    Canary,
+    GroupState,
+    GroupTarget,
+    Ledger,
+    Limits,
+    Step,
+    Trial,
+    advance,
+    ledger_json,
+    read_ledger,
+    target_hash,
+)
 from weft_operator.transition.trial import share_of
-from weft_operator_tests.transition_world import World, asked, group, settled_on
+from weft_operator_tests.transition_world import START, World, asked, group, settled_on
 
 OLD = (group("prefill", 4, 2), group("decode", 8, 1))
 WIDE = (group("prefill", 2, 4), group("decode", 4, 2))
@@ -138,3 +150,51 @@ def test_a_worker_of_the_canary_that_is_lost_does_not_begin_the_trial_anew() -> 
     pods[0].phase, pods[0].since, pods[0].until = "starting", world.now, world.now + timedelta(seconds=30)
     assert world.operate().outcome == "Trying"
     assert read_ledger(world.ledger) == began
+
+
+OTHER = Canary(10)
+FAILED = Canary(10, passed=False, message="it did worse")
+
+
+def _step(ready: dict[str, int], ledger: Ledger, canary: Canary | None, at_s: float = 0.0, gpus: int = 32) -> Step:
+    """Return the step from so many ready workers of the groups of both plans; others that are asked for start."""
+    groups = [
+        GroupState(
+            key=one.key, role=one.role, degree=one.degree, pool=one.pool, revision=one.revision,
+            asked=max(1, ready[one.key]), ready=ready[one.key], starting=int(not ready[one.key]), since=START,
+        )
+        for one in (*OLD, *WIDE) if one.key in ready
+    ]  # fmt: skip
+    now = START + timedelta(seconds=at_s)
+    return advance(groups, WIDE, ledger, Limits(gpus=gpus), question="q", now=now, canary=canary)
+
+
+BOTH = {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d4-h100-a": 1}
+TRIED = target_hash(WIDE)
+
+
+def test_a_plan_that_failed_for_another_question_is_tried_anew() -> None:
+    for state in ("Failed", "Returned"):
+        ledger = Ledger(base=OLD, trial=Trial(TRIED, "Share", START, state, "it did worse"))
+        found = _step({key: BOTH[key] for key in ("p4-h100-a", "d8-h100-a")}, ledger, OTHER).ledger.trial
+        assert found == Trial(TRIED, "Share")
+
+
+def test_a_trial_for_which_there_is_no_middle_any_more_goes_on_with_all_sessions() -> None:
+    ledger = Ledger(base=OLD, trial=Trial(TRIED, "Share", START))
+    step = _step(BOTH, ledger, OTHER, gpus=16)
+    assert step.share is None
+    assert step.ledger.trial == Trial(TRIED, "Whole", START)
+
+
+def test_a_plan_whose_workers_do_not_start_has_no_trial_and_one_that_did_worse_has_until_all_are_back() -> None:
+    ledger = Ledger(base=OLD, trial=Trial(TRIED, "Share"))
+    late = _step({**BOTH, "d4-h100-a": 0}, ledger, OTHER, at_s=9999)
+    assert late.refusal is not None
+    assert (late.refusal.reason, late.ledger.trial) == ("NeverReady", None)
+    worse = _step(BOTH, replace(ledger, trial=Trial(TRIED, "Share", START)), FAILED)
+    assert worse.refusal is not None
+    assert (worse.refusal.reason, worse.outcome) == ("CanaryFailed", "Returning")
+    assert worse.ledger.trial == Trial(TRIED, "Share", START, "Failed", "it did worse")
+    back = _step({"p4-h100-a": 2, "d8-h100-a": 1}, worse.ledger, OTHER)
+    assert (back.outcome, back.ledger.trial) == ("Refused", replace(worse.ledger.trial, state="Returned"))
