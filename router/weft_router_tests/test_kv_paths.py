@@ -16,7 +16,7 @@ from weft_router.state.kv_paths import (
     Proof,
     reaches,
 )
-from weft_router_tests.stack import Stack
+from weft_router_tests.stack import Stack, until
 
 
 def worker(name: str, incarnation: str = "1") -> WorkerRecord:
@@ -160,6 +160,18 @@ async def test_a_path_that_carries_nothing_twice_is_closed_until_a_proof_succeed
     assert FAULTY_AFTER == 2
 
 
+async def test_who_waits_hears_of_a_path_when_it_closes_and_only_then() -> None:
+    world = World("p0", "p1")
+    heard: list[frozenset[str]] = []
+    world.paths.on_closed = heard.append
+    world.blocked = {"p0"}
+    await world.turns(CLOSED_AFTER + 2)
+    world.blocked = {"p0", "p1"}
+    world.now += AGAIN_S
+    await world.turns(CLOSED_AFTER)
+    assert heard == [{"p0"}, {"p1"}]
+
+
 async def test_an_engine_without_time_proves_nothing_either_way() -> None:
     world = World("p0")
     world.found = None
@@ -207,6 +219,30 @@ async def test_a_listening_port_is_reached_and_a_closed_one_is_not() -> None:
     await server.wait_closed()
     assert not await reaches("127.0.0.1", port)
     assert not await reaches("no-such-host.invalid", port)
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("started", [False, True], ids=["waits for KV", "has begun"])
+async def test_a_stream_that_waits_for_kv_of_a_path_that_closes_is_prefilled_here(stack: Stack, started: bool) -> None:
+    await stack.up()
+    paths, decode = stack.worker_of("d0").paths, stack.engines["d0"]
+    if started:
+        decode.script.gap_s = 0.1
+    else:
+        decode.script.hang_reads = True
+    asked = asyncio.ensure_future(stack.chat([{"role": "user", "content": "question"}], session="s", stream=True))
+
+    async def is_read() -> bool:
+        return decode.streamed > 1 if started else decode.running == 1
+
+    await until(is_read)
+    paths.on_closed(frozenset({"p1"}))
+    paths.on_closed(frozenset({"p0"}))
+    answer = await asyncio.wait_for(asked, 20)
+    assert answer.status == 200
+    assert answer.error is None
+    assert answer.headers["X-Weft-Route"] == ("remote" if started else "local")
+    assert decode.aborted == (0 if started else 1)
 
 
 @pytest.mark.component

@@ -25,6 +25,9 @@ Warm = Callable[[Slot], Awaitable[None]]
 """Does a part of a prefill before the request that ends it."""
 
 
+KV_PATH_CLOSED = "kv-path-closed"
+
+
 class Answering:
     """The engine leg of a decode sidecar."""
 
@@ -49,6 +52,8 @@ class Answering:
         self.decoding = Batch()
         self._met: set[str] = set()
         """Prefill workers whose KV was read here once: their engines know this one."""
+        self._reading: dict[Leg, str] = {}
+        """Streams that have no token yet, and the prefill worker whose KV they wait for."""
         engine.gaps = lambda: sum(pace.gaps for pace in self.decoding.paces.values())
 
     async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None) -> None:
@@ -87,7 +92,9 @@ class Answering:
             passing = self._passing(outlet, rnd, prefilled, slot, leg, tap)
             outlet.fed_by(leg)
             rnd.show = passing.show_early
-            passing.on_first = partial(self._engine.over, leg, got_on=True)
+            passing.on_first = partial(self._got_on, leg)
+            if prefilled is not None:
+                self._reading[leg] = prefilled.worker
             meets = prefilled is not None and prefilled.worker not in self._met
             self._engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
         else:
@@ -125,8 +132,20 @@ class Answering:
                 )  # fmt: skip
             outlet.fed_by(None)
             rnd.show = None
+            self._reading.pop(leg, None)
             self._engine.over(leg, got_on=False)
             passing.close()
+
+    def give_up(self, closed: frozenset[str]) -> None:
+        """End the legs that still wait for KV of workers whose KV does not come: it is computed here then."""
+        for leg, worker in list(self._reading.items()):
+            if worker in closed:
+                leg.fail(KV_PATH_CLOSED)
+
+    def _got_on(self, leg: Leg) -> None:
+        """Note that a stream has its first token, and with it all the KV that it was to read."""
+        self._reading.pop(leg, None)
+        self._engine.over(leg, got_on=True)
 
     def _streams_export(self) -> bool:
         """Tell whether a stream's handle will be seen: as its streams have shown, and before that as its page says."""

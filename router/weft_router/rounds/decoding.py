@@ -99,6 +99,7 @@ class Decoding:
             settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts,
             leaves=lambda: worker.draining,
         )  # fmt: skip
+        worker.paths.on_closed = self.answering.give_up
         self._deciding = Deciding(
             worker, adapter=adapter, remote=self.remote, registry=registry, accounts=self.accounts,
             answering=self.answering, itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),

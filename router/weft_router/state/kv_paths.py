@@ -105,6 +105,8 @@ class KvPaths:
         self._serves = serves
         self._clock = clock
         self._paths: dict[str, _Path] = {}
+        self.on_closed: Callable[[frozenset[str]], None] = lambda _: None
+        """Hears which workers KV has just ceased to come from."""
         self.closed: frozenset[str] = frozenset()
         """The workers that KV cannot be handed over with; the same object as long as nothing changed."""
 
@@ -211,7 +213,9 @@ class KvPaths:
                 log.error("kv_path_closed", extra={"worker": name, "fault": self._paths[name].closed})
             for name in sorted(self.closed - closed):
                 log.info("kv_path_not_closed", extra={"worker": name})
-            self.closed = closed
+            new, self.closed = closed - self.closed, closed
+            if new:
+                self.on_closed(new)
 
     async def _try(self, record: WorkerRecord, path: _Path, now: float) -> None:
         path.tried_at = now
