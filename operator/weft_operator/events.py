@@ -28,7 +28,7 @@ QUIET_REASONS = frozenset(
 
 _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
-    | {"ApplyFailed", "NameTaken", "RightMissing"}
+    | {"ApplyFailed", "FormerObjects", "NameTaken", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
     | {"PredictedMissed", "SlowerThanPredicted"}
     | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}

@@ -1,4 +1,4 @@
-"""What a status says while the operator lacks a right: what was said before stays, but for what is in the way."""
+"""What a status says while no pass can be made: what was said before stays, but for what is in the way."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,27 +7,28 @@ from weft_operator.kstatus import reconciling, stalled
 from weft_operator.manifest import ServiceKey
 from weft_operator.plan_status import MAX_MESSAGE
 from weft_operator.reasons import CONDITIONS, ConditionType
-from weft_operator.rights import Right
 from weft_operator.status import Result, Verdict, build_status
 
-UNREAD = Verdict("Unknown", "Planning", "nothing is planned before the operator may read what is there")
+UNPLANNED = Verdict("Unknown", "Planning", "nothing is planned yet; see the condition Progressing")
 
 
-def held_up(key: ServiceKey, service: Mapping[str, Any], right: Right, *, now: str) -> dict[str, Any]:
-    """Return the status of a service that could not be looked at, because ``right`` is missing.
+def held_up(key: ServiceKey, service: Mapping[str, Any], why: Verdict, *, now: str) -> dict[str, Any]:
+    """Return the status of a service of which no pass can be made; ``why`` is the condition Progressing.
 
     Only Progressing and the two conditions for deployment tools are about the newest spec; the others keep the
     generation and the words of the last look.
     """
     generation = int(service["metadata"].get("generation", 0))
-    before = service.get("status") or build_status(Result(key=key, generation=generation, planned=UNREAD), {}, now=now)
+    before = service.get("status") or build_status(
+        Result(key=key, generation=generation, planned=UNPLANNED), {}, now=now
+    )
     was = {item["type"]: item for item in before["conditions"]}
     said: dict[ConditionType, Verdict] = {
         kind: Verdict(was[kind]["status"], was[kind]["reason"], was[kind]["message"])
         for kind in CONDITIONS
         if kind in was
     }
-    said["Progressing"] = Verdict("False", "RightMissing", right.lack())
+    said["Progressing"] = why
     new: dict[str, Verdict] = {
         "Progressing": said["Progressing"],
         "Reconciling": Verdict(*reconciling(said)),

@@ -5,6 +5,7 @@ times, and be killed at any point.
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -61,6 +62,8 @@ from weft_operator.status import Result, Verdict, build_status
 from weft_operator.wanted import kept_token, ledger_of, plan_actions, rendering_of
 
 FORMER_WAIT_S = 2.0
+FORMER_TOLD_S = 10.0
+"""The garbage collector takes a second or two; a service that is older and waits for it still has to say so."""
 
 MAX_NAMED = 5
 """Refused objects that a message names beside the first one."""
@@ -161,7 +164,7 @@ class Reconciler:
             return await self._pass(key)
         except ForbiddenError as error:
             if error.right is not None:
-                await self._tell_lack(key, error.right)
+                await self._tell_held_up(key, Verdict("False", "RightMissing", error.right.lack()))
             raise
 
     async def _pass(self, key: ServiceKey) -> Outcome:
@@ -174,11 +177,11 @@ class Reconciler:
             self._forget(key)
             return Outcome(gone=True)  # another operator's service
         if observed.former:
-            raise WaitingError(
-                "FormerObjects",
-                f"{observed.former[0]} belongs to a deleted service of the same name and is being removed",
-                retry_after=FORMER_WAIT_S,
-            )
+            left = f"{observed.former[0]} belongs to a deleted service of the same name and is being removed"
+            if _age_s(observed.service, self._clock()) > FORMER_TOLD_S:
+                why = f"{left}; where it stays, look at its metadata.finalizers"
+                await self._tell_held_up(key, Verdict("True", "FormerObjects", why))
+            raise WaitingError("FormerObjects", left, retry_after=FORMER_WAIT_S)
         goal = await self._decider.goal(key, observed)
         if goal.record is not None:
             url = self._settings.prometheus_url
@@ -310,7 +313,7 @@ class Reconciler:
                 changed.add(action.key)  # labels and annotations leave the generation, and pods, as they are
         return _Applied(tuple(done), frozenset(changed), _failure_of(refusals))
 
-    async def _tell_lack(self, key: ServiceKey, right: Right) -> None:
+    async def _tell_held_up(self, key: ServiceKey, why: Verdict) -> None:
         """Say in the status and in an event that a pass could not be made, as far as that may be written."""
         try:
             service = await self._cluster.read_service(key)
@@ -319,13 +322,13 @@ class Reconciler:
             if labels_of(service).get(OPERATOR_LABEL, "") != self._settings.instance:
                 return
             before = service.get("status") or {}
-            after = held_up(key, service, right, now=_timestamp(self._clock()))
+            after = held_up(key, service, why, now=_timestamp(self._clock()))
             await self._post(key, service, facts(before, after, actions=()))
             if after != before:
                 version = str(service["metadata"].get("resourceVersion", ""))
                 await self._cluster.write_status(key, after, version=version)
         except ApiError as error:
-            log.warning("lack_not_told", extra={"service": str(key), "right": str(right), "error": str(error)})
+            log.warning("not_told", extra={"service": str(key), "reason": why.reason, "error": str(error)})
 
     async def _tell_unwatched(self, key: ServiceKey, service: Manifest) -> None:
         """Post an event, once, where the operator may not watch what the service is made of."""
@@ -369,6 +372,11 @@ def _failure_of(refusals: Sequence[tuple[ObjectKey, StalledError | ApiError]]) -
     more = ", ".join(str(other) for other, _ in others[:MAX_NAMED])
     left = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
     return Verdict("False", reason, f"{key}: {words}{f'; refused as well: {more}{left}' if more else ''}")
+
+
+def _age_s(service: Manifest, now: datetime) -> float:
+    made = service["metadata"].get("creationTimestamp")
+    return math.inf if not made else (now - datetime.fromisoformat(made)).total_seconds()
 
 
 def _generation(manifest: Manifest) -> int:

@@ -54,6 +54,7 @@ class FakeCluster:
         self.events: list[Fact] = []
         self.events_error: OperatorError | None = None
         self.read_error: OperatorError | None = None
+        self.former: tuple[ObjectKey, ...] = ()
         """What reading all that belongs to the service fails with; the service alone can be read."""
         self.status_writes = 0
         self.group_writes = 0
@@ -77,6 +78,7 @@ class FakeCluster:
                 **({name_of(self.profile): self.profile} if self.profile is not None else {}),
                 **self.more_profiles,
             },
+            former=self.former,
             trace=self.trace,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,

@@ -116,6 +116,7 @@ RESULTS: Mapping[Reached, Result] = {
         ),
     ),
     ("Progressing", "WaitingForPlan"): UNPLANNED,
+    ("Progressing", "FormerObjects"): result(failure=Verdict("True", "FormerObjects", "it is being removed")),
     ("Progressing", "NameTaken"): result(failure=Verdict("False", "NameTaken", "remove it")),
     ("Progressing", "ApplyFailed"): result(failure=Verdict("False", "ApplyFailed", "422")),
     ("Progressing", "RightMissing"): result(failure=Verdict("False", "RightMissing", "may not list pods")),

@@ -3,12 +3,13 @@
 import asyncio
 import copy
 import dataclasses
+from datetime import timedelta
 
 import pytest
 
 from weft_operator.diff import Action
-from weft_operator.errors import ForbiddenError, InvalidError, OperatorError
-from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest
+from weft_operator.errors import ForbiddenError, InvalidError, OperatorError, WaitingError
+from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest, ObjectKey
 from weft_operator.planning.child import Answer
 from weft_operator.planning.request import Request
 from weft_operator_tests.samples import planned
@@ -143,3 +144,26 @@ async def test_without_a_stored_token_no_template_changes() -> None:
         await world.step()
     assert world.cluster.objects == before
     assert summary(world)["Progressing"] == ("False", "ApplyFailed")
+
+
+async def test_what_is_left_of_a_service_of_the_same_name_is_waited_for_and_told_when_it_stays() -> None:
+    world = World()
+    made = world.now - timedelta(seconds=5)
+    world.cluster.service["metadata"]["creationTimestamp"] = made.strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.cluster.former = (ObjectKey("apps/v1", "Deployment", "default", "demo"),)
+    with pytest.raises(WaitingError, match="Deployment default/demo belongs to a deleted service of the same name"):
+        await world.step()
+    assert "status" not in world.cluster.service, "the garbage collector has only begun"
+    world.now += timedelta(seconds=10)
+    for _ in range(2):
+        with pytest.raises(WaitingError):
+            await world.step()
+    assert summary(world)["Progressing"] == ("True", "FormerObjects")
+    assert "look at its metadata.finalizers" in world.cluster.condition("Progressing")["message"]
+    assert world.cluster.condition("Reconciling")["status"] == "True"
+    assert world.cluster.status_writes == 1
+    assert [(fact.type, fact.reason) for fact in world.cluster.events] == [("Warning", "FormerObjects")]
+    assert world.cluster.actions == []
+    world.cluster.former = ()
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")

@@ -87,6 +87,11 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "See the condition Planned.",
             cause="The service is new, or its spec changed.",
         ),
+        "FormerObjects": Reason(
+            "Objects of a deleted service of the same name are still there; nothing is made before they are gone.",
+            "Wait; where one stays, look at its `metadata.finalizers`, and whether the garbage collector runs.",
+            cause="The service was deleted and made again, and something keeps an object of the old one.",
+        ),
         "NameTaken": Reason(
             "An object that Weft did not make has a name that the service needs.",
             "Rename the service, or remove the object that the message names.",
