@@ -1,11 +1,13 @@
 """The queries, pinned: WEFT_UPDATE_GOLDEN=1 rewrites the file."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from weft_operator.measuring.queries import GAUGES, LONGEST, PRESENCE, Windows, queries, windows_of
+from weft_router.engines.load import SGLANG, TENSORRT_LLM, VLLM, Gauges
 
 GOLDEN = Path(__file__).parent / "golden" / "queries.promql"
 
@@ -27,6 +29,15 @@ def test_every_query_fits_into_a_url() -> None:
     tried = queries("n" * 63, "s" * 40, windows_of(21600), trial_s=86400)
     assert max(map(len, tried)) < 2 * LONGEST
     assert len(tried) < 14
+
+
+@pytest.mark.parametrize("gauges", [VLLM, SGLANG, TENSORRT_LLM])
+def test_how_full_the_kv_cache_is_is_asked_of_every_engine_that_tells_it(gauges: Gauges) -> None:
+    (asked,) = [
+        part for part in "".join(queries("a", "b", windows_of(300))).split("label_replace(") if "__name__" in part
+    ]
+    names = asked.partition('__name__=~"')[2].partition('"')[0]
+    assert re.fullmatch(names, gauges.usage.decode())
 
 
 def test_figures_have_names_of_their_own() -> None:

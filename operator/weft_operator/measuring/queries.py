@@ -27,7 +27,8 @@ LATER = ("pool", "revision")
 LONGEST = 2500
 """Characters of a query that has several figures: the client sends it in the URL, and proxies allow a URL of 8 KiB."""
 
-_KV_USE = "vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage"
+_KV_USE = "vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage|trtllm_kv_cache_utilization"
+"""Where no engine tells this, no plan with less KV is ever used: live sessions might not fit."""
 
 _REFUSED = "full|class-queue|share|predicted-ttft|no-worker"
 """Refusals for lack of capacity; what a configured limit refuses is no load that a plan should carry."""
