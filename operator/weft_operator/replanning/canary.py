@@ -202,7 +202,7 @@ def _slower(spec: DisaggInferenceServiceSpec, plan: Plan, settings: Settings, mi
             continue
         return (
             f"{above / total:.1%} of its {total} {name}s are above {format_seconds(bound)}, and "
-            f"{format_seconds(predicted)} was predicted for P95"
+            f"{format_seconds(predicted)} was predicted for P{spec.slo.percentile}"
         )
     return ""
 

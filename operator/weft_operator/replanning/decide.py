@@ -86,7 +86,9 @@ Decision = Keep | Ask | Change
 
 
 def decide(now: Situation) -> Decision:
-    """Return what to do; nothing is ever changed while the newest look is blind."""
+    """Return what to do; while the newest look is blind nothing is changed but what a person approved, and that only
+    where it takes no GPUs away.
+    """
     mode = now.spec.planning.mode
     if mode == "Off":
         return Keep(now.record)
