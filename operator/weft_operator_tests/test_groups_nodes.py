@@ -93,6 +93,19 @@ def test_engines_that_begin_one_after_another_are_of_one_life() -> None:
     assert restarted(run(node(0, unready=UP, began=None), node(1, unready=UP, began=None))) == {}
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_node_whose_clock_is_behind_restarts_no_worker(behind: int) -> None:
+    """Its kubelet says that the engine began before the API server made the other's pod."""
+    late = 30.0
+    pods = [node(0, unready=UP), node(1, made_at=UP + 1, unready=UP)]
+    pods[behind] = node(behind, began=UP + 10 - late, unready=UP - late)
+    starting = run(*pods)
+    assert (restarted(starting), starting.restart_in) == ({}, None), "it loads for longer than JOIN_S"
+    serves = [node(0), node(1, made_at=UP + 1)]
+    serves[behind] = node(behind, began=UP + 10 - 100, ready=UP + 60 - 100)
+    assert restarted(run(*serves)) == {}
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_an_engine_that_ended_takes_the_others_along(lost: int) -> None:
     """The one that began anew could not join: the others still hold the ranks of the life before."""

@@ -22,6 +22,8 @@ JOIN_S = 300.0
 """Where one has yet to serve, an engine that began anew is given so long to join the others."""
 DEAD_GRACE_S = 5
 """How long the sidecars of a worker without an engine have to end."""
+TOGETHER_S = 5.0
+"""Pods of one worker that were made within so long were made together."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -120,7 +122,7 @@ def torn_at(pods: Sequence[Manifest], *, nodes: int) -> Torn | None:
         return None  # its StatefulSet is about to make what is missing
     leader = lives[0]
     newest = max(lives, key=lambda life: life.since)
-    behind = [life for life in lives if life.began < newest.since and life is not newest]
+    behind = [life for life in lives if life is not newest and life.began < newest.since and not _twins(life, newest)]
     if not behind:
         return None
     if leader.ready_at is not None and leader.ready_at >= newest.since:
@@ -128,6 +130,14 @@ def torn_at(pods: Sequence[Manifest], *, nodes: int) -> Torn | None:
     served = leader.ready_at is not None or leader.fell
     wait = SETTLE_S if served else JOIN_S
     return Torn(datetime.fromtimestamp(newest.since.timestamp() + wait, UTC), newest.words)
+
+
+def _twins(life: "_Life", newest: "_Life") -> bool:
+    """Tell whether an engine, the first of its pod, has no predecessor that the other could have begun with.
+
+    Then it began with the other, whatever the clocks of their nodes say; when pods were made, one clock tells.
+    """
+    return newest.first and (newest.made - life.made).total_seconds() <= TOGETHER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,10 @@ class _Life:
     """When its predecessor ended, or its pod was made."""
     began: datetime
     """When it began; never where it does not run."""
+    made: datetime
+    """When its pod was made."""
+    first: bool
+    """Whether it is the first in its pod."""
     words: str
     ready_at: datetime | None
     """Since when its pod is ready; None where it is not."""
@@ -159,6 +173,8 @@ class _Life:
         return cls(
             since=finished or _created(pod),
             began=began,
+            made=_created(pod),
+            first=finished is None,
             words=f"the engine of pod {name} ended" if finished else f"pod {name} was made anew",
             ready_at=changed if is_ready else None,
             fell=not is_ready and changed is not None and changed > earliest,
