@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
 from weft_core.heartbeat import WorkerRecord
@@ -25,14 +25,13 @@ from weft_operator.desired.revisions import (
 from weft_operator.diff import Action, Delete, Scale
 from weft_operator.engines.seen import ask_again_s, judges
 from weft_operator.errors import ApiError, ForbiddenError, StalledError, TransientError, WaitingError, refusal_of
-from weft_operator.events import Fact, facts, unwatched_facts
+from weft_operator.events import Fact, unwatched_facts
 from weft_operator.goal import (
     Goal,
 )
 from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
-from weft_operator.held_up import held_up
 from weft_operator.in_force import plan_before, planned
 from weft_operator.manifest import (
     CANARY_ANNOTATION,
@@ -59,6 +58,7 @@ from weft_operator.rights import Right
 from weft_operator.settings import Settings
 from weft_operator.sleeping.sleeper import Sleeper
 from weft_operator.status import Result, Verdict, build_status
+from weft_operator.telling import post, tell, tell_held_up, timestamp
 from weft_operator.wanted import kept_token, ledger_of, plan_actions, rendering_of
 
 FORMER_WAIT_S = 2.0
@@ -164,7 +164,7 @@ class Reconciler:
             return await self._pass(key)
         except ForbiddenError as error:
             if error.right is not None:
-                await self._tell_held_up(key, Verdict("False", "RightMissing", error.right.lack()))
+                await self._held_up(key, Verdict("False", "RightMissing", error.right.lack()))
             raise
 
     async def _pass(self, key: ServiceKey) -> Outcome:
@@ -180,7 +180,7 @@ class Reconciler:
             left = f"{observed.former[0]} belongs to a deleted service of the same name and is being removed"
             if _age_s(observed.service, self._clock()) > FORMER_TOLD_S:
                 why = f"{left}; where it stays, look at its metadata.finalizers"
-                await self._tell_held_up(key, Verdict("True", "FormerObjects", why))
+                await self._held_up(key, Verdict("True", "FormerObjects", why))
             raise WaitingError("FormerObjects", left, retry_after=FORMER_WAIT_S)
         goal = await self._decider.goal(key, observed)
         if goal.record is not None:
@@ -313,23 +313,6 @@ class Reconciler:
                 changed.add(action.key)  # labels and annotations leave the generation, and pods, as they are
         return _Applied(tuple(done), frozenset(changed), _failure_of(refusals))
 
-    async def _tell_held_up(self, key: ServiceKey, why: Verdict) -> None:
-        """Say in the status and in an event that a pass could not be made, as far as that may be written."""
-        try:
-            service = await self._cluster.read_service(key)
-            if service is None or is_terminating(service):
-                return
-            if labels_of(service).get(OPERATOR_LABEL, "") != self._settings.instance:
-                return
-            before = service.get("status") or {}
-            after = held_up(key, service, why, now=_timestamp(self._clock()))
-            await self._post(key, service, facts(before, after, actions=()))
-            if after != before:
-                version = str(service["metadata"].get("resourceVersion", ""))
-                await self._cluster.write_status(key, after, version=version)
-        except ApiError as error:
-            log.warning("not_told", extra={"service": str(key), "reason": why.reason, "error": str(error)})
-
     async def _tell_unwatched(self, key: ServiceKey, service: Manifest) -> None:
         """Post an event, once, where the operator may not watch what the service is made of."""
         told = self._unwatched.get(key, frozenset())
@@ -338,27 +321,18 @@ class Reconciler:
             for right in self._missing_rights()
             if right.verb == "watch" and right.namespace in ("", key.namespace)
         )
-        await self._post(key, service, unwatched_facts(now - told))
+        await post(self._cluster, key, service, unwatched_facts(now - told))
         self._unwatched[key] = now
 
-    async def _post(self, key: ServiceKey, service: Manifest, found: Sequence[Fact]) -> None:
-        for fact in found:
-            try:
-                await self._cluster.post_event(key, service["metadata"]["uid"], fact)
-            except ApiError as error:
-                # A quota or a missing right must not keep the status back, which says the same.
-                log.warning("event_not_posted", extra={"service": str(key), "reason": fact.reason, "error": str(error)})
+    async def _held_up(self, key: ServiceKey, why: Verdict) -> None:
+        await tell_held_up(self._cluster, key, why, instance=self._settings.instance, now=self._clock())
 
     async def _report(self, key: ServiceKey, observed: Observed, result: Result, actions: tuple[Action, ...]) -> bool:
         """Post what happened and write the status if it changed; return whether the service is ready."""
         before: Mapping[str, Any] = observed.service.get("status") or {}
-        after = build_status(result, before, now=_timestamp(self._clock()))
-        # Events first: after a crash between the two the same facts are found again and have the same names.
-        await self._post(key, observed.service, facts(before, after, actions=actions))
+        after = build_status(result, before, now=timestamp(self._clock()))
         await self._tell_unwatched(key, observed.service)
-        if after != before:
-            version = str(observed.service["metadata"].get("resourceVersion", ""))
-            await self._cluster.write_status(key, after, version=version)
+        await tell(self._cluster, key, observed.service, after, actions=actions)
         ready = condition_of({"status": after}, "Ready")
         return ready is not None and ready.get("status") == "True"
 
@@ -381,7 +355,3 @@ def _age_s(service: Manifest, now: datetime) -> float:
 
 def _generation(manifest: Manifest) -> int:
     return int(manifest["metadata"].get("generation", 0))
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
