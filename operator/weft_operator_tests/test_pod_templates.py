@@ -1,6 +1,7 @@
 """A service's own patches of its pods: merged as Kubernetes does, in their order, and never onto what Weft needs."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +149,9 @@ def protected() -> list[tuple[Manifest, str]]:
     def of_engine(**fields: Any) -> Manifest:
         return {"spec": {"containers": [{"name": "engine", **fields}]}}
 
+    def of_another(**fields: Any) -> Manifest:
+        return {"spec": {"containers": [{"name": "mine", "image": "x:1", **fields}]}}
+
     return [
         *cases,
         (of_engine(env=[{"name": "POD_IP", "value": "1.2.3.4"}]), f"{engine}.env[POD_IP]"),
@@ -157,6 +161,15 @@ def protected() -> list[tuple[Manifest, str]]:
         (of_engine(resources={"limits": {"amd.com/gpu": "1"}}), f"{engine}.resources.limits[amd.com/gpu]"),
         (of_engine(resources=None), f"{engine}.resources.limits[nvidia.com/gpu]"),
         (of_engine(volumeMounts=[{"mountPath": "/etc/weft", "name": "other"}]), f"{engine}.volumeMounts[/etc/weft]"),
+        (of_engine(volumeMounts=[{"mountPath": "/mine", "name": "token"}]), f"{engine}.volumeMounts[/mine]"),
+        (
+            of_another(volumeMounts=[{"mountPath": "/mine", "name": "token"}]),
+            "spec.containers[mine].volumeMounts[/mine]",
+        ),
+        (
+            of_another(resources={"limits": {"nvidia.com/gpu": "1"}}),
+            "spec.containers[mine].resources.limits[nvidia.com/gpu]",
+        ),
         (of_engine(**{"$patch": "delete"}), f"{engine}.image"),
         ({"spec": {"containers": None}}, f"{engine}.image"),
         ({"spec": {"containers": [{"$patch": "replace"}]}}, f"{engine}.image"),
@@ -181,6 +194,17 @@ def test_a_protected_field_is_named(patch: Manifest, field: str) -> None:
     assert caught.value.reason == "ProtectedField"
     assert caught.value.message.startswith(f"spec.podTemplates[0].patch.{field}")
     assert service_messages(body) == [caught.value.message], "weft plan says the same"
+
+
+def test_a_container_of_one_s_own_may_have_devices_that_no_plan_counts() -> None:
+    mine = {"name": "mine", "image": "x:1", "resources": {"limits": {"example.com/fpga": "1", "cpu": "1"}}}
+    assert protected_fault({"spec": {"containers": [mine]}}, DEVICES, coordinator=False) is None
+
+
+def test_the_page_names_every_field_and_volume_that_is_protected() -> None:
+    page = (Path(__file__).parents[2] / "docs/pod-templates.md").read_text(encoding="utf-8")
+    fields = {name for fields in CONTAINER_FIELDS.values() for name in fields if not name.endswith("Probe")}
+    assert {name for name in (*POD_FIELDS, *VOLUMES, *fields) if f"`{name}`" not in page} == set()
 
 
 ALLOWED = st.fixed_dictionaries(

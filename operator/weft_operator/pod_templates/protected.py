@@ -58,6 +58,8 @@ CONTAINER_FIELDS: Mapping[str, Mapping[str, str]] = {
 
 VOLUMES = ("config", "live", "token", "tmp", "shm", "model", "engine-proof", "api-keys", "jwks", "tls")
 """Volumes of the operator."""
+SECRETS = ("token", "engine-proof")
+"""Those that hold words of the operator, which no other container is to know."""
 MOUNTS = (
     "/etc/weft",
     "/etc/weft-live",
@@ -86,13 +88,13 @@ def protected_fault(patch: Json, devices: frozenset[str], *, coordinator: bool) 
     for name in patch:
         if name not in ("metadata", "spec"):
             return f"{name}: a pod template has only metadata and spec; put it under one of them"
-    was, now = dict(_facts(skeleton)), dict(_facts(after))
+    was, now = dict(_facts(skeleton, devices)), dict(_facts(after, devices))
     for field, (value, why) in was.items():
         if now.get(field, (None, ""))[0] != value:
             return f"{field}: is set by the operator and may not be patched; {why}"
     for field, (_, why) in now.items():
         if field not in was:
-            return f"{field}: is set by the operator and may not be patched; {why}"
+            return f"{field}: is for the operator alone and may not be added; {why}"
     return _unknown(after, coordinator=coordinator)
 
 
@@ -114,7 +116,7 @@ def _skeleton(devices: frozenset[str], *, coordinator: bool) -> Json:
     return {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
 
 
-def _facts(template: Json) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _facts(template: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield every protected field with its value and the reason."""
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     for name in sorted(set(metadata) - {"labels", "annotations"}):
@@ -130,13 +132,27 @@ def _facts(template: Json) -> Iterator[tuple[str, tuple[Any, str]]]:
             yield f"spec.volumes[{volume['name']}]", (volume, "the operator's containers mount it")
     for place in ("containers", "initContainers"):
         for item in spec.get(place) or ():
-            yield from _container_facts(f"spec.{place}[{item.get('name')}]", item)
+            at = f"spec.{place}[{item.get('name')}]"
+            own = item.get("name") in CONTAINER_FIELDS
+            yield from _container_facts(at, item) if own else _stranger_facts(at, item, devices)
+            for mount in item.get("volumeMounts") or ():
+                if mount.get("name") in SECRETS:
+                    words = mount, "the word that it holds is for the operator's own containers"
+                    yield f"{at}.volumeMounts[{mount.get('mountPath')}]", words
+
+
+def _stranger_facts(at: str, container: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Yield what a container that is not the operator's may not have."""
+    for kind in ("limits", "requests"):
+        for name in sorted(devices & set((container.get("resources") or {}).get(kind) or {})):
+            yield (
+                f"{at}.resources.{kind}[{name}]",
+                (True, "the plan counts devices, and these would be more"),
+            )
 
 
 def _container_facts(at: str, container: Json) -> Iterator[tuple[str, tuple[Any, str]]]:
-    fields = CONTAINER_FIELDS.get(container.get("name", ""))
-    if fields is None:
-        return
+    fields = CONTAINER_FIELDS[container["name"]]
     for name, why in fields.items():
         yield f"{at}.{name}", (container.get(name), why)
     for variable in container.get("env") or ():
