@@ -71,7 +71,8 @@ def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[F
         if condition["reason"] == "UpToDate":
             continue  # Serving says it
         refused = condition["type"] in ("Planned", "MetricsAvailable") and condition["status"] == "False"
-        bad = condition["reason"] in _WARNINGS or refused
+        starts = condition["type"] == "Ready" and _never_ready(was)
+        bad = (condition["reason"] in _WARNINGS and not starts) or refused
         since = old.get("lastTransitionTime", "")
         found.append(
             Fact(
@@ -82,6 +83,18 @@ def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[F
             )
         )
     return tuple(found)
+
+
+def _never_ready(was: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Tell whether a service has not been ready since it was made: its start is no trouble.
+
+    Then nothing was said of it before Ready was said to be False; of one that served, something else was.
+    """
+    ready = was.get("Ready")
+    return ready is None or (
+        ready["status"] != "True"
+        and ready["lastTransitionTime"] <= min(condition["lastTransitionTime"] for condition in was.values())
+    )
 
 
 def _proposals(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fact, ...]:

@@ -70,7 +70,7 @@ async def test_at_rest_a_pass_changes_nothing() -> None:
 async def test_events_are_posted_once_per_fact() -> None:
     world = await serving()
     assert [fact.reason for fact in world.cluster.events] == ["PlanReady", "NoPrefillWorker", "Serving"]
-    assert [fact.type for fact in world.cluster.events] == ["Normal", "Warning", "Normal"]
+    assert [fact.type for fact in world.cluster.events] == ["Normal", "Normal", "Normal"]
     world.restart()
     await world.until_quiet()
     assert len(world.cluster.events) == 3

@@ -8,6 +8,7 @@ import pytest
 
 from weft_core.plan import Alternative, Prediction
 from weft_operator.api.status import Status
+from weft_operator.events import facts
 from weft_operator.fleet import Worker
 from weft_operator.plan_status import plan_diff
 from weft_operator.readiness import CoordinatorState, WorkerState, coordinator_state, stuck_workers, worker_states
@@ -93,6 +94,23 @@ def test_times_change_with_the_status_only() -> None:
     changed = {item["type"] for item in served["conditions"] if item["lastTransitionTime"] == LATER}
     assert changed == {"Ready", "Progressing", "Reconciling"}
     assert build_status(result(), served, now="2027-01-01T00:00:00Z") == served
+
+
+def test_a_start_is_no_trouble_and_an_outage_is() -> None:
+    def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(fact.type, fact.reason) for fact in facts(before, after, actions=())]
+
+    unplanned = Result(key=KEY, generation=1, planned=Verdict("Unknown", "Planning", "the planner is at work"))
+    asked = build_status(unplanned, {}, now=NOW)
+    begun = build_status(result("000"), asked, now=LATER)
+    assert told(asked, begun) == [("Normal", "PlanReady"), ("Normal", "NoPrefillWorker")]
+    nearly = build_status(result("110"), begun, now=LATER)
+    assert told(begun, nearly) == [("Normal", "Degraded")]
+    serves = build_status(result(), nearly, now=LATER)
+    assert told(nearly, serves) == [("Normal", "Serving")]
+    hurt = build_status(result("110"), serves, now="2026-01-01T02:00:00Z")
+    assert told(serves, hurt) == [("Warning", "Degraded")]
+    assert told(hurt, build_status(result("011"), hurt, now="2026-01-01T03:00:00Z")) == [("Warning", "NoDecodeWorker")]
 
 
 def test_a_load_beyond_the_capacity_has_no_figures() -> None:
