@@ -265,6 +265,10 @@ def _inquiry(now: Situation, seen: Observation, drifts: tuple[Drift, ...]) -> In
     load, valid = seen.workload, now.record.plan.validity
     if load is None:
         raise ValueError("a look that saw has a workload")
+    newest = now.history.newest
+    known = None if newest is None else newest.figures.get("rounds")
+    if load.rounds is not None and known is not None:
+        load = replace(load, rounds=replace(load.rounds, mean=known.value))
     # An hour without a session says that there are fewer than a few an hour, not that there are none.
     rate = max(now.history.peak_rate(span) or 0.0, 1 / span)
     return Inquiry(

@@ -4,8 +4,9 @@ A look that saw nothing is kept too: nothing is quiet while nobody looks.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from types import MappingProxyType
@@ -38,6 +39,8 @@ class Sample:
     rate: Mean | None = None
     lately: float | None = None
     """Sessions per second that surely arrived in the fast window, refused ones left out."""
+    begun: float = 0.0
+    """Sessions per second whose first round was served."""
     figures: Mapping[str, Mean] = field(default_factory=lambda: MappingProxyType({}))
     ttft_s: float | None = None
     """The larger of the TTFTs of first and later rounds at the SLO's percentile."""
@@ -85,6 +88,17 @@ class History:
     def newest(self) -> Sample | None:
         """Return the last look."""
         return self.samples[-1] if self.samples else None
+
+    def begun_rate(self, at: datetime, lags: Sequence[float]) -> float:
+        """Return the sessions a second that began ``lags`` seconds before a moment, the mean of the nearest looks."""
+        seen = [sample for sample in self.samples if sample.seen]
+        rates = []
+        for lag in lags:
+            moment = at - timedelta(seconds=lag)
+            place = bisect_left(seen, moment, key=lambda sample: sample.at)
+            nearest = min(seen[max(0, place - 1) : place + 1], key=lambda sample: abs(sample.at - moment), default=None)
+            rates += [nearest.begun] if nearest is not None else []
+        return sum(rates) / len(rates) if rates else 0.0
 
     def evidence(self, excess: Callable[[Sample], float | None], *, window_s: float) -> float:
         """Return how much has piled up by which a figure exceeds a bound: a one-sided CUSUM, as Page's test has it.
@@ -154,12 +168,29 @@ def sample_of(observation: Observation, *, attainment: float, min_samples: int, 
         seen=True,
         rate=_rate(load, observation.window_s),
         lately=_lately(load, observation.fast_window_s, min_samples),
+        begun=load.session_rate,
         figures={name: mean for name, mean in means.items() if mean is not None},
         ttft_s=max(ttfts, default=None),
         itl_s=slo.itl.value_s if slo.itl and slo.itl.count >= min_samples else None,
         missing_slo=surely_above(slo.fast.bad, slo.fast.total, burn_rate * (1 - attainment)),
         quiet_s=observation.window_s if quiet(observation) else 0.0,
     )
+
+
+def in_their_time(sample: Sample, history: History, *, later: float, planned: float, lags: Sequence[float]) -> Sample:
+    """Return a look whose rounds a session are held against the sessions that had them, not those that begin now.
+
+    ``later`` are the later rounds a second, of sessions that began ``lags`` seconds before. Where more sessions arrive
+    than did, or fewer, their rounds follow for as long as a session lasts, and each seems to have fewer or more. What
+    that explains of a difference from the ``planned`` rounds is taken off; it never makes one.
+    """
+    raw = sample.figures.get("rounds")
+    if raw is None or not lags:
+        return sample
+    begun = replace(history, samples=(*history.samples, sample)).begun_rate(sample.at, lags)
+    low, high = sorted((raw.value, planned))
+    value = max(low, min(high, 1 + later / begun)) if begun else planned
+    return replace(sample, figures={**sample.figures, "rounds": replace(raw, value=value)})
 
 
 def quiet_for(since: datetime | None, now: datetime, seconds: float) -> bool:

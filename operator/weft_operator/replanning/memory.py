@@ -3,19 +3,23 @@
 Lost memory only makes the operator wait: nothing is quiet, and no change is proved, before it was seen for a while.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from weft_core.durations import parse_duration
+from weft_core.plan import Plan
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.observation import Observation
+from weft_operator.measuring.observation import Observation, ObservedWorkload
 from weft_operator.replanning.decide import Inquiry, Situation
 from weft_operator.replanning.drift import Drift, drifts_of
-from weft_operator.replanning.history import History, quiet_for, sample_of
+from weft_operator.replanning.history import History, in_their_time, quiet_for, sample_of
+
+MOST_LAGS = 8
 
 
 @dataclass(slots=True)
@@ -112,11 +116,27 @@ class Memories:
 
 
 def _take_in(memory: _Memory, observation: Observation) -> None:
-    memory.history = memory.history.with_(
-        sample_of(
-            observation,
-            attainment=memory.spec.slo.attainment,
-            min_samples=memory.spec.planning.drift.min_samples,
-            burn_rate=memory.spec.planning.drift.burn_rate,
-        )
+    sample = sample_of(
+        observation,
+        attainment=memory.spec.slo.attainment,
+        min_samples=memory.spec.planning.drift.min_samples,
+        burn_rate=memory.spec.planning.drift.burn_rate,
     )
+    load, valid = observation.workload, memory.record.plan.validity
+    if sample.seen and load is not None and valid is not None:
+        later, lags = load.round_rate - load.session_rate, lags_of_rounds(memory.record.plan, load)
+        sample = in_their_time(sample, memory.history, later=later, planned=valid.rounds, lags=lags)
+    memory.history = memory.history.with_(sample)
+
+
+def lags_of_rounds(plan: Plan, load: ObservedWorkload) -> tuple[float, ...]:
+    """Return how many seconds after a session's beginning its later rounds come, as far as plan and look tell."""
+    valid, predicted = plan.validity, plan.predicted
+    if valid is None or valid.rounds <= 1:
+        return ()
+    gap = valid.gap_s if load.gap_s is None else load.gap_s.mean
+    decode = valid.decode if load.decode is None else load.decode.mean
+    answer = predicted.ttft_mean_s + decode * predicted.itl_mean_s
+    length = (valid.rounds - 1) * (gap + (answer if math.isfinite(answer) else 0.0))
+    count = min(MOST_LAGS, math.ceil(valid.rounds - 1))
+    return tuple(length * (number + 1) / count for number in range(count))
