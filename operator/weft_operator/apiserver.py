@@ -358,7 +358,7 @@ def connect(
             kube_config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
     except kube_config.ConfigException as error:
         raise ForbiddenError(
-            f"no access to a cluster: {error}; run in a pod with a service account, or set KUBECONFIG"
+            f"no access to a cluster: {str(error).rstrip('.')}; run in a pod with a service account, or set KUBECONFIG"
         ) from error
     client = api_client.ApiClient(configuration=settings)
     return ApiServer(client, connect_s=connect_s, read_s=read_s, heed_retry_after=heed_retry_after)

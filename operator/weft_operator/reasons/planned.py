@@ -40,7 +40,9 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
         "RolledBack": Reason(
             "An older plan is in force again and is held until the spec changes or the traffic leaves what the plan "
             "was made for whose place it took.",
-            "`weft rollout resume NAME` ends the hold at once; `weft rollout history NAME` lists the plans.",
+            "Where somebody asked for it, `weft rollout resume NAME` ends the hold at once. Where a plan failed its "
+            "trial, `weft rollout undo NAME --to-revision N` puts that one in force all the same. "
+            "`weft rollout history NAME` lists both.",
             "`weft rollout undo` (annotation weft.dev/rollback-to), or a plan that did worse than predicted.",
         ),
         "RollbackStale": Reason(
