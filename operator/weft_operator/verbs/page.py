@@ -1,6 +1,6 @@
 """Lay out what a service's status says for one screen of a terminal; nothing here reads anything."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,6 +16,14 @@ _COLOURS = {"True": "green", "False": "red", "Unknown": "yellow"}
 _GOOD_WHEN_FALSE = frozenset({"Progressing", "Reconciling", "Stalled"})
 """Conditions that are no trouble when they do not hold."""
 _ABSENT = "-"
+_SHAPE: Mapping[str, Callable[[float], str]] = {
+    "rounds": lambda mean: f"{mean:.3g} rounds a session",
+    "firstPrompt": lambda mean: f"first prompts of {mean:.0f} tokens",
+    "increment": lambda mean: f"later ones of {mean:.0f}",
+    "decode": lambda mean: f"answers of {mean:.0f}",
+    "gap": lambda mean: f"pauses of {seconds(mean)}",
+}
+"""What sessions look like, in means."""
 
 
 def services_table(services: Iterable[Manifest], *, namespaces: bool) -> Table:
@@ -102,13 +110,16 @@ def _observed(observed: Mapping[str, Any]) -> Iterable[RenderableType]:
         return
     work, slo = observed["workload"], observed.get("slo") or {}
     since = f" at {observed['at']}" if observed.get("at") else ""
-    rates = f"{work['sessionRate']:g} sessions/s, {work['roundRate']:g} rounds/s"
+    rates = f"{work['sessionRate']:g} sessions/s ({work['sessions']} seen), {work['roundRate']:g} rounds/s"
     refused = f", {work['refusedRate']:g}/s refused" if work.get("refusedRate") else ""
     yield Padding(Text(f"over {observed['window']}{since}: {rates}{refused}"), (0, 0, 0, 2))
+    shape = [told(work[key]["mean"]) for key, told in _SHAPE.items() if work.get(key)]
+    if shape:
+        yield Padding(Text(", ".join(shape)), (0, 0, 0, 2))
     words = []
     for key, title in (("ttftFirst", "TTFT of first rounds"), ("ttftLater", "of later rounds"), ("itl", "ITL")):
         if slo.get(key):
-            words.append(f"{title} {seconds(slo[key]['value'])}")
+            words.append(f"{title} {seconds(slo[key]['value'])} of {slo[key]['count']}")
     if slo.get("attainment") is not None:
         words.append(f"SLO met by {slo['attainment']:.1%} of {slo['unit']}s")
     if words:
