@@ -82,6 +82,7 @@ class FakeEngine:
     aborted: int = 0
     port: int = 0
     kv_usage: float = 0.0
+    waiting: int = 0
     on_request: Callable[[Body], None] | None = None
     peers: dict[str, "FakeEngine"] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
@@ -136,6 +137,7 @@ class FakeEngine:
     async def _metrics(self, _: web.Request) -> web.Response:
         text = f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {self.kv_usage}\n'
         text += f'vllm:num_requests_running{{engine="0"}} {float(self.running)}\n'
+        text += f'vllm:num_requests_waiting{{engine="0"}} {float(self.waiting)}\n'
         text += 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0\n'
         text += f'vllm:nixl_bytes_transferred_sum{{engine="0"}} {self.pulled * TOKEN_BYTES}.0\n'
         text += f'vllm:nixl_xfer_time_seconds_sum{{engine="0"}} {self.pulled * TOKEN_S}\n'

@@ -147,3 +147,26 @@ async def test_a_burst_of_releases_is_bounded_and_each_one_is_counted(
 
     await until(counted)
     assert await stack.count("weft_router_handle_releases_total", "d0", outcome="dropped") >= 4
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_full_engine_gets_back_what_it_keeps_for_rounds_that_may_come(stack: Stack, stream: bool) -> None:
+    """The session that waits longest for its next round gives first, one for each request that waits."""
+    await stack.up()
+    decode = stack.engines["d0"]
+    answers = [await stack.chat(HELLO, session=f"s{k}", stream=stream) for k in range(3)]
+    assert len(decode.held) == 3
+    first = next(iter(decode.held))
+    decode.kv_usage = 0.95
+    await until(lambda: is_so(stack.worker_of("d0").engine.load.kv_usage == 0.95))
+    assert len(decode.held) == 3, "a full cache alone is no reason"
+    decode.waiting = 1
+    await until(lambda: is_so(decode.released > 0))
+    decode.waiting = 0
+    assert first not in decode.held
+    assert await stack.count("weft_router_kv_handles_total", "d0", outcome="yielded") == decode.released
+    decode.kv_usage = 0.0
+    for k in (0, 2):
+        answer = await stack.chat(follow(answers[k].text), session=f"s{k}", stream=stream)
+        assert answer.status == 200
+    assert await stack.count("weft_router_kv_handles_total", "d0", outcome="used") == 1

@@ -28,6 +28,7 @@ Outcome = Literal[
     "closed",  # the client ended the session
     "refused",  # the engine would not read it; the prefill was done again without it
     "lost",  # the prefill worker broke while it may have been reading
+    "yielded",  # the engine had no room for requests that waited, and this session's next round was not there yet
     "malformed",  # the engine's object cannot be a handle
     "orphaned",  # KV was pinned for a decode that did not take it; it is given back, or waits for its lease
 ]

@@ -85,6 +85,8 @@ class Engine:
         self._waiting: dict[Leg, float] = {}
         self._progress = float("-inf")
         self._gaps = 0
+        self.on_load: Callable[[EngineLoad], None] = lambda _: None
+        """Hears what the engine says of its load, each time."""
         self.gaps: Callable[[], int] | None = None
         """Counts the tokens of live streams: an engine that goes on with these does not hang."""
         self.healthy = False
@@ -154,6 +156,7 @@ class Engine:
         metrics = await self.metrics()
         if metrics is not None:
             self.load = self._gauges.read(metrics)
+            self.on_load(self.load)
         return metrics is not None
 
     async def alive(self) -> bool:

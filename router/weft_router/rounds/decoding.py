@@ -14,6 +14,7 @@ from weft_router.api.transcript import of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
 from weft_router.engines.handles import KvHandle
+from weft_router.engines.load import EngineLoad
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import (
     SHUTTING_DOWN,
@@ -54,6 +55,8 @@ log = logging.getLogger(__name__)
 _NOT_LOCALLY = frozenset({"connect", "disconnected", "timeout", "reply-too-large", "event-too-large", SHUTTING_DOWN})
 """Failures of a leg with prefilled KV that the same engine, asked to prefill by itself, would only repeat."""
 MOST_PAIRS = 2
+FULL = 0.9
+"""Share of the KV cache above which a request that waits may wait for room: a long one takes a tenth and more."""
 
 
 class Decoding:
@@ -104,6 +107,7 @@ class Decoding:
             worker, adapter=adapter, remote=self.remote, registry=registry, accounts=self.accounts,
             answering=self.answering, itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
+        worker.engine.on_load = self._make_room
         self.accounts.observed = self._deciding.observed
         self.accounts.learned = self._deciding.learned
         self.accounts.unusable = self._releasing.unused
@@ -330,6 +334,16 @@ class Decoding:
             else:
                 return
         raise not_ready("prefill worker")
+
+    def _make_room(self, load: EngineLoad) -> None:
+        """Give KV back that is kept for rounds which may come, where the engine is full and requests wait for room.
+
+        Without that they wait until its time to live is over. It stays in the engine's cache as long as there is room.
+        """
+        if load.waiting and load.kv_usage >= FULL:
+            for handle in self.sessions.yield_handles(load.waiting):
+                self._metrics.kv_handles.labels("yielded").inc()
+                self._releasing.unused(handle)
 
     def _superseded(self, handle: KvHandle) -> None:
         """Count a handle that no round will use any more, and give its KV back."""

@@ -158,6 +158,17 @@ class Sessions:
         if session is not None and session.handle is None:
             session.handle = handle
 
+    def yield_handles(self, most: int) -> list[KvHandle]:
+        """Take the handles of sessions that wait for their next round, those that wait longest first."""
+        now, found = self._clock(), list[KvHandle]()
+        for session in self._sessions.values():
+            if len(found) >= most:
+                break
+            if session.handle is not None and not session.away and session.handle.live(now):
+                found.append(session.handle)
+                session.handle = None
+        return found
+
     def idle(self) -> Iterable[Session]:
         """Return every session as its last round left it."""
         return self._sessions.values()

@@ -251,8 +251,9 @@ one piece shows neither its first token nor its gaps.
   history by it), `superseded` (the next round ran locally, where the cache has it), `closed` (the client ended the
   session), `expired`, `history_changed` (the next prompt did not continue what the engine saw), `ids_differ` (its
   token ids did not; the prefill was repeated), `refused` and `lost` (the prefill worker would not read, or broke),
-  `malformed`, `orphaned` (prefilled KV that no decode engine is known to have taken: it refused or failed, or the
-  client left; it waits for its lease).
+  `malformed`, `yielded` (given back before its time, as the engine was full and requests waited), `orphaned`
+  (prefilled KV that no decode engine is known to have taken: it refused or failed, or the client left; it waits for
+  its lease).
 * `weft_router_history_tokens_total` by `kind`: `read` (came from the decode worker), `cached` (was where it was
   needed), `recomputed`. KV bytes and `read` come from token counts: an engine reports its own cache and what it read
   as one figure, and what the session left in its cache earlier is taken off.
