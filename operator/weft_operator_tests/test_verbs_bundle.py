@@ -174,6 +174,34 @@ def test_a_bundle_holds_what_helps(server: Served, tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o077 == 0, "others may not read it"
 
 
+def test_of_the_operators_words_only_those_about_the_service_are_in_it(server: Served, tmp_path: Path) -> None:
+    target = tmp_path / "bundle.tar.gz"
+    assert "operator" not in " ".join(opened_by(target)), "where there is none"
+    said = [
+        {"event": "plan_refused", "service": "default/demo", "reason": "OverBudget"},
+        {"event": "plan_made", "service": "default/demo-2"},
+        {"event": "plan_made", "service": "my-default/demo"},
+        {"event": "leading", "lease": "weft-system/weft-operator"},
+        {"event": "pass_failed", "service": "default/demo", "error": f"token={PLANTED['api key']}"},
+    ]
+    pod = {"metadata": {"name": "weft-operator-1", "namespace": "weft-system"}}
+    server.on("GET", "/api/v1/pods", {"items": [pod]})
+    server.on(
+        "GET", "/api/v1/namespaces/weft-system/pods/weft-operator-1/log", "\n".join(map(json.dumps, said)).encode()
+    )
+    text = opened_by(target)["logs/operator-weft-operator-1.log"]
+    assert [json.loads(line)["event"] for line in text.splitlines()] == ["plan_refused", "pass_failed"]
+    assert PLANTED["api key"] not in text
+    server.on("GET", "/api/v1/pods", {"message": "no"}, status=403)
+    assert "logs of the operator: GET pods: 403" in opened_by(target)["faults.txt"]
+
+
+def opened_by(target: Path) -> dict[str, str]:
+    """Return the bundle that is written now."""
+    assert call(support_bundle, "demo", "--file", str(target)).return_value == 0
+    return opened(target)
+
+
 def test_engines_logs_of_containers_before_are_there_and_keep_what_is_no_prompt(server: Served, tmp_path: Path) -> None:
     target = tmp_path / "bundle.tar.gz"
     call(support_bundle, "demo", "--file", str(target), "--engine-logs")

@@ -1,6 +1,7 @@
 """The verb ``weft support-bundle``: all that helps to find a fault of one service, in one file without secrets."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from weft_operator.apiserver import ApiServer
 
 MOST_LINES = 5_000
+OPERATORS = "app.kubernetes.io/name=weft,app.kubernetes.io/component=operator"
 README = """\
 Support bundle of the service {service} in namespace {namespace}, made by weft {version} at {made}.
 
@@ -23,7 +25,7 @@ objects/            the service and what the operator made of it, without manage
 plans.json          the plans that were in force
 events.json         events of the service and its objects, the newest last
 metrics/            what routers and engines counted, of each pod that could be read
-logs/               the newest lines of each container
+logs/               the newest lines of each container; of the operator's those that name this service
 faults.txt          what could not be read, and why
 
 Secrets are not read into it. Values of environment variables, what looks like a token, a key or a password, and what
@@ -84,6 +86,7 @@ def collect(
     pods = [item for item in found if item["kind"] == "Pod"]
     files |= _metrics(api, pods, known, faults)
     files |= _logs(api, pods, known, faults, tail=tail, engines=engines)
+    files |= _operator_logs(api, f"{namespace}/{name}", known, faults)
     files["summary.txt"] = _summary(service, known)
     files["faults.txt"] = "".join(f"{_clean(fault, known)}\n" for fault in faults) or "all could be read\n"
     return files, [_clean(fault, known) for fault in faults]
@@ -212,6 +215,30 @@ def _logs(
                 files[f"logs/{name_of(pod)}-{container}{'-previous' if previous else ''}.log"] = "".join(
                     f"{line}\n" for line in lines
                 )
+    return files
+
+
+def _operator_logs(api: "ApiServer", service: str, known: Sequence[str], faults: list[str]) -> dict[str, str]:
+    """Return what the operators of all namespaces say of one service; of others nothing leaves the cluster."""
+    from weft_operator.errors import ApiError
+    from weft_operator.verbs.redaction import log_lines
+
+    named = re.compile(rf"(?<![\w./-]){re.escape(service)}(?![\w-])")
+    try:
+        pods = api.list("v1", "Pod", namespace="", selector=OPERATORS)
+    except ApiError as error:
+        faults.append(f"logs of the operator: {error}")
+        return {}
+    files = {}
+    for pod in pods:
+        try:
+            text = api.log(key_of(pod), "operator", tailLines=str(MOST_LINES))
+        except ApiError as error:
+            faults.append(f"log of the operator {name_of(pod)}: {error}")
+            continue
+        mine = [line for line in text.splitlines() if named.search(line)]
+        if mine:
+            files[f"logs/operator-{name_of(pod)}.log"] = "".join(f"{line}\n" for line in log_lines(mine, known))
     return files
 
 
