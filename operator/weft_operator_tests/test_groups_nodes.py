@@ -136,6 +136,8 @@ def test_an_engine_that_ended_before_its_worker_served_is_awaited() -> None:
 
 def test_a_pod_that_was_made_anew_takes_the_others_along() -> None:
     """As after the loss of a node, or a deletion that nobody saw."""
+    soon = run(node(0, made_at=-30, began=-29.5, ready=-29), node(1, made_at=-27, began=-26.5, ready=-26))
+    assert restarted(soon) == BOTH, "however soon it was"
     assert restarted(run(node(0), node(1, made_at=-30, began=-20, ready=-15))) == BOTH
     joined = run(node(0, ready=-10), node(1, made_at=-30, began=-20, ready=-15))
     assert restarted(joined) == {}, "it came to serve with that pod"

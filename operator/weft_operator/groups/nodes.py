@@ -22,8 +22,8 @@ JOIN_S = 300.0
 """Where one has yet to serve, an engine that began anew is given so long to join the others."""
 DEAD_GRACE_S = 5
 """How long the sidecars of a worker without an engine have to end."""
-TOGETHER_S = 5.0
-"""Pods of one worker that were made within so long were made together."""
+TOGETHER_S = 1.0
+"""Pods of one worker that were made within so long were made together: whole seconds are what is told of that."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
