@@ -45,10 +45,10 @@ def cost_model_fresh(
         return "Unknown", "Unknown", "nothing is known of the service now; see the condition MetricsAvailable"
     if not in_force:
         return "Unknown", "NotComparable", "not all workers of the plan serve, or others serve, too"
-    found = {drift.kind: drift for drift in drifts}
-    if "Residual" in found:
-        return "False", "SlowerThanPredicted", found["Residual"].sentence
-    other = next((drift for drift in drifts if drift.kind in _OTHER_TRAFFIC), None)
+    slower = next((drift for drift in drifts if drift.kind == "Residual" and not drift.elsewhere), None)
+    if slower is not None:
+        return "False", "SlowerThanPredicted", slower.sentence
+    other = next((drift for drift in drifts if drift.kind in _OTHER_TRAFFIC or drift.elsewhere), None)
     if other is not None:
         return "Unknown", "NotComparable", f"the traffic is not the one that predictions are for: {other.sentence}"
     settings = record.spec.planning.drift

@@ -58,6 +58,12 @@ def test_workers_that_do_not_all_serve_are_held_to_no_prediction() -> None:
         assert told(status, "CostModelFresh")["reason"] == "NotComparable"
 
 
+def test_latencies_of_another_traffic_do_not_speak_against_the_cost_model() -> None:
+    other = replace(SLOW, elsewhere=True)
+    said = cost_model_fresh(record(), in_force=True, observation=look(0.0), drifts=(other,))
+    assert said == ("Unknown", "NotComparable", f"the traffic is not the one that predictions are for: {SLOW.sentence}")
+
+
 def test_blindness_says_nothing_of_the_cost_model() -> None:
     said = cost_model_fresh(record(), in_force=True, observation=blind(0.0), drifts=(SLOW,))
     assert said[:2] == ("Unknown", "Unknown")

@@ -174,6 +174,25 @@ def test_latencies_above_the_prediction_speak_against_the_profile() -> None:
     assert kinds(drifts(steadily(300, rate=1.8, ttft=3.0))) == [("Rate", "more")], "at other traffic it says nothing"
 
 
+@pytest.mark.parametrize(
+    ("newest", "words"),
+    [
+        ({"rate": 1.8}, "for the traffic of the plan: 1.8 sessions/s arrive and it is for up to 0.9"),
+        (
+            {"first_prompt": spread(1300)},
+            "for the traffic of the plan: 1300 tokens of a first prompt are seen and it is for 1000",
+        ),
+        ({"rate": 0.8}, "at this traffic: the cost profile is too fast; measure it again with `weft profile`"),
+    ],
+)
+def test_the_profile_is_not_to_blame_while_the_traffic_begins_to_be_another_one(
+    newest: dict[str, Any], words: str
+) -> None:
+    (found,) = drifts([*steadily(300, ttft=3.0), look(310.0, **{"rate": 0.6, **newest}, ttft=3.0)])
+    assert found.sentence == f"P95 TTFT is 3 s and 900 ms was predicted {words}"
+    assert (found.kind, found.elsewhere) == ("Residual", words.startswith("for the traffic of the plan"))
+
+
 def test_nothing_drifts_for_the_blind_and_blindness_ends_a_series() -> None:
     looks = steadily(300, rate=1.8)
     assert drifts([*looks, blind(310.0)]) == ()

@@ -20,6 +20,8 @@ ENOUGH = 0.1
 """What must pile up before a change counts: a rate of 3x the bound takes a tenth of a window, one 20 % above it half.
 Noise, whose standard error is taken off each sample, does not get there."""
 
+PROFILE_TOO_FAST = "at this traffic: the cost profile is too fast; measure it again with `weft profile`"
+
 _WORDS = {
     "rounds": ("rounds a session", 1),
     "first_prompt": ("tokens of a first prompt", 0),
@@ -39,6 +41,8 @@ class Drift:
     direction: Direction
     figures: Mapping[str, float]
     sentence: str
+    elsewhere: bool = False
+    """Of a residual: the traffic begins to be another one, so that the profile is not to blame."""
 
 
 def drifts_of(
@@ -66,7 +70,7 @@ def drifts_of(
     if age_s >= observation.fast_window_s:
         if not found:
             # While the traffic is another one, predictions for the planned one say nothing.
-            found += _residual(plan, slo, history, newest, drift.residual, window_s=window_s)
+            found += _residual(plan, slo, planning, history, newest, window_s=window_s)
         found += _burn(slo, planning, observation)
     found = [one for one in found if one.direction == "more" or age_s >= shrink_after]
     return tuple(sorted(found, key=lambda one: (one.direction == "less", one.kind != "SloBurn")))
@@ -181,13 +185,14 @@ def _shape(
 
 
 def _residual(
-    plan: Plan, slo: Slo, history: History, newest: Sample, tolerance: float, *, window_s: float
+    plan: Plan, slo: Slo, planning: Planning, history: History, newest: Sample, *, window_s: float
 ) -> list[Drift]:
     """Compare latencies with the prediction; those within the SLO need no other plan, whatever was predicted.
 
     An ITL is seen of single gaps and predicted of rounds' means: the SLO keeps these two apart, too.
     """
     found = []
+    other = _not_yet_proved(plan, newest, planning.drift.workload)
     figures = (
         ("TTFT", "ttft_s", plan.predicted.ttft_p95_s, parse_duration(slo.ttft)),
         ("ITL", "itl_s", plan.predicted.itl_p95_s, parse_duration(slo.itl)),
@@ -196,7 +201,7 @@ def _residual(
         seen: float | None = getattr(newest, field)
         if seen is None or not math.isfinite(predicted) or predicted <= 0:
             continue
-        bound = max(predicted * (1 + tolerance), promised)
+        bound = max(predicted * (1 + planning.drift.residual), promised)
 
         def beyond(sample: Sample, field: str = field, bound: float = bound) -> float | None:
             value: float | None = getattr(sample, field)
@@ -209,10 +214,30 @@ def _residual(
                     direction="more",
                     figures={"seen": seen, "predicted": predicted},
                     sentence=f"P{slo.percentile} {name} is {format_seconds(seen)} and {format_seconds(predicted)} was "
-                    "predicted at this traffic: the cost profile is too fast; measure it again with `weft profile`",
+                    f"predicted {other or PROFILE_TOO_FAST}",
+                    elsewhere=bool(other),
                 )
             )
     return found
+
+
+def _not_yet_proved(plan: Plan, newest: Sample, tolerance: float) -> str:
+    """Return what of the newest look is not as planned although it does not count yet, "" where all is: the profile
+    is to blame only for traffic that it was asked about.
+    """
+    valid = plan.validity
+    if valid is None:
+        return ""
+    if newest.rate is not None and newest.rate.value > valid.rate_high:
+        seen, planned = f"{newest.rate.value:.3g} sessions/s arrive", f"up to {valid.rate_high:.3g}"
+        return f"for the traffic of the plan: {seen} and it is for {planned}"
+    for name, mean in newest.figures.items():
+        was: float = getattr(valid, name)
+        words, digits = _WORDS[name]
+        if mean.value > was * (1 + tolerance):
+            seen, planned = f"{mean.value:.{digits}f} {words} are seen", f"{was:.{digits}f}"
+            return f"for the traffic of the plan: {seen} and it is for {planned}"
+    return ""
 
 
 def _above(mean: Mean | None, bound: float) -> float | None:
