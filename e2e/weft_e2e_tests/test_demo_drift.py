@@ -70,7 +70,10 @@ def test_why_the_plan_changed_stays_on_the_screen_when_nothing_is_seen_for_a_whi
     story.take(blind, [a_pod("d", "decode", 2)], {}, at_s=40.0, arrives="much", rounds=Rounds(140, 0, 0))
     text = shown(story)
     assert WHY[:40] in text
-    assert "Partial" not in text
+    assert "nothing may be concluded" not in text
+    blind["status"]["observed"] = {"sight": "Partial", "window": "20s"}
+    story.take(blind, [a_pod("d", "decode", 2)], {}, at_s=41.0, arrives="much", rounds=Rounds(140, 0, 0))
+    assert "nothing for now (Partial), so nothing is concluded" in shown(story)
 
 
 def test_what_the_new_plan_should_bring_stands_beside_what_the_old_one_would() -> None:

@@ -45,6 +45,8 @@ class Scene:
     """What arrives, in words."""
     seen_rate: float | None
     """Sessions per second as Prometheus has counted them over the window."""
+    sight: str
+    """Why nothing is seen, where nothing is."""
     seen_prompt: float | None
     """Mean tokens of a first prompt."""
     bound_rate: float | None
@@ -99,7 +101,8 @@ class Story:
         if weighed is not None and weighed.revision == plan.revision:
             plan = weighed
         changed = sorted(plan.groups) != sorted(self.first.groups)
-        load = (status.get("observed") or {}).get("workload") or {}
+        observed = status.get("observed") or {}
+        load = observed.get("workload") or {}
         valid = plan.validity
         workers = tuple(sorted((_worker(pod, pages) for pod in pods if _is_worker(pod)), key=_place))
         planned: Mapping[str, Any] = next((c for c in status["conditions"] if c["type"] == "Planned"), {})
@@ -110,6 +113,7 @@ class Story:
             at_s=at_s,
             arrives=arrives,
             seen_rate=load.get("sessionRate"),
+            sight=observed.get("sight", ""),
             seen_prompt=(load.get("firstPrompt") or {}).get("mean"),
             bound_rate=valid.rate_high if valid is not None else None,
             bound_prompt=valid.first_prompt if valid is not None else None,

@@ -36,7 +36,9 @@ def screen(scene: Scene) -> RenderableType:
 def _seen(scene: Scene) -> Text:
     rate, bound = scene.seen_rate, scene.bound_rate
     if rate is None:
-        return Text("nothing yet")
+        return Text(
+            f"nothing for now ({scene.sight}), so nothing is concluded" if len(scene.plans) > 1 else "nothing yet"
+        )
     words = Text(f"{rate:.2f} sessions/s  ")
     if bound:
         scale = max(rate, bound) * 1.15
