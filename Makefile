@@ -219,6 +219,10 @@ push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=re
 bench: $(STAMP) ## Measure what the router adds to a direct call of the engine
 	@$(PY) bench/router_overhead.py
 
+.PHONY: bench-engine
+bench-engine: $(STAMP) engine-env ## Measure what router and plug-in add to the first token of real engines, beside a client of both legs (4 minutes)
+	@$(PY) bench/engine_ttft.py
+
 .PHONY: bench-router
 bench-router: $(STAMP) ## Hold the router against its peers on one core and write bench/router/RESULTS.md (BENCH_ARGS=--quick)
 	@$(PY) -m bench.router $(BENCH_ARGS)

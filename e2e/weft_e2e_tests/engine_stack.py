@@ -33,6 +33,14 @@ ROUND_S = 120.0
 _names = itertools.count()
 
 
+class ToldError(Exception):
+    """Report what a client was told instead of an answer: the error's code, and all that came."""
+
+    def __init__(self, code: str, raw: bytes) -> None:
+        super().__init__(f"{code}: {raw[-500:]!r}")
+        self.code = code
+
+
 @dataclass(slots=True)
 class Chat:
     """A client's conversation through the router; every answer becomes part of its history, as text."""
@@ -48,18 +56,26 @@ class Chat:
     def __post_init__(self) -> None:
         self.session = self.session or f"engine-{next(_names)}"
 
-    def ask(self, text: str, **fields: Any) -> str:
-        """Ask and return the answer; ``route`` and ``events`` tell how it came."""
+    def ask(self, text: str, *, timeout: float = ROUND_S, **fields: Any) -> str:
+        """Ask and return the answer; ``route`` and ``events`` tell how it came.
+
+        Raises:
+            ToldError: an error came instead, or in the stream.
+        """
         self.messages.append({"role": "user", "content": text})
         body = {**wanted(self.messages, self.tokens), "stream": self.stream, **fields}
         headers = {"X-Session-Id": self.session}
         with httpx.stream(
-            "POST", f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=ROUND_S
+            "POST", f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=timeout
         ) as got:
             raw = got.read()
-            assert got.status_code == 200, raw
+            if got.status_code != 200:
+                raise ToldError(str(orjson.loads(raw)["error"].get("code") or got.status_code), raw)
             self.route = got.headers["x-weft-route"]
         self.events = [event for event in raw.decode().split("\n\n") if event] if self.stream else []
+        broken = [event for event in self.events if event.startswith('data: {"error"')]
+        if broken:
+            raise ToldError(str(orjson.loads(broken[0][6:])["error"].get("code")), raw)
         answer = streamed(raw) if self.stream else str(orjson.loads(raw)["choices"][0]["message"]["content"])
         self.messages.append({"role": "assistant", "content": answer})
         return answer
@@ -159,6 +175,14 @@ class EngineStack:
     def _configuration_age(self) -> float:
         page = growth({}, {"router": httpx.get(f"{self.url}/metrics", timeout=20.0).text})
         return page.total("weft_router_configuration_age_seconds")
+
+    def until_ready(self) -> None:
+        """Wait until the router uses both engines."""
+        until(self._uses_both, what="a router with both engines", timeout_s=60)
+
+    def _uses_both(self) -> bool:
+        page = growth({}, {"router": httpx.get(f"{self.url}/metrics", timeout=20.0).text})
+        return page.total("weft_router_engine_plugins", state="active") == 2
 
     def until_idle(self) -> None:
         """Wait until neither engine keeps KV for anybody: what is pinned for readers has a time to live."""

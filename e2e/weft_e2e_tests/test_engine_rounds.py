@@ -1,14 +1,24 @@
 """Real vLLM engines behind the router: KV moves both ways, and every answer is the one that a plain engine gives."""
 
 import os
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 import pytest
 
-from weft_e2e_tests.engine_stack import LONG, MODEL, Chat, EngineStack, engine_stack, wanted
+from weft_e2e.metrics import growth
+from weft_e2e.waiting import until
+from weft_e2e_tests.engine_routers import Stream, largest_gap, other_router
+from weft_e2e_tests.engine_stack import LONG, MODEL, ROUND_S, Chat, EngineStack, ToldError, engine_stack, wanted
+from weft_router_tests.stack import MODEL as NO_MODEL
+from weft_router_tests.test_faults_hostile import hostile
 
 pytestmark = [
     pytest.mark.component,
@@ -17,6 +27,13 @@ pytestmark = [
 ]
 
 FIRST = "Weaving begins with the warp, the set of threads that are held in tension on the loom. " * 8
+VERY_LONG = FIRST * 5
+"""Some 3,500 of the 4,096 tokens that a conversation may have."""
+CROWD = 8
+CROWD_S = 400.0
+CORPUS = 300
+CLIENTS = 4
+TRIALS = 3
 LATER = "And then the weft goes back and forth between them, over one thread and under the next. " * 2
 
 
@@ -174,3 +191,156 @@ def test_no_transfer_parameters_of_a_stranger_reach_an_engine(stack: EngineStack
             assert "kv_transfer_params" in reply.text
     assert stack.prefill.alive
     assert stack.decode.alive
+
+
+def test_each_worker_of_a_symmetric_pool_prefills_for_the_others_sessions(stack: EngineStack, tmp_path: Path) -> None:
+    roles, slo = {"prefill": "decode", "decode": "decode"}, {"ttft": 120.0, "itl": 1.0}
+    routing = {"symmetric": True, "policy": "always-remote"}
+    with other_router(stack, tmp_path / "symmetric", roles, routing=routing, slo=slo) as url:
+        before = stack.pages()
+        chats = [Chat(url, stream=index % 2 == 0) for index in range(4)]
+        for _ in range(2):
+            for chat in chats:
+                chat.ask(f"{chat.session} {FIRST}" if not chat.messages else LATER)
+                assert chat.route == "remote"
+        until(lambda: all(stack.transfers(before).values()), what="reads of both", timeout_s=60)
+        for chat in chats:
+            agree(stack, chat)
+    for engine in ("prefill", "decode"):
+        assert prompt_tokens(stack, before, engine)["local_compute"] > len(FIRST), f"{engine} prefilled nothing"
+    assert stack.prefill.alive
+    assert stack.decode.alive
+
+
+def test_slices_of_a_long_local_prefill_leave_streams_short_gaps(stack: EngineStack, tmp_path: Path) -> None:
+    """The engine is stock vLLM, which would take the whole prompt in one step beside the streams.
+
+    What else the machine does makes gaps longer, so one pair of prompts of a few has to show it.
+    """
+    shown: list[dict[str, float]] = []
+    for trial in range(TRIALS):
+        gaps = {mode: gap_beside(stack, tmp_path / f"{mode}-{trial}", mode) for mode in ("whole", "sliced")}
+        shown.append(gaps)
+        if gaps["whole"] >= 4 * gaps["sliced"]:
+            break
+    print(f"largest gaps: {shown}", file=sys.stderr)  # noqa: T201 - a figure to note
+    assert gaps["whole"] >= 4 * gaps["sliced"], shown
+
+
+def gap_beside(stack: EngineStack, folder: Path, mode: str) -> float:
+    """Return the largest gap of four streams while a long prompt is prefilled beside them, whole or sliced."""
+    slices = {"mode": "auto" if mode == "sliced" else "off", "block": 128}
+    routing = {"policy": "weft", "mode": "whole-or-chunked", "slices": slices}
+    with other_router(stack, folder, {"decode": "decode"}, routing=routing, slo={"ttft": 120.0, "itl": 0.06}) as url:
+        before = {"engine": stack.decode.counters()}
+        streams = [Stream(url, f"{folder.name} {index}", 3000) for index in range(4)]
+        until(lambda: all(len(one.at) > 8 for one in streams), what="streams", timeout_s=ROUND_S)
+        chat = Chat(url, stream=True)
+        begun = time.monotonic()
+        chat.ask(f"{folder.name} {VERY_LONG}")
+        gap = largest_gap(streams, begun, time.monotonic())
+        assert all(one.thread.is_alive() for one in streams), "they ended before the prefill"
+        for one in streams:
+            one.end()
+        hits = growth(before, {"engine": stack.decode.counters()}).total("vllm:prefix_cache_hits_total")
+        assert (hits > len(VERY_LONG)) == (mode == "sliced"), "slices are joined by the prefix cache"
+    agree(stack, chat)
+    return gap
+
+
+def test_the_hostile_corpus_through_the_router_leaves_engines_alive_and_their_kv_free(stack: EngineStack) -> None:
+    """Whatever is wrong in a body is refused or taken out; engines answer the rest."""
+    stack.use_policy("always-remote")
+    statuses: Counter[int] = Counter()
+
+    def send(number: int) -> None:
+        """Send a share of it as one session, whose history no body goes on with."""
+        headers = {"Content-Type": "application/json", "X-Session-Id": f"hostile-{number}"}
+        for path, raw in corpus[number::CLIENTS]:
+            few = b'"max_output_tokens":2' if path.endswith("responses") else b'"max_tokens":2'
+            body = raw.replace(f'"{NO_MODEL}"'.encode(), f'"{MODEL}"'.encode())[:-1] + b"," + few + b"}"
+            reply = httpx.post(f"{stack.url}{path}", content=body, headers=headers, timeout=ROUND_S)
+            statuses[reply.status_code] += 1
+
+    corpus = list(hostile(CORPUS))
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(send, range(CLIENTS)))
+    assert set(statuses) <= {200, 400, 404}, statuses
+    assert statuses[200] > CORPUS // 3, statuses
+    assert stack.prefill.alive
+    assert stack.decode.alive
+    chat = stack.chat(stream=True)
+    chat.ask(f"after the corpus {FIRST}")
+    agree(stack, chat)
+
+
+def test_long_sessions_that_fill_the_kv_cache_finish_or_are_told_why_not(stack: EngineStack) -> None:
+    """Together they need half as many tokens again as an engine holds, and it keeps those of ended rounds for a while.
+
+    Afterwards nothing of this and of the tests before is left.
+    """
+    stack.use_policy("always-remote")
+    chats = [stack.chat(stream=index % 2 == 0) for index in range(CROWD)]
+    errors: Counter[str] = Counter()
+    full = 0.0
+
+    def talk(index: int, chat: Chat) -> None:
+        for text in (f"{index} {VERY_LONG}", LATER):
+            try:
+                chat.ask(text, timeout=CROWD_S)
+            except ToldError as error:
+                errors[error.code] += 1
+                return
+
+    with ThreadPoolExecutor(CROWD) as pool:
+        talks = [pool.submit(talk, index, chat) for index, chat in enumerate(chats)]
+        while not all(one.done() for one in talks):
+            full = max(full, stack.decode.kv_usage(), stack.prefill.kv_usage())
+            wait(talks, timeout=0.5)
+        for one in talks:
+            one.result()
+    print(f"fullest {full:.2f}; ended with {dict(errors)}", file=sys.stderr)  # noqa: T201 - a figure to note
+    assert full > 0.9, "the sessions did not fill the cache"
+    assert stack.prefill.alive
+    assert stack.decode.alive
+    assert sum(errors.values()) < CROWD
+    agree(stack, next(chat for chat in chats if len(chat.messages) == 4))
+    stack.until_idle()
+
+
+def test_a_decode_engine_that_is_killed_in_a_stream_is_told_of_and_its_sessions_go_on(stack: EngineStack) -> None:
+    """It is the only one, so nobody can go on with the stream; the next rounds wait for nothing of the dead one."""
+    stack.use_policy("always-remote")
+    chat = stack.chat(stream=True, tokens=LONG)
+    chat.ask(f"outlives its engine {FIRST}")
+    body = {**wanted([{"role": "user", "content": f"cut {FIRST}"}]), "stream": True, "max_tokens": 3000}
+    with httpx.stream("POST", f"{stack.url}/v1/chat/completions", json=body, timeout=ROUND_S) as reply:
+        parts = reply.iter_bytes()
+        next(part for part in parts if b"content" in part)
+        stack.decode.kill()
+        rest = b"".join(parts)
+    assert b'"error"' in rest, rest[-500:]
+    assert stack.prefill.alive
+    stack.decode.start_again()
+    stack.until_ready()
+    chat.ask(LATER)
+    agree(stack, chat)
+
+
+def test_a_prefill_engine_that_is_killed_between_the_legs_costs_no_answer(stack: EngineStack) -> None:
+    """The decode engine was started anew, so the two have to meet again, which takes longer than the kill."""
+    stack.use_policy("always-remote")
+    chat = stack.chat(stream=True)
+    before = stack.prefill.finished()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(chat.ask, f"killed between {FIRST}")
+        until(lambda: stack.prefill.finished() > before, what="the first leg", timeout_s=ROUND_S, every_s=0.01)
+        stack.prefill.kill()
+        asked.result(ROUND_S)
+    agree(stack, chat)
+    assert stack.decode.alive
+    stack.prefill.start_again()
+    stack.until_ready()
+    chat.ask(LATER)
+    agree(stack, chat)
+    stack.until_idle()

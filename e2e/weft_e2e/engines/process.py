@@ -46,6 +46,12 @@ class Engine:
                 start_new_session=True,
             )
 
+    def start_again(self) -> None:
+        """Start it anew where it was, as a supervisor does, and wait until it serves."""
+        self.kill()
+        self._process = self._start()
+        self.wait()
+
     @property
     def alive(self) -> bool:
         """Tell whether its process runs."""
@@ -80,6 +86,10 @@ class Engine:
     def kv_usage(self) -> float:
         """Return the share of its KV cache that is taken, pinned blocks included."""
         return sum(value for (name, _), value in self.page().samples.items() if name == "vllm:kv_cache_usage_perc")
+
+    def finished(self) -> float:
+        """Return how many requests it has answered in full since its start."""
+        return sum(v for (name, _), v in self.page().samples.items() if name == "vllm:request_success_total")
 
     def last_words(self) -> str:
         """Return the end of its log."""
