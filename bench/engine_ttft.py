@@ -24,6 +24,8 @@ import httpx
 from weft_e2e_tests.engine_stack import ROUND_S, EngineStack, engine_stack, wanted
 
 PAIRS = 120
+LONGEST_S = 150.0
+"""A slow machine measures fewer pairs."""
 WARM = 5
 CHARACTERS = 600
 """Of a prompt; the tiny model's tokens are single characters."""
@@ -90,7 +92,10 @@ def main() -> None:
         engine_stack(Path(folder)) as stack,
         httpx.Client(timeout=ROUND_S) as client,
     ):
+        begun = time.monotonic()
         for number in range(WARM + PAIRS):
+            if number > WARM + 1 and time.monotonic() - begun > LONGEST_S:
+                break
             for name, way in ways if number % 2 else ways[::-1]:
                 took = way(stack, client, prompt(dice))
                 if number >= WARM:
@@ -99,12 +104,13 @@ def main() -> None:
     low, high = interval(added, dice)
     for name, values in seconds.items():
         print(f"{name}: TTFT P50 {statistics.median(values) * 1e3:.1f} ms")
+    print(f"{len(added)} pairs")
     p50 = statistics.median(seconds["routed"]) - statistics.median(seconds["direct"])
     paired = statistics.median(added)
     print(
         f"added at P50: {p50 * 1e3:.2f} ms; median of pairs {paired * 1e3:.2f} ms [{low * 1e3:.2f}, {high * 1e3:.2f}]"
     )
-    json.dump({"pairs": PAIRS, "p50AddedMs": p50 * 1e3, "pairedMedianMs": paired * 1e3}, sys.stdout)
+    json.dump({"pairs": len(added), "p50AddedMs": p50 * 1e3, "pairedMedianMs": paired * 1e3}, sys.stdout)
     print()
 
 
