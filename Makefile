@@ -122,11 +122,11 @@ test-cluster: setup ## Run the tests that need a cluster
 	@$(PY) -m pytest -q $(ONCE_MORE) -m cluster
 
 .PHONY: e2e-drain
-e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it beside other ways to scale in (25 minutes; DRAIN_ARGS='--step 0.4 --beside 10 …')
+e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it beside other ways to scale in (16 minutes; DRAIN_ARGS='--step 0.4 --beside 10 …')
 	@$(PY) -m weft_e2e.drains $(DRAIN_ARGS)
 
 .PHONY: e2e-kill
-e2e-kill: setup ## SIGKILL the operator before and after every write of two services' lives (some 500 points, 45 minutes; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
+e2e-kill: setup ## SIGKILL the operator before and after every write of two services' lives (some 390 points, 36 minutes; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
 	@$(PY) -m weft_operator_tests.kill_points $(KILL_ARGS)
 
 .PHONY: e2e-replan
@@ -150,7 +150,7 @@ e2e-gitops: setup ## Let services scale 100 times under a real Argo CD, which is
 	@$(PY) -m weft_e2e.gitops $(GITOPS_ARGS)
 
 .PHONY: e2e-scale
-e2e-scale: setup ## Measure the operator with 1,000 services on 200 fake nodes (SCALE_ARGS='--services 100')
+e2e-scale: setup ## Measure the operator with 1,000 services on 200 fake nodes (30 minutes; SCALE_ARGS='--services 100')
 	@$(PY) -m weft_e2e.scale $(SCALE_ARGS)
 
 .PHONY: format
