@@ -20,7 +20,7 @@ FIXED_ROUTING = (
     "slices", "first_token_from_prefill", "resume",
 )  # fmt: skip
 """Of ``routing``: what queues, windows and engine adapters are built with."""
-PERIOD_S = 5.0
+PERIOD_S = 1.0
 
 
 def combined(main: bytes, live: bytes | None, *, source: str) -> RouterConfig:
