@@ -197,7 +197,8 @@ class Reconciler:
         asked = {} if goal.record is None else judges(goal.record.spec, paired=goal.record.paired)
         if asked:
             result = replace(result, heartbeats=await self._heartbeats(key))
-            untold = ask_again_s(asked, result.ready, result.heartbeats or {})
+            proof_s = None if goal.record is None else goal.record.spec.engine.kv_transfer.proof_seconds
+            untold = ask_again_s(asked, result.ready, result.heartbeats or {}, proof_s=proof_s)
         ready = await self._report(key, observed, result, actions)
         deadline = None if result.step is None else result.step.again_s
         waits = [*self._decider.again_s(key), *(wait for wait in (goal.again_s, deadline, untold) if wait is not None)]

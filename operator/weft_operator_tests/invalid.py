@@ -39,6 +39,18 @@ CASES: tuple[Case, ...] = (
     one_change(
         "no-lease", "spec.engine.kvTransfer.leaseSeconds", 0, words=("leaseSeconds", "greater than or equal to 5")
     ),
+    one_change(
+        "proofs-without-end",
+        "spec.engine.kvTransfer.proofSeconds",
+        1,
+        words=("proofSeconds", "greater than or equal to 2"),
+    ),
+    one_change(
+        "proofs-that-never-come",
+        "spec.engine.kvTransfer.proofSeconds",
+        3601,
+        words=("proofSeconds", "less than or equal to 3600"),
+    ),
     one_change("short-context", "spec.model.maxModelLen", 16, words=("spec.model.maxModelLen", "equal to 256")),
     one_change("plain-resource", "spec.capacity.pools.0.resource", "gpu", words=("pools[0].resource", "should match")),
     one_change(

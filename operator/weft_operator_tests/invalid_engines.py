@@ -59,6 +59,21 @@ ENGINE_CASES: tuple[Case, ...] = (
         "vllm-blocks", vllm_service(), "spec.engine.kvTransfer", {"blockTokens": {"prefill": 64, "decode": 16}}, _BLOCKS
     ),
     _case(
+        "vllm-reads-back-larger-blocks",
+        vllm_service(),
+        "spec.engine.kvTransfer",
+        {"blockTokens": {"prefill": 16, "decode": 64}},
+        "spec.engine.kvTransfer.blockTokens: prefill workers read history back only from blocks no larger than their "
+        "own; make both the same, or set bidirectional to false",
+    ),
+    _case(
+        "mock-proofs",
+        service(),
+        "spec.engine.kvTransfer",
+        {"proofSeconds": 10},
+        "spec.engine.kvTransfer.proofSeconds: only vllm's KV paths are proven; remove it",
+    ),
+    _case(
         "mock-blocks",
         service(),
         "spec.engine.kvTransfer",

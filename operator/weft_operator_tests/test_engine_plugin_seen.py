@@ -8,7 +8,7 @@ import pytest
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.engines.kv_transport import seen_transport
 from weft_operator.engines.plugin import seen_plugin
-from weft_operator.engines.seen import AGAIN_S, EngineCondition, Judge, ask_again_s
+from weft_operator.engines.seen import AGAIN_S, PROOF_S, EngineCondition, Judge, ask_again_s
 from weft_operator.events import facts
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.valid import changed, vllm_service
@@ -86,11 +86,11 @@ def faulty(fault: str) -> dict[str, Any]:
         ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 1}, "TransportVerified", "pairs; figures come when", None),
         ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 0}, "NotYetProven", "between 0 of 1 pairs", AGAIN_S),
         ({"kv_open": 1}, {"kv_open": 1}, "NotYetProven", "between 0 of 0", AGAIN_S),
-        (CLOSED, PROVEN, "SideChannelClosed", "port 5600 is not reached from p to d: nothing is", None),
-        ({"kv_open": 1}, faulty("data-port"), "DataPortsClosed", "answers from d to p: nothing is", None),
-        ({"kv_open": 1}, faulty("transfer"), "TransferFailed", "from d to p: nothing is prefilled over", None),
-        ({"kv_open": 1}, faulty("transport"), "WrongTransport", "see UCX_TLS in spec.engine.env", None),
-        (CLOSED, faulty("transfer"), "SideChannelClosed", "p to d", None),
+        (CLOSED, PROVEN, "SideChannelClosed", "port 5600 is not reached from p to d: nothing is", PROOF_S / 2),
+        ({"kv_open": 1}, faulty("data-port"), "DataPortsClosed", "answers from d to p: nothing is", PROOF_S / 2),
+        ({"kv_open": 1}, faulty("transfer"), "TransferFailed", "from d to p: nothing is prefilled over", PROOF_S / 2),
+        ({"kv_open": 1}, faulty("transport"), "WrongTransport", "see UCX_TLS in spec.engine.env", PROOF_S / 2),
+        (CLOSED, faulty("transfer"), "SideChannelClosed", "p to d", PROOF_S / 2),
         ({"kv_open": 0}, {"kv_open": 1}, "NotYetTried", "not every", AGAIN_S),
         ({}, {}, "NotYetTried", "not every", None),  # sidecars that try nothing will never tell
     ],
@@ -104,6 +104,14 @@ def test_paths_are_told_by_pair(
     assert said[1] == reason
     assert words in said[2]
     assert ask_again_s(PATHS, ["p", "d"], records) == again
+
+
+@pytest.mark.parametrize(("proof_s", "again"), [(None, None), (3600, 1800), (20, 10), (2, AGAIN_S)])
+def test_paths_that_are_proven_often_are_looked_at_as_often(proof_s: float | None, again: float | None) -> None:
+    records = pair(prefill={"kv_open": 1}, decode=PROVEN)
+    assert ask_again_s(PATHS, ["p", "d"], records, proof_s=proof_s) == again
+    assert ask_again_s(PLUGIN, ["p"], beats({"p": "active"}), proof_s=proof_s) is None
+    assert ask_again_s(PATHS, ["p", "d"], {}, proof_s=proof_s) is None
 
 
 @pytest.mark.parametrize("fault", ["side-channel", "data-port", "transfer", "transport"])

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from weft_operator.api.engine import MANAGED_FLAGS, EngineType
+from weft_operator.desired.router_json import router_json
 from weft_operator.engines import ENGINES, EngineRequest, engine_container, engine_files, kv_ports
 from weft_operator.engines.container import BOOTSTRAP_PORT, CONFIG_FOLDER, ENGINE_PORT
 from weft_operator.manifest import Manifest
@@ -138,7 +139,7 @@ def test_tensorrt_llm_reads_what_has_no_flag_from_a_file_of_its_role() -> None:
 
 
 def test_block_sizes_go_to_the_flag_of_each_engine() -> None:
-    sizes = {"blockTokens": {"prefill": 16, "decode": 64}}
+    sizes = {"bidirectional": False, "blockTokens": {"prefill": 16, "decode": 64}}
     body = changed(vllm_service(), "spec.engine.kvTransfer", sizes)
     assert [value_of(args(body, role), "--block-size") for role in ("prefill", "decode")] == ["16", "64"]
     assert value_of(args(vllm_service()), "--block-size") is None
@@ -174,3 +175,11 @@ def test_a_changed_block_size_is_another_revision_and_an_absent_one_is_none() ->
     plain, sized = rendering(vllm_service()), rendering(changed(vllm_service(), "spec.engine.kvTransfer", sizes))
     assert plain.revision != sized.revision
     assert plain.revision == "b573a3ca25", "an operator that knows more fields restarts no worker"
+
+
+def test_how_often_paths_are_proven_is_the_routers_business_and_keeps_workers_paired() -> None:
+    plain = rendering(vllm_service())
+    often = rendering(changed(vllm_service(), "spec.engine.kvTransfer", {"proofSeconds": 4}))
+    assert often.revision == plain.revision
+    assert router_json(often)["engine"] == {**router_json(plain)["engine"], "proofSeconds": 4}
+    assert "proofSeconds" not in router_json(plain)["engine"], "as it was before there was such a field"

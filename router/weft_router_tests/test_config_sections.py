@@ -123,6 +123,8 @@ JWT = {"issuer": "https://issuer.example.com", "audience": "weft", "jwksUrl": "h
         ({"limits": {"rates": {"tokensPerMinute": 0}}}, r"limits\.rates\.tokensPerMinute"),
         ({"limits": {"maxHeaders": 1}}, r"limits\.maxHeaders"),
         ({"timeouts": {"slowReader": 0}}, r"timeouts\.slowReader"),
+        ({"engine": {"type": "vllm", "proofSeconds": 0.5}}, r"engine\.proofSeconds"),
+        ({"engine": {"type": "vllm", "proofSeconds": 3601}}, r"engine\.proofSeconds"),
         ({"auth": {"jwt": {**JWT, "jwksFile": "/keys"}}}, "exactly one of jwksUrl and jwksFile"),
         ({"auth": {"jwt": {**JWT, "jwksUrl": ""}}}, "exactly one of jwksUrl and jwksFile"),
         ({"auth": {"jwt": {**JWT, "jwksUrl": "http://issuer.example.com/keys"}}}, "must begin with https://"),

@@ -6,7 +6,6 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.state.kv_paths import (
-    AGAIN_S,
     CLOSED_AFTER,
     FAULTY_AFTER,
     MOST_NAMED,
@@ -24,12 +23,13 @@ def worker(name: str, incarnation: str = "1") -> WorkerRecord:
 
 
 GOOD = Proof(None, "tcp", 2e8, 0.007)
+AGAIN_S = PROVEN_AGAIN_S / 2
 
 
 class World:
     """Workers, ports that answer or not, and a clock."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, proven_again_s: float = PROVEN_AGAIN_S) -> None:
         self.workers = [worker(name) for name in names]
         self.blocked: set[str] = set()
         self.tried: list[str] = []
@@ -38,8 +38,9 @@ class World:
         self.found: Proof | None = GOOD
         self.proved: list[tuple[str, bool]] = []
         self.paths = KvPaths(
-            5600, lambda: self.workers, connect=self._connect, serves=lambda: self.serves, clock=lambda: self.now
-        )
+            5600, lambda: self.workers, connect=self._connect, serves=lambda: self.serves,
+            proven_again_s=proven_again_s, clock=lambda: self.now,
+        )  # fmt: skip
 
     async def _connect(self, host: str, port: int) -> bool:
         assert port == 5600
@@ -158,6 +159,24 @@ async def test_a_path_that_carries_nothing_twice_is_closed_until_a_proof_succeed
     assert await world.proofs(AGAIN_S) == [("p0", True)]
     assert (world.paths.closed, world.paths.named()) == (frozenset(), ())
     assert FAULTY_AFTER == 2
+
+
+async def test_a_service_that_wants_it_is_proven_more_often_in_every_state() -> None:
+    world = World("p0", proven_again_s=4.0)
+    await world.proofs()
+    assert await world.proofs(2.0) == []
+    assert await world.proofs(2.0) == [("p0", False)]
+    world.found = None
+    assert await world.proofs(4.0) == [("p0", False)]
+    assert await world.proofs(2.0) == [("p0", False)], "an engine that had no time"
+    world.found = Proof("data-port")
+    assert await world.proofs(2.0) == [("p0", False)]
+    assert await world.proofs() == [("p0", True)]
+    assert world.paths.closed == {"p0"}
+    world.found = GOOD
+    assert await world.proofs(2.0) == [("p0", True)], "a closed path"
+    assert world.paths.closed == frozenset()
+    assert await world.turns(4) == ["p0"] * 2, "the side channel"
 
 
 async def test_who_waits_hears_of_a_path_when_it_closes_and_only_then() -> None:

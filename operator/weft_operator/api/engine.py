@@ -214,6 +214,9 @@ class KvTransfer(ApiModel):
     """How long a decode worker keeps a finished round's KV readable; set it near the time between rounds."""
     block_tokens: BlockTokens | None = None
     """Tokens of one KV block for each role; the engine's own default if absent."""
+    proof_seconds: Annotated[int, Field(ge=2, le=3600)] | None = None
+    """vllm: how often sidecars prove again that KV goes between paired workers, and twice as often where it did not;
+    60 if absent. A change restarts workers."""
 
     def block_size(self, role: str) -> int | None:
         """Return the tokens of a role's KV blocks, None where the engine chooses."""

@@ -12,6 +12,13 @@ def _is(spec: Any, engine: str) -> bool:
     return bool(spec.engine.type == engine)
 
 
+def _reads_back(spec: Any) -> bool:
+    transfer = spec.engine.kv_transfer
+    if not _is(spec, "vllm") or not transfer.bidirectional or transfer.block_tokens is None:
+        return True
+    return bool(transfer.block_tokens.decode <= transfer.block_tokens.prefill)
+
+
 ENGINE_RULES: tuple[Rule, ...] = (
     Rule(
         "self.engine.type != 'sglang' || self.model.kvCacheDtype != 'fp8'",
@@ -38,5 +45,18 @@ ENGINE_RULES: tuple[Rule, ...] = (
         "spec.networkPolicy.enabled: sglang's prefill API listens where its bootstrap server does, on all interfaces, "
         "and only the network policy keeps strangers off it; leave it on",
         lambda s: not _is(s, "sglang") or s.network_policy.enabled,
+    ),
+    Rule(
+        "self.engine.type != 'vllm' || !self.engine.kvTransfer.bidirectional || "
+        "!has(self.engine.kvTransfer.blockTokens) || "
+        "self.engine.kvTransfer.blockTokens.decode <= self.engine.kvTransfer.blockTokens.prefill",
+        "spec.engine.kvTransfer.blockTokens: prefill workers read history back only from blocks no larger than their "
+        "own; make both the same, or set bidirectional to false",
+        _reads_back,
+    ),
+    Rule(
+        "!has(self.engine.kvTransfer.proofSeconds) || self.engine.type == 'vllm'",
+        "spec.engine.kvTransfer.proofSeconds: only vllm's KV paths are proven; remove it",
+        lambda s: s.engine.kv_transfer.proof_seconds is None or _is(s, "vllm"),
     ),
 )

@@ -74,7 +74,9 @@ class Rendering:
                 "image": engine.image or self.settings.mock_image,
                 "args": list(engine.args),
                 "env": [[item.name, item.value] for item in engine.env],
-                "kvTransfer": engine.kv_transfer.model_dump(mode="json", by_alias=True, exclude_none=True),
+                "kvTransfer": engine.kv_transfer.model_dump(
+                    mode="json", by_alias=True, exclude_none=True, exclude={"proof_seconds"}
+                ),
             },
             10,
         )

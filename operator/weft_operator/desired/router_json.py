@@ -29,6 +29,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     # Only where they are needed, so that the rendering of other services, and with it their pods, stays as it was.
     request_log = {"requestLog": {"to": "stdout"}} if routing.request_log == "Stdout" else {}
     profiles = {"profiles": rendering.record.profiles} if rendering.record.profiles else {}
+    proofs = {} if transfer.proof_seconds is None else {"proofSeconds": transfer.proof_seconds}
     return {
         **request_log,
         **profiles,
@@ -41,6 +42,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "bidirectional": transfer.bidirectional,
             "leaseSeconds": transfer.lease_seconds,
             "handleTtlSeconds": transfer.handle_ttl_seconds,
+            **proofs,
         },
         "routing": _fixed(spec),
         "limits": {

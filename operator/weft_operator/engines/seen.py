@@ -12,7 +12,10 @@ EngineCondition = Literal["EnginePlugin", "KVTransportVerified"]
 Judge = Callable[[Sequence[str], Mapping[str, WorkerRecord]], Said | None]
 
 AGAIN_S = 5.0
-"""When to look again for what sidecars find out within seconds after a start; all else is seen with the next resync."""
+"""When to look again for what sidecars find out within seconds after a start; all else is seen with the next resync,
+and what KV paths are like when they are tried again, where that is sooner."""
+PROOF_S = 60.0
+"""How often routers prove a KV path again where the service does not say."""
 
 UNHEARD: Mapping[EngineCondition, Said] = {
     "EnginePlugin": ("Unknown", "NotYetTold", "no heartbeat is seen of any engine"),
@@ -32,16 +35,27 @@ def judges(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[EngineC
 
 
 def ask_again_s(
-    asked: Mapping[EngineCondition, Judge], ready: Sequence[str], heartbeats: Mapping[str, WorkerRecord]
+    asked: Mapping[EngineCondition, Judge],
+    ready: Sequence[str],
+    heartbeats: Mapping[str, WorkerRecord],
+    *,
+    proof_s: float | None = None,
 ) -> float | None:
-    """Return when to look again for what a ready worker's sidecar is about to tell; None where nothing is to come."""
+    """Return when to look again for what a ready worker's sidecar is about to tell; None where nothing is to come.
+
+    ``proof_s`` is how often the service has its KV paths proven: one that wants it often is told as often, and a path
+    that is closed is seen when it is tried again.
+    """
     records = [heartbeats[name] for name in ready if name in heartbeats]
     coming = len(records) < len(ready)
     coming = coming or ("EnginePlugin" in asked and any(not record.engine_plugin for record in records))
-    coming = coming or (
-        "KVTransportVerified" in asked and _is_trying(asked["KVTransportVerified"](ready, heartbeats), records)
-    )
-    return AGAIN_S if asked and heartbeats and coming else None
+    said = asked["KVTransportVerified"](ready, heartbeats) if "KVTransportVerified" in asked else None
+    if not asked or not heartbeats:
+        return None
+    if coming or _is_trying(said, records):
+        return AGAIN_S
+    tried_again = said is not None and (said[0] == "False" or proof_s is not None)
+    return max(AGAIN_S, (proof_s or PROOF_S) / 2) if tried_again else None
 
 
 def _is_trying(said: Said | None, records: Sequence[WorkerRecord]) -> bool:

@@ -51,7 +51,8 @@ KV_TRANSPORT_VERIFIED: Mapping[str, Reason] = MappingProxyType(
             "Engines meet, but connections for the KV itself are not answered, so reads hang. Decode workers send "
             "nothing to these prefill workers: those rounds are prefilled elsewhere, or where they decode.",
             "Let TCP ports 32768 to 60999, of which the kernel chooses, through between the nodes that the message "
-            "names; the sidecar's log has the port (`kv_port_closed`). It is tried again every 30 s.",
+            "names; the sidecar's log has the port (`kv_port_closed`). It is tried again every 30 s, or as "
+            "`spec.engine.kvTransfer.proofSeconds` says.",
             cause="A firewall or a policy lets through only the ports that it knows.",
         ),
         "TransferFailed": Reason(
@@ -59,7 +60,8 @@ KV_TRANSPORT_VERIFIED: Mapping[str, Reason] = MappingProxyType(
             "workers send nothing to these prefill workers.",
             "See the logs of both engines for NIXL. They refuse each other unless vLLM's version, the model, dtype, "
             "block size and attention backend agree: look at `spec.podTemplates` and `spec.engine.args`, and at data "
-            "ports that are refused rather than dropped. It is tried again every 30 s.",
+            "ports that are refused rather than dropped. It is tried again every 30 s, or as "
+            "`spec.engine.kvTransfer.proofSeconds` says.",
             cause="Engines that do not match, a refused data port, or a device that cannot be used.",
         ),
         "WrongTransport": Reason(

@@ -29,6 +29,8 @@ class EngineConfig(Section):
     """How long a prefill engine keeps KV that nobody has read."""
     handle_ttl_seconds: float = Field(default=120.0, gt=0)
     """How long a decode engine keeps a finished round's KV readable."""
+    proof_seconds: float = Field(default=60.0, ge=1, le=3600)
+    """vllm: how often a proven KV path is proven again; side channels and closed paths are tried twice as often."""
     bootstrap_port: int = Field(default=8998, ge=1, le=65535)
     """sglang: the port of a prefill engine's bootstrap server, on the engine's own host."""
 

@@ -57,7 +57,10 @@ class Worker:
             on_back=metrics.readmissions.labels(role).inc, gauges=adapter.gauges, plugin_page=adapter.plugin_page,
             proof=settings.engine_proof,
         )  # fmt: skip
-        self.paths = KvPaths(settings.kv_port, self._meets, serves=lambda: self.engine.healthy)
+        self.paths = KvPaths(
+            settings.kv_port, self._meets, serves=lambda: self.engine.healthy,
+            proven_again_s=settings.config.engine.proof_seconds,
+        )  # fmt: skip
         self.queue = PrefillQueue(
             profile=settings.profile,
             degree=settings.degree,

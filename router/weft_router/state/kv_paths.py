@@ -22,12 +22,13 @@ log = logging.getLogger(__name__)
 
 TURN_S = 1.0
 CONNECT_S = 2.0
-AGAIN_S = 30.0
-"""An open path is tried again so often, and one over which KV did not go is proven again: policies change."""
 PROVEN_AGAIN_S = 60.0
-"""A proven path is proven again so often, by the little that shows that KV still goes."""
+"""A proven path is proven again so often, by the little that shows that KV still goes, where nothing else is said.
+
+An open path is tried again twice as often, and one over which KV did not go is proven again: policies change.
+"""
 UNPROVEN_AGAIN_S = 5.0
-"""Where an engine had no time for a proof."""
+"""Where an engine had no time for a proof; sooner where proven paths are proven again sooner."""
 CLOSED_AFTER = 3
 """One refused connection may be an engine that is just starting; three in a row, a second apart, are not."""
 FAULTY_AFTER = 2
@@ -96,9 +97,13 @@ class KvPaths:
         *,
         connect: Connect | None = None,
         serves: Callable[[], bool] = lambda: True,
+        proven_again_s: float = PROVEN_AGAIN_S,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.port = port
+        self._proven_again_s = proven_again_s
+        self._again_s = proven_again_s / 2
+        self._unproven_again_s = min(UNPROVEN_AGAIN_S, self._again_s)
         self.prove: Prove | None = None
         self._others = others
         self._connect = connect or reaches
@@ -156,7 +161,7 @@ class KvPaths:
             path = self._paths.get(name)
             if path is None or path.incarnation != record.incarnation:
                 path = self._paths[name] = _Path(record.incarnation)
-            if not path.open or path.failures or now - path.tried_at >= AGAIN_S:
+            if not path.open or path.failures or now - path.tried_at >= self._again_s:
                 due.append((record, path))
         for first in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._try(record, path, now) for record, path in due[first : first + AT_ONCE]))
@@ -181,12 +186,12 @@ class KvPaths:
         """Note what a proof found."""
         now = self._clock()
         if found is None or not self._serves():
-            path.due_at = now + UNPROVEN_AGAIN_S
+            path.due_at = now + self._unproven_again_s
             return
         path.fault = found.fault
         if found.fault is not None:
             path.faults += 1
-            path.due_at = now + (AGAIN_S if path.faults >= FAULTY_AFTER else 0.0)
+            path.due_at = now + (self._again_s if path.faults >= FAULTY_AFTER else 0.0)
             extra = {"worker": name, "fault": found.fault, "transport": found.transport or None}
             log.warning("kv_path_faulty", extra=extra)
         else:
@@ -198,7 +203,7 @@ class KvPaths:
                 bytes_per_s=was.bytes_per_s if found.bytes_per_s is None else found.bytes_per_s,
                 latency_s=was.latency_s if found.latency_s is None else found.latency_s,
             )
-            path.due_at = now + (PROVEN_AGAIN_S if path.proof.measured else AGAIN_S)
+            path.due_at = now + (self._proven_again_s if path.proof.measured else self._again_s)
             if path.proof != was:
                 proof = path.proof
                 figures = {"bytesPerSecond": proof.bytes_per_s, "latency": proof.latency_s}
