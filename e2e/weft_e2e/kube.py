@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,15 @@ from weft_e2e.waiting import until
 
 # An API object as JSON: its shape is the API server's business.
 Object = dict[str, Any]
+
+READS = 4
+"""A read that a busy API server cuts off is asked so often, with longer pauses each time."""
+_PAUSE_S = 0.5
+_CUT_OFF = re.compile(
+    r"did not end within|TLS handshake timeout|i/o timeout|unexpected EOF|: EOF\b|context deadline exceeded|"
+    r"connection refused|was refused - did you|connection reset|client connection lost|etcdserver: |apiserver not ready|"
+    r"unable to handle the request|Too Many Requests|timed out waiting|net/http: request canceled",
+)
 
 
 class KubeError(RuntimeError):
@@ -111,17 +121,28 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def read(kube: Kube, *args: str, timeout: float = 60.0) -> str:
+    """Return what ``kubectl`` prints; only for what changes nothing, for where it is cut off it is asked again."""
+    for attempt in range(1, READS + 1):
+        try:
+            return kube.kubectl(*args, timeout=timeout).stdout
+        except RuntimeError as error:  # each kind of cluster has an error of its own
+            if attempt == READS or _CUT_OFF.search(str(error)) is None:
+                raise
+        time.sleep(_PAUSE_S * attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
 def get(kube: Kube, kind: str, name: str, *, namespace: str) -> Object | None:
     """Return one object, None when there is none of that name."""
-    done = kube.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
-    return _object(done.stdout) if done.stdout.strip() else None
+    found = read(kube, "get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+    return _object(found) if found.strip() else None
 
 
 def items(kube: Kube, kinds: str, *, namespace: str, selector: str = "") -> list[Object]:
     """Return the objects of some kinds (``pods,services``) that match a label selector."""
     args = ["get", kinds, "-n", namespace, "-o", "json"]
-    done = kube.kubectl(*args, *(["-l", selector] if selector else []))
-    found: list[Object] = _object(done.stdout)["items"]
+    found: list[Object] = _object(read(kube, *args, *(["-l", selector] if selector else [])))["items"]
     return found
 
 

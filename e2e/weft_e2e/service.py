@@ -76,7 +76,7 @@ class Service:
             if component_of(pod) in ("prefill", "decode"):
                 paths[f"{name}/engine"] = f"{at}/engine/metrics"
         with ThreadPoolExecutor(max_workers=2) as pool:
-            texts = pool.map(lambda path: self.kube.kubectl("get", "--raw", path, timeout=20).stdout, paths.values())
+            texts = pool.map(lambda path: kube.read(self.kube, "get", "--raw", path, timeout=20), paths.values())
             return dict(zip(paths, texts, strict=True))
 
     @contextmanager
