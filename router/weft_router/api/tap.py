@@ -65,6 +65,7 @@ class StreamTap(EventTap):
             self._put["id"] = public_id
         self._rest = b""
         self._unseen = 0
+        """How many of the kept ids came after the last of the kept texts."""
         self._held: list[bytes] = []
         self._usual: Usual | None = None
         self._forms = MAX_FORMS
@@ -189,8 +190,9 @@ class StreamTap(EventTap):
         if texts.ids:
             self._ids.append(texts.ids)
             self.tokens += texts.ids.count(b",") + 1
-            self._unseen = 0
-            if not texts.each[-1]:
+            if texts.each[-1]:
+                self._unseen = 0
+            else:
                 self._count_unseen(usual, pieces)
         else:
             self.tokens += len(pieces) if all(pieces) else len(pieces) - pieces.count(b"")
@@ -201,11 +203,10 @@ class StreamTap(EventTap):
         return usual.out_head + usual.out_joint.join(texts.each) + usual.out_last
 
     def _count_unseen(self, usual: Usual, pieces: list[bytes]) -> None:
-        for piece in reversed(pieces):
+        """Count the ids since the last text, which may stand in a read before: their character is not whole yet."""
+        for piece in pieces:
             text, _, ids = piece.partition(usual.ids)
-            if text:
-                return
-            self._unseen += 1 + ids.count(b",")
+            self._unseen = 0 if text else self._unseen + 1 + ids.count(b",")
 
     def _each(self, data: bytes) -> bytes:
         """Take whole events one by one."""
@@ -372,6 +373,7 @@ class StreamTap(EventTap):
             reply.output_ids = found if reply.output_ids is None else reply.output_ids + found
             if self._unseen < len(found):
                 reply.shown = len(reply.output_ids) - self._unseen
+        self._unseen = 0
         self._texts.clear()
         ids.clear()
 
