@@ -21,8 +21,8 @@ READS = 4
 _PAUSE_S = 0.5
 _CUT_OFF = re.compile(
     r"did not end within|TLS handshake timeout|i/o timeout|unexpected EOF|: EOF\b|context deadline exceeded|"
-    r"connection refused|was refused - did you|connection reset|client connection lost|etcdserver: |apiserver not ready|"
-    r"unable to handle the request|Too Many Requests|timed out waiting|net/http: request canceled",
+    r"connection refused|was refused - did you|connection reset|client connection lost|net/http: request canceled|"
+    r"etcdserver: |apiserver not ready|unable to handle the request|Too Many Requests|timed out waiting",
 )
 
 
