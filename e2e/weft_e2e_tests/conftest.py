@@ -5,13 +5,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from weft_e2e.engines.process import Engine
 from weft_e2e.scenarios.installed import Installed, installed
+from weft_e2e_tests.engine_stack import plain_engine
 
 
 @pytest.fixture(scope="session")
 def weft() -> Iterator[Installed]:
     """Give a cluster with Weft installed."""
     with installed() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Give a real engine without disaggregation, which may still be starting."""
+    with plain_engine(tmp_path_factory.mktemp("plain")) as found:
         yield found
 
 

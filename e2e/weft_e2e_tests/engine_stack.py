@@ -176,13 +176,26 @@ class EngineStack:
         page = growth({}, {"router": httpx.get(f"{self.url}/metrics", timeout=20.0).text})
         return page.total("weft_router_configuration_age_seconds")
 
-    def until_ready(self) -> None:
-        """Wait until the router uses both engines."""
-        until(self._uses_both, what="a router with both engines", timeout_s=60)
+    def whole(self) -> None:
+        """Start what a test before has killed and not started again, and wait until the router uses all of it."""
+        engines = (self.prefill, self.decode, self.plain)
+        for engine in engines:
+            if not engine.alive:
+                engine.start_again()
+        for engine in engines:
+            engine.wait()
+        until(
+            lambda: self._known() == {"plug-ins": 2.0, "prefill": 1.0, "decode": 1.0},
+            what="a router that uses both engines",
+            timeout_s=60,
+            last=lambda: str(self._known()),
+        )
 
-    def _uses_both(self) -> bool:
+    def _known(self) -> dict[str, float]:
+        """Return how many engines' plug-ins the router knows, and how many ready workers of each role."""
         page = growth({}, {"router": httpx.get(f"{self.url}/metrics", timeout=20.0).text})
-        return page.total("weft_router_engine_plugins", state="active") == 2
+        ready = {role: page.total("weft_router_workers", role=role, state="ready") for role in ("prefill", "decode")}
+        return {"plug-ins": page.total("weft_router_engine_plugins", state="active"), **ready}
 
     def until_idle(self) -> None:
         """Wait until neither engine keeps KV for anybody: what is pinned for readers has a time to live."""
@@ -196,29 +209,49 @@ class EngineStack:
 
 
 @contextmanager
-def engine_stack(folder: Path) -> Iterator[EngineStack]:
-    """Run all of it."""
+def plain_engine(folder: Path) -> Iterator[Engine]:
+    """Start an engine without disaggregation; its user waits for it, and starts it again where another one ended it."""
+    (port,) = free_ports(1)
+    engine = _engine(folder, "plain", port, 0, core=1, paired=False)
+    try:
+        yield engine
+    finally:
+        engine.end()
+
+
+def _engine(folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True) -> Engine:
     env = environment()
     assert env.there, "run `make engine-env`"
     spec = DisaggInferenceService.model_validate(tiny_service()).spec
-    ports = free_ports(6)
+    home = folder / name
+    home.mkdir()
+    role: Role = "prefill" if name == "prefill" else "decode"
+    found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired)
+    if paired:
+        found.env["WEFT_ENGINE_PROOF_FILE"] = str(folder / "proof")
+    return Engine(name, f"http://{HOST}:{port}", found, folder / f"{name}.log")
+
+
+@contextmanager
+def engine_stack(folder: Path, plain: Engine | None = None) -> Iterator[EngineStack]:
+    """Run all of it, beside a plain engine that runs already or one of its own."""
+    if plain is None:
+        with plain_engine(folder) as own, engine_stack(folder, own) as stack:
+            yield stack
+        return
+    ports = free_ports(4)
     proof = folder / "proof"
     proof.write_text(secrets.token_urlsafe(24))
     known = {"WEFT_ENGINE_PROOF_FILE": str(proof)}
-
-    def engine(name: str, index: int, *, core: int, paired: bool = True) -> Engine:
-        port, side_port = ports[2 * index : 2 * index + 2]
-        home = folder / name
-        home.mkdir()
-        role: Role = "prefill" if name == "prefill" else "decode"
-        found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired)
-        found.env.update(known if paired else {})
-        return Engine(name, f"http://{HOST}:{port}", found, folder / f"{name}.log")
-
-    engines = engine("prefill", 0, core=0), engine("decode", 1, core=1), engine("plain", 2, core=1, paired=False)
+    engines = _engine(folder, "prefill", *ports[:2], core=0), _engine(folder, "decode", *ports[2:], core=1)
     with running(*engines):
+        if not plain.alive:
+            plain.start_again()
+        plain.wait()
         given = [f"--engine={engines[0].name}={engines[0].url}", f"--engine={engines[1].name}={engines[1].url}"]
         logs = folder / "router"
         with local_run(logs, "--port", str(free_ports(1)[0]), *given, file=TINY, env=known) as run:
             run.wait_for("Ctrl-C ends it.")
-            yield EngineStack(*engines, run, logs, proof.read_text())
+            stack = EngineStack(*engines, plain, run, logs, proof.read_text())
+            stack.whole()
+            yield stack

@@ -13,6 +13,7 @@ import httpx
 import orjson
 import pytest
 
+from weft_e2e.engines.process import Engine
 from weft_e2e.metrics import growth
 from weft_e2e.waiting import until
 from weft_e2e_tests.engine_routers import Stream, largest_gap, other_router
@@ -31,6 +32,8 @@ VERY_LONG = FIRST * 5
 """Some 3,500 of the 4,096 tokens that a conversation may have."""
 CROWD = 8
 CROWD_S = 400.0
+SYMMETRIC = 12
+"""Sessions until both workers of a symmetric pool have prefilled: the first four nearly always do."""
 CORPUS = 300
 CLIENTS = 4
 TRIALS = 3
@@ -38,15 +41,21 @@ LATER = "And then the weft goes back and forth between them, over one thread and
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineStack]:
-    with engine_stack(tmp_path_factory.mktemp("engines")) as running:
+def stack(tmp_path_factory: pytest.TempPathFactory, plain: Engine) -> Iterator[EngineStack]:
+    with engine_stack(tmp_path_factory.mktemp("engines"), plain) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _whole(stack: EngineStack) -> None:
+    """Begin with all engines in use, whatever the test before has killed."""
+    stack.whole()
 
 
 def agree(stack: EngineStack, chat: Chat, *, since: int = 0) -> None:
     """Hold the answers of a conversation to the plain engine's, which is given the same history each time.
 
-    Afterwards, for KV is kept for the next round for a minute and a half only.
+    Afterwards, for KV is kept for the next round for half a minute only.
     """
     for index, message in enumerate(chat.messages):
         if message["role"] == "assistant" and index >= since:
@@ -198,18 +207,36 @@ def test_each_worker_of_a_symmetric_pool_prefills_for_the_others_sessions(stack:
     routing = {"symmetric": True, "policy": "always-remote"}
     with other_router(stack, tmp_path / "symmetric", roles, routing=routing, slo=slo) as url:
         before = stack.pages()
-        chats = [Chat(url, stream=index % 2 == 0) for index in range(4)]
-        for _ in range(2):
-            for chat in chats:
-                chat.ask(f"{chat.session} {FIRST}" if not chat.messages else LATER)
-                assert chat.route == "remote"
-        until(lambda: all(stack.transfers(before).values()), what="reads of both", timeout_s=60)
+        chats: list[Chat] = []
+        while not chats or (not prefilled_by_both(stack, before) and len(chats) < SYMMETRIC):
+            chats += talk_at_once([Chat(url, stream=index % 2 == 0) for index in range(4)])
+        assert all(chat.route == "remote" for chat in chats)
+        until(
+            lambda: all(stack.transfers(before).values()),
+            what="reads of both",
+            timeout_s=60,
+            last=lambda: str(stack.transfers(before)),
+        )
         for chat in chats:
             agree(stack, chat)
-    for engine in ("prefill", "decode"):
-        assert prompt_tokens(stack, before, engine)["local_compute"] > len(FIRST), f"{engine} prefilled nothing"
+    computed = {engine: prompt_tokens(stack, before, engine) for engine in ("prefill", "decode")}
+    assert prefilled_by_both(stack, before), computed
     assert stack.prefill.alive
     assert stack.decode.alive
+
+
+def talk_at_once(chats: list[Chat]) -> list[Chat]:
+    """Have two rounds of each, all at the same time: sessions that come one by one may all go to the same worker."""
+    with ThreadPoolExecutor(len(chats)) as pool:
+        for later in (False, True):
+            list(pool.map(lambda chat, later=later: chat.ask(LATER if later else f"{chat.session} {FIRST}"), chats))
+    return chats
+
+
+def prefilled_by_both(stack: EngineStack, before: dict[str, str]) -> bool:
+    """Tell whether each engine has computed at least a session's first prompt since, by its own counters."""
+    computed = (prompt_tokens(stack, before, engine)["local_compute"] for engine in ("prefill", "decode"))
+    return all(tokens > len(FIRST) for tokens in computed)
 
 
 def test_slices_of_a_long_local_prefill_leave_streams_short_gaps(stack: EngineStack, tmp_path: Path) -> None:
@@ -321,8 +348,7 @@ def test_a_decode_engine_that_is_killed_in_a_stream_is_told_of_and_its_sessions_
         rest = b"".join(parts)
     assert b'"error"' in rest, rest[-500:]
     assert stack.prefill.alive
-    stack.decode.start_again()
-    stack.until_ready()
+    stack.whole()
     chat.ask(LATER)
     agree(stack, chat)
 
@@ -339,8 +365,7 @@ def test_a_prefill_engine_that_is_killed_between_the_legs_costs_no_answer(stack:
         asked.result(ROUND_S)
     agree(stack, chat)
     assert stack.decode.alive
-    stack.prefill.start_again()
-    stack.until_ready()
+    stack.whole()
     chat.ask(LATER)
     agree(stack, chat)
     stack.until_idle()

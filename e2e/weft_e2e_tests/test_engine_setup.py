@@ -85,6 +85,32 @@ def test_a_download_that_fails_leaves_nothing_that_looks_made(tmp_path: Path, mo
     assert not setup.environment().there
 
 
+def test_what_vllm_notes_of_the_model_is_made_once_and_for_every_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    env = setup.environment()
+    env.root.mkdir(parents=True)
+    (env.root / "made").touch()
+    (env.root / setup._plugin_mark()).touch()
+    monkeypatch.setattr(setup, "_add_plugin", lambda _: None)
+    times: list[str] = []
+
+    def note(argv: list[str], *, env: dict[str, str], **_: object) -> "subprocess.CompletedProcess[str]":
+        times.append(argv[0])
+        kept = Path(env["VLLM_CACHE_ROOT"]) / "modelinfos"
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / "llama.json").write_text("{}")
+        (kept / "llama.json").chmod(0o600)
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", note)
+    for _ in range(2):
+        setup.ensure()
+    assert times == [str(env.python)]
+    assert (env.cache / "modelinfos/llama.json").stat().st_mode & 0o777 == 0o644
+
+
 def test_the_example_for_two_nodes_takes_engine_and_model_from_one_volume() -> None:
     disk, claim, service = example(ENV, image="localhost/host:1", nodes=["a", "b"], volume="v")
     spec = DisaggInferenceService.model_validate(service).spec

@@ -38,7 +38,7 @@ def command(
     variables |= {variable.name: variable.value for variable in spec.engine.env}
     variables |= {
         "HOME": str(home),
-        "VLLM_CACHE_ROOT": str(home / "vllm"),
+        "VLLM_CACHE_ROOT": str(env.cache),
         "VLLM_CPU_OMP_THREADS_BIND": str(core),
         "PATH": f"{env.vllm.parent}:/usr/local/bin:/usr/bin:/bin",
     }

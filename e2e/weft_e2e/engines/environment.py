@@ -27,6 +27,10 @@ NEEDED_GIB = 9.0
 """The environment takes 6.5 GiB, and the downloads of the moment lie beside it."""
 INSTALL_S = 1500.0
 MODEL_S = 300.0
+_NOTE = """
+from vllm.model_executor.models.registry import ModelRegistry
+ModelRegistry.models["LlamaForCausalLM"].inspect_model_cls()
+"""
 _DEBIAN = {"python3.11": INTERPRETER, "libnuma1": Path("/usr/lib/x86_64-linux-gnu/libnuma.so.1")}
 _MODEL_SCRIPT = Path(__file__).with_name("tiny_model.py")
 _PLUGIN = repository_root() / "images/vllm/plugin"
@@ -61,6 +65,11 @@ class EngineEnv:
         return self.root / "model"
 
     @property
+    def cache(self) -> Path:
+        """Return the folder of what vLLM notes of a kind of model, for which it starts a process more otherwise."""
+        return self.root / "cache"
+
+    @property
     def there(self) -> bool:
         """Tell whether it was made completely."""
         return (self.root / "made").exists()
@@ -79,12 +88,13 @@ def ensure(say: Say = lambda _: None) -> EngineEnv:
         EngineSetupError: something is missing, does not fit on the disk or cannot be downloaded.
     """
     env = environment()
-    if not env.there or not (env.root / _plugin_mark()).exists():
+    if not (env.there and (env.root / _plugin_mark()).exists() and _noted(env).exists()):
         env.root.parent.mkdir(parents=True, exist_ok=True)
         with _locked(env.root.parent / f".{env.root.name}.lock"):
             if not env.there:
                 _make(env, say)
             _add_plugin(env)
+            _note_model(env)
     return env
 
 
@@ -127,6 +137,21 @@ def _add_plugin(env: EngineEnv) -> None:
     for old in env.root.glob("plugin-*"):
         old.unlink()
     (env.root / _plugin_mark()).touch()
+
+
+def _note_model(env: EngineEnv) -> None:
+    """Let vLLM note what it asks of the model's class at each start: every engine begins seconds sooner."""
+    if _noted(env).exists():
+        return
+    quiet = {"VLLM_CACHE_ROOT": str(env.cache), "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    run([str(env.python), "-c", _NOTE], limit_s=MODEL_S, env=quiet)
+    for path in env.cache.rglob("*.json"):
+        path.chmod(0o644)  # pods read it as another user
+    _noted(env).touch()
+
+
+def _noted(env: EngineEnv) -> Path:
+    return env.root / "noted"
 
 
 def _plugin_mark() -> str:

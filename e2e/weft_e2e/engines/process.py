@@ -47,10 +47,9 @@ class Engine:
             )
 
     def start_again(self) -> None:
-        """Start it anew where it was, as a supervisor does, and wait until it serves."""
+        """Start it anew where it was, as a supervisor does; ``wait`` waits until it serves."""
         self.kill()
         self._process = self._start()
-        self.wait()
 
     @property
     def alive(self) -> bool:
