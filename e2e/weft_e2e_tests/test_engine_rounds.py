@@ -55,13 +55,14 @@ def _whole(stack: EngineStack) -> None:
 def agree(stack: EngineStack, chat: Chat, *, since: int = 0) -> None:
     """Hold the answers of a conversation to the plain engine's, which is given the same history each time.
 
-    Afterwards, for KV is kept for the next round for half a minute only.
+    Afterwards, for KV is kept for the next round for 20 s only.
     """
     for index, message in enumerate(chat.messages):
         if message["role"] == "assistant" and index >= since:
             assert message["content"] == stack.expected(chat.messages[:index], chat.tokens), f"message {index}"
 
 
+@pytest.mark.engine_quick
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_later_rounds_read_their_history_from_the_decode_engine(stack: EngineStack, stream: bool) -> None:
     """What only the decode engine has goes to the prefill engine, and the increment comes back."""
@@ -108,6 +109,7 @@ def test_local_rounds_are_served_by_the_decode_engines_prefix_cache(stack: Engin
     agree(stack, chat)
 
 
+@pytest.mark.engine_quick
 def test_a_local_round_is_exported_for_a_remote_one(stack: EngineStack) -> None:
     stack.use_policy("always-remote")
     chat = stack.chat(stream=True)

@@ -12,18 +12,15 @@ import httpx
 import pytest
 
 from weft_e2e.checks import check_ready
-from weft_e2e.engines.command import HOST, command, tiny_service
 from weft_e2e.engines.environment import environment
 from weft_e2e.engines.host_image import host_image
-from weft_e2e.engines.pods import cut, example, keep_pods_on_their_cores
-from weft_e2e.engines.process import Engine, running
-from weft_e2e.local.ports import free_ports
+from weft_e2e.engines.pods import ask_again_soon, cut, example, keep_pods_on_their_cores
+from weft_e2e.engines.process import Engine
 from weft_e2e.metrics import Growth, growth, parse
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.service import Service, component_of
 from weft_e2e.waiting import until
 from weft_e2e_tests.engine_stack import LONG, ROUND_S, Chat, wanted
-from weft_operator.api.service import DisaggInferenceService
 
 pytestmark = [
     pytest.mark.cluster,
@@ -37,7 +34,11 @@ READY_S = 300.0
 """120 s on a machine that does nothing else; tests share theirs. How long it took is printed."""
 FIRST = "Weaving begins with the warp, the set of threads that are held in tension on the loom. " * 8
 LATER = "And then the weft goes back and forth between them, over one thread and under the next. " * 2
-ROUNDS = {stream: (f"{FIRST} {stream}", LATER, LATER) for stream in (False, True)}
+ROUNDS = {stream: (f"{FIRST} {stream}", *(LATER,) * 5) for stream in (False, True)}
+JUDGED = 2
+"""Later rounds beside which no proof ran, so that all that engines counted is theirs."""
+PROOF_S = 12
+"""Short, so that a way that is cut or mended is soon found; long enough for rounds between two proofs."""
 STRANGER = """
 import json, sys, urllib.error, urllib.request
 body = json.dumps(json.loads(sys.argv[1])).encode()
@@ -50,17 +51,14 @@ except urllib.error.HTTPError as error:
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[str]]:
-    """Return what a plain engine answers, asked before the others take both cores."""
-    env, folder = environment(), tmp_path_factory.mktemp("plain")
-    assert env.there, "run `make engine-env`"
-    (folder / "home").mkdir()
-    spec = DisaggInferenceService.model_validate(tiny_service()).spec
-    port, side_port = free_ports(2)
-    words = command(spec, env, "decode", port=port, side_port=side_port, core=0, home=folder / "home", paired=False)
-    plain = Engine("plain", f"http://{HOST}:{port}", words, folder / "log")
-    with running(plain):
-        return {stream: _conversation(plain.url, texts) for stream, texts in ROUNDS.items()}
+def answers(plain: Engine) -> dict[bool, list[str]]:
+    """Return what a plain engine answers, which then leaves both cores to the others."""
+    if not plain.alive:
+        plain.start_again()
+    plain.wait()
+    found = {stream: _conversation(plain.url, texts) for stream, texts in ROUNDS.items()}
+    plain.end()
+    return found
 
 
 def _conversation(url: str, texts: tuple[str, ...]) -> list[str]:
@@ -119,12 +117,14 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
     weft.kube.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     nodes = [node.name for node in weft.local.nodes()]
     objects = example(environment(), image=image, nodes=nodes, volume=volume)
+    objects[-1]["spec"]["engine"]["kvTransfer"]["proofSeconds"] = PROOF_S
     begun = time.monotonic()
     try:
         for item in objects:
             weft.kube.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(item))
         service = Service(weft.kube, namespace, "tiny")
         try:
+            until(lambda: _starting(service), what="pods of both roles", timeout_s=READY_S)
             check_ready(service, timeout_s=READY_S)
         except Exception:
             _tell(service)
@@ -141,6 +141,19 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
         weft.kube.kubectl("delete", "persistentvolume", volume, "--wait=false")
 
 
+def _starting(service: Service) -> bool:
+    """Prepare the engines' pods as soon as both are there, before any of their connections is."""
+    names = [str(pod["metadata"]["name"]) for pod in service.pods() if component_of(pod) in ("prefill", "decode")]
+    if len(names) < 2:
+        return False
+    try:
+        for name in names:
+            ask_again_soon(name)
+    except LookupError:
+        return False
+    return True
+
+
 def _tell(service: Service) -> None:
     """Print what pods and engines say, before they are gone."""
     for words in (("get", "pods", "-o", "wide"), ("describe", "pods"), ("get", "dis", "-o", "yaml")):
@@ -154,16 +167,28 @@ def _tell(service: Service) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_rounds_hand_kv_over_between_nodes_both_ways(pods: Pods, answers: dict[bool, list[str]], stream: bool) -> None:
     chat = Chat(pods.url, stream, LONG, session=f"nodes-{stream}")
+    judged, seen = 0, []
     for number, text in enumerate(ROUNDS[stream]):
         history = sum(len(message["content"]) for message in chat.messages)
-        before = pods.pages()
+        before, begun = pods.pages(), time.monotonic()
         assert chat.ask(text) == answers[stream][number], f"round {number + 1}"
+        took = time.monotonic() - begun
         assert chat.route == "remote"
         until_read(pods, before, "decode")
-        if number:
-            came = until_read(pods, before, "prefill")
+        print(f"round {number + 1}: {took:.1f} s, read after {time.monotonic() - begun:.1f} s", file=sys.stderr)  # noqa: T201
+        if not number:
+            continue
+        came = until_read(pods, before, "prefill")
+        grown = pods.grown(before)
+        assert grown.total("weft_router_kv_handles_total", outcome="used") == 1
+        legs = grown.by_page("vllm:request_success_total")
+        seen.append((legs, came))
+        if legs["prefill"] == legs["decode"] == 1:
             assert came["local_cache_hit"] + came["external_kv_transfer"] >= history, "history was computed again"
-            assert pods.grown(before).total("weft_router_kv_handles_total", outcome="used") == 1
+            judged += 1
+        if judged == JUDGED:
+            break
+    assert judged == JUDGED, f"proofs ran beside too many rounds: {seen}"
 
 
 def until_read(pods: Pods, before: dict[str, str], role: str) -> dict[str, float]:
@@ -209,7 +234,7 @@ SIDE_CHANNEL = ("-p", "tcp", "--dport", "5600")
 DATA = ("-p", "tcp", "--sport", "32768:60999", "--dport", "32768:60999")
 CUTS = {"side-channel": (SIDE_CHANNEL, ("SideChannelClosed",)), "data": (DATA, ("TransferFailed", "DataPortsClosed"))}
 TOLD_S = 240.0
-"""A proof each minute, twice 20 s until a read counts as hung; the operator looks at heartbeats every half minute."""
+"""Some seconds for each proof, twice 20 s until a read counts as hung, and as long for the operator to look."""
 
 
 @pytest.mark.parametrize("kind", CUTS)

@@ -53,15 +53,40 @@ def cut(pod: str, *match: str) -> Iterator[None]:
     Raises:
         LookupError: no process of that pod runs on this machine.
     """
-    pid = next((pid for pid, _ in _processes([pod])), None)
-    if pid is None:
-        raise LookupError(f"no process of pod {pod} runs here")
-    table = ("nsenter", f"--target={pid}", "--net", "iptables", "-w", "10")
+    table = (*_inside(pod), "iptables", "-w", "10")
     subprocess.run([*table, "-I", "INPUT", *match, "-j", "DROP"], check=True, timeout=30)
     try:
         yield
     finally:
         subprocess.run([*table, "-D", "INPUT", *match, "-j", "DROP"], check=False, timeout=30)
+
+
+def ask_again_soon(pod: str) -> None:
+    """Let the kernel send what nobody confirms again every second rather than after twice the time, and for minutes.
+
+    A way that was cut is found open at once then. For connections of the pod that begin from now on, on kernels that
+    know the setting (Linux 6.15); on others nothing changes.
+
+    Raises:
+        LookupError: no process of that pod runs on this machine yet.
+    """
+    inside = _inside(pod)
+    for setting in ("tcp_rto_max_ms=1000", "tcp_retries2=200"):
+        words = (*inside, "sysctl", "-q", "-w", f"net.ipv4.{setting}")
+        if subprocess.run(words, check=False, timeout=30, capture_output=True).returncode:
+            return
+
+
+def _inside(pod: str) -> tuple[str, ...]:
+    """Return how a command of this machine runs in a pod's network namespace.
+
+    Raises:
+        LookupError: no process of that pod runs here.
+    """
+    pid = next((pid for pid, _ in _processes([pod])), None)
+    if pid is None:
+        raise LookupError(f"no process of pod {pod} runs here")
+    return ("nsenter", f"--target={pid}", "--net")
 
 
 def kill_engine(pod: str) -> None:
