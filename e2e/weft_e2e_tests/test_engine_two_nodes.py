@@ -1,11 +1,13 @@
 """Real vLLM engines in pods of two nodes, deployed by the operator: KV goes both ways, answers are a plain one's."""
 
 import json
+import math
 import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import httpx
@@ -14,13 +16,14 @@ import pytest
 from weft_e2e.checks import check_ready
 from weft_e2e.engines.environment import environment
 from weft_e2e.engines.host_image import host_image
-from weft_e2e.engines.pods import ask_again_soon, cut, example, keep_pods_on_their_cores
+from weft_e2e.engines.pods import ask_again_soon, cut, example, keep_pods_on_their_cores, reach
 from weft_e2e.engines.process import Engine
 from weft_e2e.metrics import Growth, growth, parse
 from weft_e2e.scenarios.installed import Installed
-from weft_e2e.service import Service, component_of
+from weft_e2e.service import ROUTER_PORT, Service, component_of
 from weft_e2e.waiting import until
 from weft_e2e_tests.engine_stack import LONG, ROUND_S, Chat, wanted
+from weft_operator.engines.container import ENGINE_PORT
 
 pytestmark = [
     pytest.mark.cluster,
@@ -34,11 +37,13 @@ READY_S = 300.0
 """120 s on a machine that does nothing else; tests share theirs. How long it took is printed."""
 FIRST = "Weaving begins with the warp, the set of threads that are held in tension on the loom. " * 8
 LATER = "And then the weft goes back and forth between them, over one thread and under the next. " * 2
-ROUNDS = {stream: (f"{FIRST} {stream}", *(LATER,) * 5) for stream in (False, True)}
-JUDGED = 2
-"""Later rounds beside which no proof ran, so that all that engines counted is theirs."""
+ROUNDS = {stream: (f"{FIRST} {stream}", LATER, LATER) for stream in (False, True)}
+AROUND = 16
+"""Tokens that the chat template puts around a message and an answer, or more."""
+OF_A_PROOF = 128
+"""Tokens that a proof has computed in two legs: fewer than an answer has, so that one does not hide the other."""
 PROOF_S = 12
-"""Short, so that a way that is cut or mended is soon found; long enough for rounds between two proofs."""
+"""Short, so that a way that is cut or mended is soon found; long enough for a round between two proofs."""
 STRANGER = """
 import json, sys, urllib.error, urllib.request
 body = json.dumps(json.loads(sys.argv[1])).encode()
@@ -78,11 +83,15 @@ class Pods:
     service: Service
     url: str
     names: dict[str, str]
+    metrics: Mapping[str, str]
+    """Where to read what engines, by role, and their sidecars have counted."""
 
     def pages(self) -> dict[str, str]:
-        """Return the counters of the routers by pod, and of engines by role."""
-        by_role = {f"{name}/engine": role for role, name in self.names.items()}
-        return {by_role.get(title, title): text for title, text in self.service.metrics_pages().items()}
+        """Return the counters of engines, by role, and of their sidecars.
+
+        Past the API server, which would take seconds: rounds are judged between two proofs.
+        """
+        return {name: httpx.get(url, timeout=20.0).raise_for_status().text for name, url in self.metrics.items()}
 
     def grown(self, before: dict[str, str]) -> Growth:
         """Return what was counted since."""
@@ -134,8 +143,10 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
         names = {role: str(pod["metadata"]["name"]) for role, pod in found.items()}
         assert set(keep_pods_on_their_cores(list(names.values()))) == set(names.values())
         assert len({pod["spec"]["nodeName"] for pod in found.values()}) == 2
-        with service.reachable() as target:
-            yield Pods(service, target.url, names)
+        with service.reachable() as target, ExitStack() as ways:
+            metrics = {role: ways.enter_context(reach(name, ENGINE_PORT)) + "/metrics" for role, name in names.items()}
+            metrics |= {name: ways.enter_context(reach(name, ROUTER_PORT)) + "/metrics" for name in names.values()}
+            yield Pods(service, target.url, names, metrics)
     finally:
         weft.kube.kubectl("delete", "namespace", namespace, "--wait=false")
         weft.kube.kubectl("delete", "persistentvolume", volume, "--wait=false")
@@ -167,28 +178,21 @@ def _tell(service: Service) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_rounds_hand_kv_over_between_nodes_both_ways(pods: Pods, answers: dict[bool, list[str]], stream: bool) -> None:
     chat = Chat(pods.url, stream, LONG, session=f"nodes-{stream}")
-    judged, seen = 0, []
     for number, text in enumerate(ROUNDS[stream]):
-        history = sum(len(message["content"]) for message in chat.messages)
         before, begun = pods.pages(), time.monotonic()
         assert chat.ask(text) == answers[stream][number], f"round {number + 1}"
         took = time.monotonic() - begun
         assert chat.route == "remote"
         until_read(pods, before, "decode")
-        print(f"round {number + 1}: {took:.1f} s, read after {time.monotonic() - begun:.1f} s", file=sys.stderr)  # noqa: T201
-        if not number:
-            continue
-        came = until_read(pods, before, "prefill")
-        grown = pods.grown(before)
-        assert grown.total("weft_router_kv_handles_total", outcome="used") == 1
-        legs = grown.by_page("vllm:request_success_total")
-        seen.append((legs, came))
-        if legs["prefill"] == legs["decode"] == 1:
-            assert came["local_cache_hit"] + came["external_kv_transfer"] >= history, "history was computed again"
-            judged += 1
-        if judged == JUDGED:
-            break
-    assert judged == JUDGED, f"proofs ran beside too many rounds: {seen}"
+        print(f"round {number + 1}: {took:.1f} s", file=sys.stderr)  # noqa: T201 - a figure to note
+        if number:
+            came = until_read(pods, before, "prefill")
+            grown = pods.grown(before)
+            proofs = (grown.by_page("vllm:request_success_total")["prefill"] - 1) / 2
+            assert came["local_compute"] <= len(text) + AROUND + math.ceil(proofs) * OF_A_PROOF, (
+                f"history was computed again: {came}, beside {proofs:g} proofs"
+            )
+            assert grown.total("weft_router_kv_handles_total", outcome="used") == 1
 
 
 def until_read(pods: Pods, before: dict[str, str], role: str) -> dict[str, float]:
@@ -248,7 +252,7 @@ def test_a_way_that_is_cut_between_the_nodes_is_told_and_not_used_until_it_is_me
             lambda: pods.condition("KVTransportVerified") in [("False", reason) for reason in reasons],
             what=f"a condition that tells of {kind}",
             timeout_s=TOLD_S,
-            every_s=1.0,
+            every_s=2.0,
             last=lambda: str(pods.service.conditions().get("KVTransportVerified")),
         )
         said = pods.service.conditions()["KVTransportVerified"]
@@ -260,7 +264,7 @@ def test_a_way_that_is_cut_between_the_nodes_is_told_and_not_used_until_it_is_me
         lambda: pods.condition("KVTransportVerified") == ("True", "TransportVerified"),
         what=f"a condition that tells of no {kind}",
         timeout_s=TOLD_S,
-        every_s=1.0,
+        every_s=2.0,
         last=lambda: str(pods.service.conditions().get("KVTransportVerified")),
     )
     print(f"{kind}: mended after {time.monotonic() - began:.0f} s", file=sys.stderr)  # noqa: T201 - a figure to note

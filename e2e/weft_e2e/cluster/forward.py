@@ -24,7 +24,13 @@ def host_forward(paths: ClusterPaths, namespace: str, service: str, port: int, l
     with this process.
     """
     address = cluster_ip(paths.kubeconfig, namespace, service)
-    pid = state.require_member_pid(paths, CONTROL_PLANE)
+    with forward_from(state.require_member_pid(paths, CONTROL_PLANE), address, port, local_port) as url:
+        yield url
+
+
+@contextmanager
+def forward_from(pid: int, address: str, port: int, local_port: int = 0) -> Iterator[str]:
+    """Yield "http://127.0.0.1:PORT", which leads to a port of an address as a process of the cluster sees it."""
     with listen(local_port) as listener:
         chosen = int(listener.getsockname()[1])
         process = _start(pid, listener, address, port)

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from weft_e2e.cluster.forward import forward_from
 from weft_e2e.engines.environment import EngineEnv
 from weft_e2e.engines.process import keep_on_core
 from weft_e2e.images.catalogue import repository_root
@@ -77,16 +78,29 @@ def ask_again_soon(pod: str) -> None:
             return
 
 
+def reach(pod: str, port: int) -> AbstractContextManager[str]:
+    """Yield a URL of this machine's loopback that leads to a port of a pod's own, past the API server and its load.
+
+    Raises:
+        LookupError: no process of that pod runs here.
+    """
+    return forward_from(_pid(pod), "127.0.0.1", port)
+
+
 def _inside(pod: str) -> tuple[str, ...]:
     """Return how a command of this machine runs in a pod's network namespace.
 
     Raises:
         LookupError: no process of that pod runs here.
     """
+    return ("nsenter", f"--target={_pid(pod)}", "--net")
+
+
+def _pid(pod: str) -> int:
     pid = next((pid for pid, _ in _processes([pod])), None)
     if pid is None:
         raise LookupError(f"no process of pod {pod} runs here")
-    return ("nsenter", f"--target={pid}", "--net")
+    return pid
 
 
 def kill_engine(pod: str) -> None:
