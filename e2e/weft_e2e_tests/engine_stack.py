@@ -170,6 +170,7 @@ class EngineStack:
             what=f"policy {name}",
             timeout_s=120,
             every_s=0.2,
+            last=lambda: f"configuration of {self._configuration_age():.1f} s; {self.run.said[-500:]}",
         )
 
     def _configuration_age(self) -> float:

@@ -263,7 +263,12 @@ def gap_beside(stack: EngineStack, folder: Path, mode: str) -> float:
     with other_router(stack, folder, {"decode": "decode"}, routing=routing, slo={"ttft": 120.0, "itl": 0.06}) as url:
         before = {"engine": stack.decode.counters()}
         streams = [Stream(url, f"{folder.name} {index}", 3000) for index in range(4)]
-        until(lambda: all(len(one.at) > 8 for one in streams), what="streams", timeout_s=ROUND_S)
+        until(
+            lambda: all(len(one.at) > 8 for one in streams),
+            what="four streams that go",
+            timeout_s=ROUND_S,
+            last=lambda: f"tokens {[len(one.at) for one in streams]}",
+        )
         chat = Chat(url, stream=True)
         begun = time.monotonic()
         chat.ask(f"{folder.name} {VERY_LONG}")
@@ -362,9 +367,16 @@ def test_a_prefill_engine_that_is_killed_between_the_legs_costs_no_answer(stack:
     before = stack.prefill.finished()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(chat.ask, f"killed between {FIRST}")
-        until(lambda: stack.prefill.finished() > before, what="the first leg", timeout_s=ROUND_S, every_s=0.01)
+        came = until(
+            lambda: "leg" if stack.prefill.finished() > before else "answer" if asked.done() else None,
+            what="the first leg",
+            timeout_s=ROUND_S,
+            every_s=0.01,
+            last=stack.prefill.last_words,
+        )
         stack.prefill.kill()
         asked.result(ROUND_S)
+    assert came == "leg", f"nothing was prefilled there, the route was {chat.route}"
     agree(stack, chat)
     assert stack.decode.alive
     stack.whole()
