@@ -1,14 +1,17 @@
 """Profile a mock engine on loopback: the fitted profile is the one that the engine follows."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
-from weft_mock_tests.engines import MODEL, config, engines
+from weft_mock_tests.engines import MODEL, at_rest, config, engines
 from weft_planner.profiling.engine import EngineProfiler, Progress, Run, Settings
 from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
 from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
+from weft_planner.profiling.engine_run import Target, measure_engine
+from weft_planner.profiling.files import read, write
 from weft_planner.profiling.fit import fit_profile
 from weft_planner.profiling.measurements import About, Measurement, Measurements, Memory
 from weft_planner_tests.profiled import median_error
@@ -44,12 +47,20 @@ def slow_profile(*, prefill: float = 1.0) -> CostProfile:
     return CostProfile(MODEL, "none", "mock", 100, {1: costs}, transfers)  # type: ignore[arg-type]
 
 
-async def profiled(url: str, grid: Grid, settings: Settings, *, reader: str = "") -> tuple[Run, list[Measurements]]:
+def quick_profile() -> CostProfile:
+    """Return a profile in which prefills take little, and transfers enough to be seen."""
+    profile = slow_profile(prefill=0.02)
+    return replace(profile, transfers={(1, 1, "inter-node"): TransferCost(alpha=0.03, per_token=3e-5)})
+
+
+async def profiled(
+    url: str, grid: Grid, settings: Settings, *, reader: str = "", back: bool = False
+) -> tuple[Run, list[Measurements]]:
     """Profile an engine; return the run and every state it kept."""
     kept: list[Measurements] = []
     async with EngineClient(url) as engine, EngineClient(reader or url) as decode:
         facts = await engine.facts()
-        planned = plan_cells(grid, facts, Ends(1, 1 if reader else 0), steps=settings.steps, most_batch=0)
+        planned = plan_cells(grid, facts, Ends(1, 1 if reader else 0, back=back), steps=settings.steps, most_batch=0)
         profiler = EngineProfiler(engine, facts, settings=settings, reader=decode if reader else None)
         run = await profiler.run(Measurements(About(), ()), planned.cells, keep=kept.append, tell=lambda _: None)
     return run, kept
@@ -60,12 +71,20 @@ async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
     settings = config(profile=truth, max_model_len=8192)
     readers = replace(settings, engine_id="reader", role="decode")
     async with engines(settings, readers) as (client, reader):
-        run, kept = await profiled(client.url, SMALL, replace(SETTINGS, repeats=2), reader=reader.url)
+        run, kept = await profiled(client.url, SMALL, replace(SETTINGS, repeats=2), reader=reader.url, back=True)
+        await at_rest(client, reader)  # no KV waits for anybody
+        assert not client.engine.ledger.violations
+        assert not reader.engine.ledger.violations
+        forms = {record.form for record in client.engine.ledger.recent}
+    assert forms >= {"export", "export_with_history"}
     assert run.complete, run.notes
     assert not run.notes
-    assert [len(state.rows) for state in kept] == list(range(1, len(run.measurements.rows) + 1))
+    counts = [len(state.rows) for state in kept]
+    assert list(dict.fromkeys(counts)) == list(range(1, len(run.measurements.rows) + 1))
     cells = run.measurements.planned
     assert {cell.function for cell in cells} == {"prefill", "step", "transfer"}
+    ways = [(cell.tokens, cell.way) for cell in cells if cell.function == "transfer"]
+    assert ways == [(65, "there"), (65, "back"), (1025, "there"), (1025, "back")]
     about = About(truth.model, truth.gpu, truth.engine, truth.kv_bytes_per_token, {1: Memory(1, 65536)})
     # A busy machine only ever adds to what the engine takes: the shorter of two timings is the better one.
     shortest = [min((r for r in run.measurements.rows if r.cell == cell), key=lambda r: r.seconds) for cell in cells]
@@ -73,6 +92,52 @@ async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
     for function in ("prefill", "step", "transfer"):
         of_it = [cell for cell in cells if cell.function == function]
         assert median_error(fitted, truth, of_it) < 0.05, function
+    assert fitted.provenance["transferWays"].startswith("of equal degrees fitted as one; each by itself: 1->1")
+
+
+async def test_an_engine_that_cannot_read_back_is_a_note() -> None:
+    common = {"profile": quick_profile(), "max_model_len": 4096, "bidirectional": False}
+    grid = Grid((0,), (16,), (1,), (64,), chunks=(), transfers=(256, 1024))
+    async with engines(config(**common), config(engine_id="reader", role="decode", **common)) as (client, reader):
+        run, _ = await profiled(client.url, grid, SETTINGS, reader=reader.url, back=True)
+        await at_rest(client, reader)
+        assert not client.engine.ledger.violations
+    assert run.complete
+    assert {cell.way for cell in run.measurements.planned if cell.function == "transfer"} == {"there"}
+    assert len([row for row in run.measurements.rows if row.cell.function == "transfer"]) == 2
+    assert sum("name no KV to read back" in note for note in run.notes) == 2
+
+
+async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> None:
+    profile = replace(quick_profile(), degrees={n: quick_profile().degrees[1] for n in (1, 2)})
+    cost = {(1, 2, "inter-node"): TransferCost(0.02, 2e-5), (2, 1, "inter-node"): TransferCost(0.04, 4e-5)}
+    profile = replace(profile, transfers=cost)  # type: ignore[arg-type]
+    here = config(profile=profile, max_model_len=4096)
+    grid = Grid((0,), (16,), (1,), (64,), chunks=(), transfers=(256, 1024))
+    async with engines(here, replace(here, engine_id="reader", role="decode", degree=2)) as (client, reader):
+        target = Target(client.url, Ends(1, 2, back=True), decode_url=reader.url)
+        run = await measure_engine(target, grid, Settings(steps=4, repeats=1, seed=3))
+    rows = [row for row in run.measurements.rows if row.cell.function == "transfer"]
+    assert {(r.cell.degree, r.cell.destination, r.cell.way) for r in rows} == {(1, 2, "there"), (2, 1, "back")}
+    for row in rows:
+        assert row.seconds == pytest.approx(
+            profile.t_kv(row.cell.tokens, source=row.cell.degree, destination=row.cell.destination), rel=0.3
+        )
+    for name in ("m.json", "m.csv"):
+        write(run.measurements, tmp_path / name)
+        assert read(tmp_path / name).rows == run.measurements.rows
+
+
+async def test_a_grid_too_large_for_the_budget_is_thinned_and_ends_whole() -> None:
+    grid = Grid((0, 64, 128), (16, 64, 128, 256, 512), (1, 2, 4, 8), (64, 128, 256), chunks=(), transfers=())
+    async with engines(config(profile=slow_profile(prefill=0.1), max_model_len=2048)) as (client,):
+        run = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=5, budget_s=12.0))
+        assert run.complete, run.notes
+        assert "left out for the budget of" in run.measurements.about.notes["grid"]
+        assert {row.cell.function for row in run.measurements.rows} == {"prefill", "step"}
+        cut = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=1, budget_s=0.5))
+    assert not cut.complete
+    assert "shapes were not timed" in cut.measurements.about.notes["partial"]
 
 
 async def test_mixed_steps_are_measured_on_an_engine_that_has_them() -> None:

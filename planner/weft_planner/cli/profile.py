@@ -28,6 +28,7 @@ def profile() -> None:
 @profile.command()
 @click.argument("url", metavar="URL")
 @click.option("--decode-url", default="", help="A decode engine that reads KV from URL: measures transfers too.")
+@click.option("--one-way", is_flag=True, help="Time KV on its way to the decode engine only, not back.")
 @click.option("--degree", type=click.IntRange(1, 1024), default=1, show_default=True, help="GPUs of the engine.")
 @click.option("--decode-degree", type=click.IntRange(1, 1024), help="GPUs of the decode engine; default: as --degree.")
 @click.option("--link", type=click.Choice(["intra-node", "inter-node"]), default="inter-node", show_default=True)
@@ -59,7 +60,8 @@ def engine(**given: Any) -> int:
     """Time a live OpenAI-compatible engine over a grid, and fit a profile to it.
 
     Prompts are random token ids; nothing else should use the engine meanwhile. Ctrl-C keeps what was measured when -m
-    or --resume is given.
+    or --resume is given. A grid that the budget has no time for is thinned first. Exit status: 0 a profile, whole or of
+    what the budget allowed; 1 the engine failed; 2 the measurements make no profile.
     """
     from weft_planner.profiling.engine import Settings
     from weft_planner.profiling.engine_client import EngineError
@@ -107,6 +109,8 @@ def engine(**given: Any) -> int:
     except (MeasurementError, OSError) as error:
         kept_in = place or "measurements"
         raise BadInputError(kept_in, *lines_of(error, kept_in)) from error
+    # What the budget cut short is a result all the same: it says what it lacks.
+    given["allow_missing"] = given["allow_missing"] or not run.complete
     return finish(run.measurements, given, place=place or "measurements", notes=run.notes)
 
 
@@ -123,7 +127,7 @@ def _target(given: dict[str, Any]) -> "Target":
     reader = (given["decode_degree"] or given["degree"]) if given["decode_url"] else 0
     return Target(
         url=given["url"],
-        ends=Ends(given["degree"], reader, given["link"]),
+        ends=Ends(given["degree"], reader, given["link"], back=bool(reader) and not given["one_way"]),
         decode_url=given["decode_url"],
         served=given["served_model"],
         model=given["model"],

@@ -11,7 +11,8 @@ from weft_planner.cli.errors import BadInputError, lines_of
 from weft_planner.cli.ranges import LINK_RATE, NOISE
 
 if TYPE_CHECKING:
-    from weft_planner.profiling.measurements import Measurements, Memory
+    from weft_planner.profiling.knowledge import Known
+    from weft_planner.profiling.measurements import About, Measurements, Memory
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
@@ -67,6 +68,12 @@ def result_options(verb: Verb) -> Verb:
             help="KV cache of a worker, if neither engine nor catalogue tells.",
         ),
         click.option(
+            "--kv-dtype",
+            default="",
+            metavar="FORMAT",
+            help="What the engine keeps KV in (float32, bfloat16, fp8, …); default: what it says, else as the model.",
+        ),
+        click.option(
             "--link-rate",
             type=LINK_RATE,
             metavar="BYTES_PER_S",
@@ -104,11 +111,27 @@ def _with_capacities(
     return found
 
 
+def _in_format(given: dict[str, Any], about: "About") -> tuple["Known", "About"]:
+    """Return the model with KV in the format that the user says, the engine says, or its transfers weigh."""
+    from weft_planner.profiling.knowledge import known
+    from weft_planner.profiling.kv_format import AUTO, weighed
+
+    asked = given["kv_dtype"]
+    told = "" if asked == AUTO else asked or about.notes.get("kvFormat", "")
+    facts = known(model=about.model, gpu=about.gpu, config=given["config"], kv_format=told)
+    if not told and not asked and facts.model is not None and (moved := about.notes.get("kvBytesMoved")):
+        told = weighed(float(moved.split()[0]), facts.model)
+        facts = known(model=about.model, gpu=about.gpu, config=given["config"], kv_format=told)
+    if told:
+        about = replace(about, notes={**about.notes, "kvFormat": told})
+    return facts, about
+
+
 def finish(
     measurements: "Measurements", given: dict[str, Any], *, place: str = "measurements", notes: Sequence[str] = ()
 ) -> int:
     """Fit, print how well, and write the manifest; ``place`` is the file that errors are about."""
-    from weft_planner.profiling.knowledge import Judgement, judged, known, manifest
+    from weft_planner.profiling.knowledge import Judgement, judged, manifest
     from weft_planner.profiling.measurements import MeasurementError
     from weft_planner.tables.profile import profile_table
 
@@ -123,7 +146,7 @@ def finish(
     about = replace(about, memory=_with_capacities(about.memory, given["capacities"], degrees))
     judgement = Judgement(given["noise"], given["allow_missing"], given["link_rate"] or 0.0)
     try:
-        facts = known(model=about.model, gpu=about.gpu, config=given["config"])
+        facts, about = _in_format(given, about)
         fitted = judged(replace(measurements, about=about), facts, judgement)
     except (MeasurementError, OSError) as error:
         lines = [line.removeprefix("measurements, ") for line in lines_of(error, place)]

@@ -2,8 +2,9 @@
 
 A *prefill* is the time to the first token of a prompt whose history is in the prefix cache. A *step* is the mean gap
 between tokens of a batch that decodes together. A *mixed step* is the one gap of such a batch in which another prompt
-was prefilled. A *transfer* is the time to the first token on the reading engine, less that of the same prompt once its
-KV is there. Every shape is timed in several rounds, so that an interrupted run has a bit of everything.
+was prefilled. A *transfer* is the time of a token on the reading engine, less that of the same prompt once its KV is
+there; it is timed both ways (``engine_transfers.py``). Every shape is timed in several rounds, so that an interrupted
+run has a bit of everything.
 """
 
 import asyncio
@@ -16,8 +17,11 @@ from itertools import pairwise
 from statistics import median
 from time import monotonic, perf_counter
 
-from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts, Steps, Texts
+from weft_planner.profiling.engine_budget import Pace
+from weft_planner.profiling.engine_client import EngineClient, EngineFacts, Steps, Texts
+from weft_planner.profiling.engine_errors import EngineError, NotMeasurable
 from weft_planner.profiling.engine_grid import prompt_length
+from weft_planner.profiling.engine_transfers import Transfers
 from weft_planner.profiling.measurements import Cell, Measurement, Measurements
 
 log = logging.getLogger(__name__)
@@ -26,6 +30,10 @@ _POLL_SECONDS = 0.002
 _TOGETHER = 0.3
 """Tokens of one step come closer together than this share of the step."""
 _ATTEMPTS = 3
+_TRANSFER_SHARE = 0.3
+"""Of the budget: transfers are shorter than anything else, and as noisy."""
+_LONG_ENOUGH_S = 2.0
+"""For one timing of a transfer: long ones are less noisy, and need no more pairs."""
 _MOST_TOKENS_BESIDE = 4000
 """A batch decodes at most this many tokens each while prefills are sent beside it."""
 
@@ -34,10 +42,6 @@ _UNREPORTED = (
     "the engine does not say how much of a prompt it had cached, histories are taken as cached "
     "(vLLM: start it with --enable-prompt-tokens-details)"
 )
-
-
-class NotMeasurable(EngineError):  # noqa: N818 - says what became of a cell, not that something broke
-    """Report a cell this engine cannot show, with the reason; the run goes on without it."""
 
 
 class _AloneError(NotMeasurable):
@@ -90,13 +94,21 @@ class EngineProfiler:
     ) -> None:
         """Measure with these settings; ``reader`` is the decode engine that reads KV from this one."""
         self._engine = engine
-        self._reader = reader
         self._facts = facts
         self._settings = settings
         self._texts = Texts(facts.token_ids, seed=settings.seed)
+        self._reader = reader
+        self._transfers: Transfers | None = None
+        self._both_ways = False
+        self._read_before: float | None = None
+        self._warm = False
         self._cached: dict[str, int] = {}
         self._exclusive = False
         self._unreported = False
+
+    def use(self, settings: Settings) -> None:
+        """Measure with other settings from now on."""
+        self._settings = settings
 
     async def run(self, start: Measurements, cells: Sequence[Cell], *, keep: Keep, tell: Tell) -> Run:
         """Time every cell as often as wanted, those that ``start`` has already counted in; ``keep`` gets every state.
@@ -109,18 +121,21 @@ class EngineProfiler:
         todo = [(r, cell) for r in range(self._settings.repeats) for cell in cells if have[cell] <= r]
         began, notes, dropped = monotonic(), list[str](), set[Cell]()
         if todo:
-            await self._warm_up()
+            await self.warm_up()
+            await self._open_transfers(cells)
         for done, (_, cell) in enumerate(todo):
             elapsed = monotonic() - began
             tell(Progress(done, len(todo), elapsed, cell))
             if elapsed > self._settings.budget_s:
-                notes.append(f"stopped after {elapsed:.0f} s with {len(todo) - done} timings left; resume the run")
-                return Run(state, complete=False, notes=tuple(notes))
+                left = f"stopped after {elapsed:.0f} s with {len(todo) - done} timings left"
+                return Run(await self._told(state, keep), complete=False, notes=(*notes, f"{left}; resume the run"))
             if cell in dropped:
                 continue
             try:
                 seconds = await self._time(cell)
             except NotMeasurable as reason:
+                if cell.function == "transfer" and any(row.cell == cell for row in state.rows):
+                    continue  # noise hid it this time
                 log.info("cell_not_measurable", extra={"cell": str(cell), "reason": str(reason)})
                 notes.append(f"{cell}: {reason}")
                 dropped.add(cell)
@@ -132,13 +147,55 @@ class EngineProfiler:
             keep(state)
         if self._unreported:
             notes.append(_UNREPORTED)
-            about = replace(state.about, notes={**state.about.notes, "prefixCache": _UNREPORTED})
-            state = replace(state, about=about)
-            keep(state)
-        return Run(state, complete=True, notes=tuple(notes))
+        return Run(await self._told(state, keep), complete=True, notes=tuple(notes))
 
-    async def _warm_up(self) -> None:
-        """Have the engine compile and open what it compiles and opens at first use."""
+    async def _told(self, state: Measurements, keep: Keep) -> Measurements:
+        """Return what was measured with what is to be known of how."""
+        more: dict[str, str] = {}
+        if self._unreported:
+            more["prefixCache"] = _UNREPORTED
+        if self._transfers is not None and self._reader is not None:
+            counted = await self._reader.bytes_read()
+            read = sum(-(-n // self._facts.block_size) * self._facts.block_size for n in self._transfers.tokens_read)
+            if counted is not None and self._read_before is not None and read:
+                more["kvBytesMoved"] = f"{(counted - self._read_before) / read:.6g} a token, by the reading engine"
+        if more:
+            state = replace(state, about=replace(state.about, notes={**state.about.notes, **more}))
+            keep(state)
+        return state
+
+    async def _open_transfers(self, cells: Sequence[Cell]) -> None:
+        """Bring the engines together, where any transfer is to be timed."""
+        wanted = [cell for cell in cells if cell.function == "transfer"]
+        if self._reader is None or not wanted:
+            return
+        self._both_ways = any(cell.way == "back" for cell in wanted)
+        shapes = len({cell.tokens for cell in wanted})
+        share = min(_LONG_ENOUGH_S, _TRANSFER_SHARE * self._settings.budget_s / (shapes * self._settings.repeats))
+        self._transfers = Transfers(self._engine, self._reader, self._texts, share_s=share)
+        await self._transfers.warm_up(back=self._both_ways, longest=max(cell.tokens for cell in wanted))
+        self._transfers.tokens_read.clear()
+        self._read_before = await self._reader.bytes_read()
+
+    async def pace(self) -> Pace:
+        """Return about how fast the engine is, by its shortest of a few requests."""
+        await self.warm_up()
+        limit = self._facts.max_model_len or 1 << 20
+        short, long = 32, min(1024, limit // 2)
+        times = {
+            n: [(await self._engine.first_token(self._texts.fresh(n))).seconds for _ in "ab"] for n in (short, long)
+        }
+        first, second = min(times[short]), min(times[long])
+        arrivals = Steps()
+        await self._engine.decode([self._texts.fresh(8)], max_tokens=9, into=arrivals)
+        at = arrivals.times.get(0, [0.0])
+        return Pace(first, max(0.0, second - first) / (long - short), (at[-1] - at[0]) / max(1, len(at) - 1))
+
+    async def warm_up(self) -> None:
+        """Have the engine compile and open what it compiles and opens at first use, once."""
+        if self._warm:
+            return
+        self._warm = True
         for length in (64, 1024):
             limit = self._facts.max_model_len or length + 2
             with suppress(NotMeasurable):
@@ -172,8 +229,11 @@ class EngineProfiler:
         return self._texts.base("history", history) + self._texts.fresh(increment)
 
     async def _fill(self, names: Sequence[str], length: int) -> None:
-        """Have the first tokens of texts cached; what was filled before is not sent again."""
-        wanted = [name for name in names if self._cached.get(name, 0) < length]
+        """Have the first tokens of texts cached; what was filled before is sent again only where nobody would tell.
+
+        An engine that does not say what it had cached may have thrown it out: sending it once more costs a token.
+        """
+        wanted = [name for name in names if self._unreported or self._cached.get(name, 0) < length]
         for name in wanted:
             await self._engine.prime([self._texts.base(name, length)])
             self._cached[name] = length
@@ -266,17 +326,9 @@ class EngineProfiler:
         return gap
 
     async def _transfer(self, cell: Cell) -> float:
-        if self._reader is None:
+        if self._transfers is None:
             raise NotMeasurable("there is no decode engine to read the KV")
-        for _ in range(_ATTEMPTS):
-            prompt = self._texts.fresh(cell.tokens)
-            handle = await self._engine.export(prompt)
-            read = await self._reader.first_token(prompt, kv=handle)
-            # The same prompt again finds all but its last token cached: the same work without the transfer.
-            cached = await self._reader.first_token(prompt)
-            if read.seconds > cached.seconds:
-                return read.seconds - cached.seconds
-        raise NotMeasurable("reading the KV took no longer than finding it cached; measure longer prompts")
+        return await self._transfers.seconds(cell, back=self._both_ways)
 
 
 def _count(arrivals: Steps) -> int:

@@ -15,6 +15,11 @@ from typing import Self
 
 import httpx
 
+from weft_planner.profiling.engine_errors import EngineError
+from weft_planner.profiling.kv_format import cache_dtype, moved_bytes
+
+__all__ = ["EngineClient", "EngineError", "EngineFacts", "First", "Steps", "Texts", "Whole"]
+
 _CONNECT_SECONDS = 5.0
 _INDEX = re.compile(rb'"index"\s*:\s*(\d+)')
 _BLOCK_SIZE = re.compile(r'^vllm:cache_config_info\{[^}]*block_size="(\d+)"', re.MULTILINE)
@@ -24,13 +29,10 @@ _SAMPLE = (
     "green hills where people trade bread salt cloth tools books and stories under open skies every single morning"
 )
 _DEFAULT_BLOCK = 16
+_NOBODY = "weft-no-such-model"
 
 Json = Mapping[str, object]
 Prompt = Sequence[int]
-
-
-class EngineError(Exception):
-    """Report an engine that cannot be profiled; the message says what it answered and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,15 @@ class EngineFacts:
     block_size: int
     kv_capacity_tokens: int
     token_ids: tuple[int, ...]
+    kv_format: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole answer of one token: seconds until all of it was there, and the KV that the engine keeps of it."""
+
+    seconds: float
+    handle: Json | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,7 @@ class EngineClient:
             block_size=block_size or _DEFAULT_BLOCK,
             kv_capacity_tokens=block_size * int(blocks.group(1)) if blocks else 0,
             token_ids=await self._token_ids(),
+            kv_format=cache_dtype(page),
         )
         counted = await self.first_token(list(facts.token_ids[:3]))
         if counted.prompt_tokens not in (0, 3):
@@ -188,8 +200,38 @@ class EngineClient:
         """
         await self._json("POST", "/v1/completions", self.body([list(p) for p in prompts], max_tokens=1, stream=False))
 
-    async def export(self, prompt: Prompt) -> Json:
+    async def answer(self, prompt: Prompt, *, kv: Json | None = None) -> Whole:
+        """Send a prompt for one token, in one piece: only such answers name the KV that an engine keeps.
+
+        Raises:
+            EngineError: the engine refused or failed.
+        """
+        body = self.body(list(prompt), max_tokens=1, stream=False)
+        if kv is not None:
+            body["kv_transfer_params"] = kv
+        began = perf_counter()
+        reply = await self._json("POST", "/v1/completions", body)
+        seconds = perf_counter() - began
+        handle = reply.get("kv_transfer_params")
+        return Whole(seconds, handle if isinstance(handle, Mapping) else None)
+
+    async def release(self, handle: Json) -> None:
+        """Have this engine tell another one that nobody will read its KV: a request that is refused does (vLLM's P/D).
+
+        What does not get through is freed when its time is up.
+        """
+        body = self.body([1], max_tokens=1, stream=False)
+        pointer = {**handle, "do_remote_prefill": True, "do_remote_decode": False}
+        await self._optional("POST", "/v1/completions", {**body, "model": _NOBODY, "kv_transfer_params": pointer})
+
+    async def bytes_read(self) -> float | None:
+        """Return how many bytes of KV the engine has read from others, by its own count; None where it does not say."""
+        return moved_bytes(await self._text("/metrics"))
+
+    async def export(self, prompt: Prompt, *, salt: str = "") -> Json:
         """Prefill a prompt on a prefill engine and return the handle of its KV (vLLM's P/D protocol).
+
+        With a ``salt`` the engine's cache takes it for another one than the same prompt without.
 
         Raises:
             EngineError: the engine refused, or keeps no KV for others.
@@ -199,6 +241,8 @@ class EngineClient:
             "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None,
             "remote_block_ids": None, "remote_host": None, "remote_port": None,
         }  # fmt: skip
+        if salt:
+            body["cache_salt"] = salt
         reply = await self._json("POST", "/v1/completions", body)
         handle = reply.get("kv_transfer_params")
         if not isinstance(handle, Mapping):

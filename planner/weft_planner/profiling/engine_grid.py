@@ -1,6 +1,6 @@
 """Choose what to time on a live engine: the shapes that fit it, in the order in which each costs least."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from weft_core.cost import Link
@@ -25,11 +25,15 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The degrees of the engine that is profiled and of the one that reads its KV (0: none), and their link."""
+    """The degrees of the engine that is profiled and of the one that reads its KV (0: none), and their link.
+
+    With ``back`` the way back is timed, too.
+    """
 
     degree: int
     decode_degree: int = 0
     link: Link = "inter-node"
+    back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,10 @@ def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_b
             cells.append(Cell("step", ends.degree, history=history, batch=batch, context=context, chunk=chunk))
     if ends.decode_degree:
         for tokens in sorted({prompt_of(t, block) for t in grid.transfers}):
-            cells.append(Cell("transfer", ends.degree, tokens=tokens, destination=ends.decode_degree, link=ends.link))
+            there = Cell("transfer", ends.degree, tokens=tokens, destination=ends.decode_degree, link=ends.link)
+            cells.append(there)
+            if ends.back:
+                cells.append(replace(there, degree=ends.decode_degree, destination=ends.degree, way="back"))
     kept, left_out = [], []
     for cell in dict.fromkeys(cells):
         reason = _too_large(cell, facts, steps=steps, most_batch=most_batch)
@@ -107,8 +114,8 @@ def _too_large(cell: Cell, facts: EngineFacts, *, steps: int, most_batch: int) -
 
 
 def _order(cell: Cell) -> tuple[int, ...]:
-    """Order cells so that longer prefixes follow the shorter ones they begin with."""
-    kind = ("prefill", "step", "transfer").index(cell.function)
+    """Order cells so that longer prefixes follow the shorter ones they begin with, and both ways each other."""
+    kind = ("prefill", "transfer", "step").index(cell.function)
     if cell.function == "step":
         return kind, int(cell.chunk > 0), cell.context // cell.batch, cell.batch, cell.history, cell.chunk
-    return kind, 0, cell.history, cell.increment, cell.tokens, 0
+    return kind, 0, cell.history, cell.increment, cell.tokens, int(cell.way == "back")

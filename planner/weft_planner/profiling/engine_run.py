@@ -4,10 +4,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from weft_planner.profiling.engine import EngineProfiler, Keep, Progress, Run, Settings
-from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
-from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
+from weft_planner.profiling.engine_budget import Fitted, fitting
+from weft_planner.profiling.engine_client import EngineClient, EngineFacts
+from weft_planner.profiling.engine_errors import EngineError
+from weft_planner.profiling.engine_grid import Ends, Grid, Planned, plan_cells
 from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
 
 
@@ -39,13 +42,17 @@ async def measure_engine(
     keep: Keep = lambda _: None,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> Run:
-    """Time everything that fits the engine; ``start`` holds what an earlier run measured of the same one.
+    """Time everything that fits engine and budget; ``start`` holds what an earlier run measured of the same one.
+
+    A grid too large for the budget is thinned first; where the time is up all the same, what was measured is the
+    result, and says so.
 
     Raises:
         EngineError: an engine cannot be profiled.
         MeasurementError: ``start`` is of another model, GPU or engine.
     """
     async with AsyncExitStack() as stack:
+        began = monotonic()
         engine = await stack.enter_async_context(_client(target, target.url))
         facts = await engine.facts()
         reader: EngineClient | None = None
@@ -59,13 +66,46 @@ async def measure_engine(
                 )
         about = _about(target, facts)
         before = _continued(start, about)
-        planned = plan_cells(grid, facts, target.ends, steps=settings.steps, most_batch=most_batch)
-        if not planned.cells:
-            raise EngineError(f"{target.url}: holds no shape of the grid: {'; '.join(planned.left_out[:3])}")
         seeded = replace(settings, seed=settings.seed or secrets.randbits(32))
         profiler = EngineProfiler(engine, facts, settings=seeded, reader=reader)
+        fitted = Fitted(grid, settings.repeats)
+
+        def planned_for(some: Grid) -> Planned:
+            return plan_cells(some, facts, target.ends, steps=settings.steps, most_batch=most_batch)
+
+        if start is None and settings.budget_s > 0 and planned_for(grid).cells:
+            pace = await profiler.pace()
+
+            def cost(some: Grid, repeats: int) -> float:
+                return pace.seconds(planned_for(some).cells, repeats=repeats, steps=settings.steps)
+
+            fitted = fitting(grid, settings.repeats, cost, settings.budget_s - (monotonic() - began))
+        planned = planned_for(fitted.grid)
+        if not planned.cells:
+            raise EngineError(f"{target.url}: holds no shape of the grid: {'; '.join(planned.left_out[:3])}")
+        if fitted.left_out:
+            before = _noted(before, "grid", "; ".join(fitted.left_out))
+        profiler.use(replace(seeded, repeats=fitted.repeats, budget_s=settings.budget_s - (monotonic() - began)))
         run = await profiler.run(before, planned.cells, keep=keep, tell=tell)
-        return replace(run, notes=(*planned.left_out, *run.notes))
+        return _partial(replace(run, notes=(*planned.left_out, *fitted.left_out, *run.notes)), keep)
+
+
+def _partial(run: Run, keep: Keep) -> Run:
+    """Return a run whose measurements say whether it was cut short."""
+    notes = {name: text for name, text in run.measurements.about.notes.items() if name != "partial"}
+    if not run.complete:
+        missing = len(run.measurements.missing())
+        notes["partial"] = f"the budget ended first: {missing} of {len(run.measurements.planned)} shapes were not timed"
+    if notes == run.measurements.about.notes:
+        return run
+    measurements = replace(run.measurements, about=replace(run.measurements.about, notes=notes))
+    keep(measurements)
+    return replace(run, measurements=measurements)
+
+
+def _noted(measurements: Measurements, name: str, text: str) -> Measurements:
+    about = measurements.about
+    return replace(measurements, about=replace(about, notes={**about.notes, name: text}))
 
 
 def _client(target: Target, url: str) -> EngineClient:
@@ -84,6 +124,7 @@ def _about(target: Target, facts: EngineFacts) -> About:
             "source": "engine",
             "prefill": "time to first token over HTTP, history from the prefix cache",
             "step": "mean gap between tokens of a batch",
+            **({"kvFormat": facts.kv_format} if facts.kv_format else {}),
         },
     )
 

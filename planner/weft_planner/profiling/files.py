@@ -29,7 +29,7 @@ def to_csv(measurements: Measurements) -> str:
     writer.writerow(COLUMNS)
     for row in measurements.rows:
         cells = [getattr(row.cell, name) or "" for name in WHOLES]
-        writer.writerow([row.cell.function, *cells, row.cell.link, repr(row.seconds)])
+        writer.writerow([row.cell.function, *cells, row.cell.link, row.cell.way, repr(row.seconds)])
     return out.getvalue()
 
 
@@ -61,6 +61,8 @@ def _cell_json(cell: Cell) -> dict[str, object]:
     body |= {name: value for name in WHOLES if (value := getattr(cell, name))}
     if cell.function == "transfer":
         body["link"] = cell.link
+    if cell.way == "back":
+        body["way"] = cell.way
     return body
 
 

@@ -23,7 +23,16 @@ from weft_core.cost import (
     with_chunk_costs,
 )
 from weft_planner.profiling.features import prefill_features, step_features, transfer_features
-from weft_planner.profiling.measurements import About, Cell, Function, MeasurementError, Measurements, Memory
+from weft_planner.profiling.measurements import (
+    WAYS,
+    About,
+    Cell,
+    Function,
+    MeasurementError,
+    Measurements,
+    Memory,
+    Way,
+)
 from weft_planner.profiling.regression import Floats, HeldOut, MaxAffine, fit_max_affine, nnls
 
 _FEWEST = {"prefill": 4, "step": 4, "transfer": 2}
@@ -225,7 +234,7 @@ _Pair = tuple[int, int, Link]
 def _transfers(
     rows: Samples, degrees: Sequence[int], kv_bytes: int, unmeasured: Unmeasured, notes: dict[str, str]
 ) -> Mapping[_Pair, TransferCost]:
-    measured = _measured_transfers(rows)
+    measured = _measured_transfers(rows, notes)
     fallback = unmeasured.fallback.transfers if unmeasured.fallback else {}
     transfers: dict[_Pair, TransferCost] = dict(measured)
     filled: list[str] = []
@@ -250,17 +259,39 @@ def _transfers(
     return transfers
 
 
-def _measured_transfers(rows: Samples) -> dict[_Pair, TransferCost]:
+def _measured_transfers(rows: Samples, notes: dict[str, str]) -> dict[_Pair, TransferCost]:
+    """Return a cost for each pair of degrees; both ways between equal degrees are one pair, and fitted as one."""
     by_pair: dict[_Pair, list[int]] = {}
     for index, cell in enumerate(rows.cells):
         by_pair.setdefault((cell.degree, cell.destination, cell.link), []).append(index)
     transfers: dict[_Pair, TransferCost] = {}
+    ways: list[str] = []
     for pair, at in by_pair.items():
         some = Samples(tuple(rows.cells[index] for index in at), rows.seconds[at])
         problems = _too_few(f"transfers {pair[0]}->{pair[1]} {pair[2]}", some, "transfer", ("tokens",))
         if problems:
             raise MeasurementError(problems)
-        model, held_out = fit_max_affine(transfer_features(some.cells), some.seconds, most_regimes=1)
-        alpha, per_token = model.coefficients[0].tolist()
-        transfers[pair] = TransferCost(_figure(alpha), _figure(per_token), _error(held_out))
+        transfers[pair] = _transfer(some)
+        parts = {way: _of_way(some, way) for way in WAYS}
+        if len({cell.tokens for cell in parts["back"].cells}) < 2:
+            continue
+        told = [f"{way} {_words(_transfer(part))}" for way, part in parts.items() if len(part.cells) > 1]
+        ways.append(f"{pair[0]}->{pair[1]} {pair[2]}: {', '.join(told)}")
+    if ways:
+        notes["transferWays"] = ("of equal degrees fitted as one; each by itself: " + "; ".join(ways))[:1000]
     return transfers
+
+
+def _transfer(some: Samples) -> TransferCost:
+    model, held_out = fit_max_affine(transfer_features(some.cells), some.seconds, most_regimes=1)
+    alpha, per_token = model.coefficients[0].tolist()
+    return TransferCost(_figure(alpha), _figure(per_token), _error(held_out))
+
+
+def _of_way(some: Samples, way: Way) -> Samples:
+    keep = [index for index, cell in enumerate(some.cells) if cell.way == way]
+    return Samples(tuple(some.cells[index] for index in keep), some.seconds[keep])
+
+
+def _words(cost: TransferCost) -> str:
+    return f"{1e3 * cost.alpha:.3g} ms + {1e6 * cost.per_token:.3g} us a token"

@@ -15,6 +15,7 @@ from weft_core.memory import expert_share, kv_layout, weight_bytes
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
 from weft_planner.profiling.fit import Unmeasured, fit_profile
+from weft_planner.profiling.kv_format import with_format
 from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
 from weft_planner.profiling.validation import NOISE, Plausibility, check, plausibility
 
@@ -54,8 +55,10 @@ class Judgement:
     link_rate: float = 0.0
 
 
-def known(*, model: str, gpu: str, config: Path | None = None) -> Known:
+def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = "") -> Known:
     """Look up a model and a GPU; ``config`` is the model's config.json, for one that is not in the catalogue.
+
+    ``kv_format`` is what the engine keeps its KV in, where it is another than the model's own.
 
     Raises:
         MeasurementError: the config cannot be used.
@@ -71,6 +74,8 @@ def known(*, model: str, gpu: str, config: Path | None = None) -> Known:
             raise MeasurementError(
                 [f"{config.name}: no UTF-8 text (byte {error.start}); give a config.json"]
             ) from error
+    if dimensions is not None:
+        dimensions = with_format(dimensions, kv_format)
     return Known(dimensions, GPUS.get(gpu))
 
 

@@ -14,6 +14,9 @@ from typing import Literal, cast, get_args
 from weft_core.cost import LINKS, Link
 
 Function = Literal["prefill", "step", "transfer"]
+Way = Literal["there", "back"]
+"""Of a transfer: from a prefill engine to the decode engine, or from that back to the prefill engine."""
+WAYS: tuple[Way, ...] = ("there", "back")
 _MOST_PROBLEMS = 10
 
 
@@ -42,6 +45,7 @@ class Cell:
     tokens: int = 0
     destination: int = 0
     link: Link = "inter-node"
+    way: Way = "there"
 
     def __str__(self) -> str:
         """Return the fields that matter, as an error names them."""
@@ -50,7 +54,8 @@ class Cell:
         if self.function == "step":
             mixed = f", chunk {self.chunk} after {self.history}" if self.chunk else ""
             return f"step at degree {self.degree}, batch {self.batch}, context {self.context}{mixed}"
-        return f"{self.link} transfer from degree {self.degree} to {self.destination}, {self.tokens} tokens"
+        back = " back" if self.way == "back" else ""
+        return f"{self.link} transfer{back} from degree {self.degree} to {self.destination}, {self.tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,8 @@ class Measurements:
 
 WHOLES = ("degree", "history", "increment", "batch", "context", "chunk", "tokens", "destination")
 """Fields of a cell that are whole numbers."""
-COLUMNS = ("function", *WHOLES, "link", "seconds")
-"""The columns of Weft's own CSV form; an empty field means 0, and for ``link`` inter-node."""
+COLUMNS = ("function", *WHOLES, "link", "way", "seconds")
+"""The columns of Weft's own CSV form; an empty field means 0, for ``link`` inter-node, and for ``way`` there."""
 
 
 def measurement(fields: Mapping[str, object], where: str) -> Measurement:
@@ -119,8 +124,12 @@ def measurement(fields: Mapping[str, object], where: str) -> Measurement:
     if link not in LINKS:
         problems.append(f"{where}, link: {link!r} is not a link; use {' or '.join(LINKS)}")
         link = "inter-node"
+    way = fields.get("way") or "there"
+    if way not in WAYS:
+        problems.append(f"{where}, way: {way!r} is not a way; use {' or '.join(WAYS)}")
+        way = "there"
     seconds = _seconds(fields.get("seconds"), f"{where}, seconds", problems)
-    cell = Cell(function=cast(Function, function), link=cast(Link, link), **wholes)
+    cell = Cell(function=cast(Function, function), link=cast(Link, link), way=cast(Way, way), **wholes)
     if not problems:
         problems += [f"{where}, {text}" for text in _impossible(cell)]
     if problems:
@@ -159,6 +168,8 @@ def _impossible(cell: Cell) -> Iterable[str]:
     for name in WHOLES[1:]:
         if name not in belongs and getattr(cell, name):
             yield f"{name}: a {cell.function} has none; leave it empty"
+    if cell.way == "back" and cell.function != "transfer":
+        yield f"way: a {cell.function} has none; leave it empty"
 
 
 def whole(value: object, where: str, problems: list[str]) -> int:

@@ -82,9 +82,10 @@ def check(
 def _by_model(rows: Sequence[Measurement]) -> Iterable[tuple[object, list[Measurement]]]:
     """Yield the rows that one fitted function must explain together."""
 
-    def key(row: Measurement) -> tuple[str, int, int, str]:
+    def key(row: Measurement) -> tuple[str, int, int, str, str]:
         cell = row.cell
-        return cell.function, cell.degree, cell.destination, cell.link if cell.function == "transfer" else ""
+        link = cell.link if cell.function == "transfer" else ""
+        return cell.function, cell.degree, cell.destination, link, cell.way
 
     for name, group in groupby(sorted(rows, key=key), key=key):
         yield name, list(group)

@@ -1,0 +1,46 @@
+"""A grid that is too large for its time gets thinner between its ends, then less often timed, then shorter."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_planner.profiling.engine_budget import Pace, fitting
+from weft_planner.profiling.engine_client import EngineFacts
+from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
+
+FACTS = EngineFacts("m", "", 4096, 128, 20480, tuple(range(9)))
+PACE = Pace(request_s=0.02, token_s=2e-4, step_s=0.01)
+
+
+def cost(grid: Grid, repeats: int) -> float:
+    cells = plan_cells(grid, FACTS, Ends(1, 1, back=True), steps=16, most_batch=0).cells
+    return PACE.seconds(cells, repeats=repeats, steps=16)
+
+
+def test_a_grid_within_the_budget_stays_as_it_is() -> None:
+    found = fitting(Grid(), 3, cost, 1e6)
+    assert (found.grid, found.repeats, found.left_out) == (Grid(), 3, ())
+
+
+def test_middles_go_before_repeats_and_repeats_before_ends() -> None:
+    whole = cost(Grid(), 5)
+    thinner = fitting(Grid(), 5, cost, 0.8 * whole)
+    assert thinner.repeats == 5
+    assert (thinner.grid.increments[0], thinner.grid.increments[-1]) == (32, 2048)  # 4096 and more the engine cannot
+    fewer = fitting(Grid(), 5, cost, 0.25 * whole)
+    assert 2 <= fewer.repeats < 5
+    assert "repeats" in fewer.left_out[0]
+    least = fitting(Grid(), 5, cost, 0.0)
+    assert least.repeats == 1
+    assert len(least.grid.increments) == 3
+    assert least.grid.chunks == ()
+
+
+@given(st.floats(0.0, 300.0), st.integers(1, 9))
+def test_what_a_fit_needs_stays_and_budgets_are_kept_where_they_can_be(budget: float, repeats: int) -> None:
+    found = fitting(Grid(), repeats, cost, budget)
+    grid = found.grid
+    assert len(grid.histories) >= 2
+    assert len(grid.increments) >= 3
+    assert min(len(grid.batches), len(grid.contexts), len(grid.transfers)) >= 2
+    least = fitting(Grid(), repeats, cost, 0.0)
+    assert cost(grid, found.repeats) <= max(budget, cost(least.grid, least.repeats) * 1.001)
