@@ -125,7 +125,8 @@ class Bench:
 
     async def stream(self, exchange: Exchange) -> None:
         leg = Leg(first_s=60.0, idle_s=60.0)
-        await self.pool.run(leg, self.origins[0], PATH, exchange.body, Streamed(exchange), headers=HEADERS)
+        self.pool.send(leg, self.origins[0], PATH, exchange.body, Streamed(exchange), headers=HEADERS)
+        await leg
         exchange.end()
 
     def rounds(self, handler: Handler, legs: int, count: int) -> float:

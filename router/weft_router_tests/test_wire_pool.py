@@ -278,11 +278,13 @@ async def test_a_taker_that_refuses_fails_its_leg_with_its_own_reason() -> None:
 
     pool, backend = pooled(), saying(OK)
     async with backend.running() as url:
+        pool.send(leg := Leg(first_s=5), pool.origin(url), "/x", b"", Refusing())
         with pytest.raises(LegFailedError, match="engine-error: KeyError"):
-            await pool.run(Leg(first_s=5), pool.origin(url), "/x", b"", Refusing())
+            await leg
         backend.answer = saying(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n").answer
+        pool.send(leg := Leg(first_s=5), pool.origin(url), "/x", b"", Refusing())
         with pytest.raises(LegFailedError, match="engine-error"):
-            await pool.run(Leg(first_s=5), pool.origin(url), "/x", b"", Refusing())
+            await leg
         assert (pool.idle, pool.legs) == (0, 0)
         await pool.close()
 
@@ -390,7 +392,7 @@ def test_a_path_cannot_carry_more(path: str) -> None:
 async def test_a_header_sent_upstream_cannot_carry_another() -> None:
     pool = pooled()
     with pytest.raises(ValueError, match="line break"):
-        await pool.run(
+        pool.send(
             Leg(first_s=1), pool.origin("http://a"), "/x", b"", Whole(Leg(first_s=1), 1), headers={"X": "a\r\nB: c"}
         )
     await pool.close()

@@ -274,7 +274,8 @@ class Front:
         passed = Passed(exchange)
         exchange.source = leg
         try:
-            await self.pool.run(leg, self.pool.origin(self.url), "/v1/completions", exchange.body, passed)
+            self.pool.send(leg, self.pool.origin(self.url), "/v1/completions", exchange.body, passed)
+            await leg
         except LegFailedError as error:
             self.failures.append(error.reason)
             if not exchange.begun:

@@ -50,7 +50,7 @@ class StreamTap(EventTap):
         self._keep_ids = keep_ids
         self._first = first
         self._shown = shown
-        self._dropped: set[object] = set()
+        self._dropped: frozenset[object] = frozenset()
         self._resumed = resumed is not None
         self._replayed = 0
         self._put: Json = {}
@@ -328,14 +328,14 @@ class StreamTap(EventTap):
         changed = choice.pop("prompt_token_ids", None) is not None if self._resumed else False
         if self._shown is not None and not self._shown():
             if shows:
-                self._dropped.add(index)
+                self._dropped |= {index}
             return False, changed
         if not shows:
             return not ends and index not in self._dropped, changed
         if self._resumed or self._first is None or index in self._dropped:
-            self._dropped.add(index)
+            self._dropped |= {index}
             return False, changed
-        self._dropped.add(index)
+        self._dropped |= {index}
         part = cast(Json, choice.get("delta") if self._chat else choice)
         key = "content" if self._chat else "text"
         text, before = part.get(key), self._first.text

@@ -15,19 +15,29 @@ _LIST = re.compile(rb"[0-9]+(?:,[0-9]+)+")
 class Usual:
     """The constant parts of a stream's usual event, as it comes and as it goes on; ``last`` has the blank line."""
 
-    __slots__ = ("end", "head", "ids", "joint", "last", "out_head", "out_joint", "out_last", "same", "start")
+    __slots__ = ("end", "head", "ids", "last", "out_head", "out_last", "same", "start")
 
     def __init__(self, came: tuple[bytes, bytes, bytes], goes: tuple[bytes, bytes, bytes]) -> None:
         self.head, self.ids, tail = came
         """Up to the text; between text and ids (empty when there are none)."""
         self.last = tail + b"\n\n"
-        self.joint = self.last + self.head
-        """Between the texts of two usual events; it spans a blank line, so it stands nowhere else."""
         self.out_head = goes[0]
         self.out_last = goes[2] + b"\n\n"
-        self.out_joint = self.out_last + self.out_head
         self.same = came == goes
         self.start, self.end = len(self.head), -len(self.last)
+
+    @property
+    def joint(self) -> bytes:
+        """Return what stands between the texts of two usual events; it spans a blank line, so it stands nowhere else.
+
+        It is made when it is needed, for every stream would keep one.
+        """
+        return self.last + self.head
+
+    @property
+    def out_joint(self) -> bytes:
+        """Return the same of the events as they go on."""
+        return self.out_last + self.out_head
 
     def read(self, pieces: list[bytes]) -> "Texts | None":
         """Return what stands between the constant parts of usual events, None when one of them is no usual event."""

@@ -113,6 +113,10 @@ class Handed:
     written: bytes | None = None
     """The parameters as the engine wrote them, where they are known to be one JSON object."""
 
+    def let_go(self) -> None:
+        """Keep no parameters: the decode engine has read the KV that they point at."""
+        self.params = self.written = self.reply.handle = None
+
 
 class NotPossibleError(Exception):
     """Report that an engine has no such leg; ``reason`` is a short word for metrics and logs."""

@@ -225,6 +225,8 @@ class DecodeSidecar:
             resumed=Reply.load(cast(Json, resumed)) if isinstance(resumed, dict) else None,
             left=headers.get(LEFT_HEADER, ""),
         )
+        del headers
+        exchange.let_go()
         exchange.facts.update(request_id=job.id, session=session)
         outlet = Telling(exchange, {})
         try:

@@ -221,6 +221,7 @@ class Front:
             job.session = identity.key
             if responses:
                 job.response_id = new_id(self._secret, caller.tenant, identity.key)
+            exchange.let_go()
             facts = exchange.facts
             facts["request_id"] = job.id
             facts["session"] = identity.key
@@ -260,7 +261,7 @@ class Front:
 
     async def _serve(self, job: Job, outlet: Outlet) -> None:
         """Serve by the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""
-        tried: set[str] = set()
+        tried: frozenset[str] = frozenset()
         failure: LegFailedError | None = None
         failed_engines = 0
         broken = ""
@@ -282,7 +283,7 @@ class Front:
                     "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
                 )
                 broken = error.reason
-                tried.add(record.worker)
+                tried |= {record.worker}
                 if self._resuming.completes(job, error.reply, outlet):
                     return
                 if not self._resuming.goes_on(job, error.reply):
@@ -291,21 +292,21 @@ class Front:
                 if not outlet.begun:
                     raise
                 broken = "engine-error"
-                tried.add(record.worker)
+                tried |= {record.worker}
                 log.warning("not_resumed", extra={"request_id": job.id, "worker": record.worker})
                 if job.resumed is None:
                     break  # from its start it would be a second answer in the same stream
             except LegFailedError as error:
                 if outlet.begun:
                     broken = error.reason
-                    tried.add(record.worker)
+                    tried |= {record.worker}
                     if job.resumed is None:
                         break
                     continue
                 if self._ending or error.reason in FINAL:
                     raise _final(SHUTTING_DOWN if self._ending else error.reason) from error
                 failure = error
-                tried.add(record.worker)
+                tried |= {record.worker}
                 self._metrics.replays.labels(error.reason).inc()
                 log.warning("leg_failed", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason})
                 if error.reason == ENGINE_FAILED:
@@ -330,7 +331,7 @@ class Front:
             code="worker_failed",
         )
 
-    async def _take(self, job: Job, tried: set[str], *, wait_s: float) -> WorkerRecord | None:
+    async def _take(self, job: Job, tried: frozenset[str], *, wait_s: float) -> WorkerRecord | None:
         """Return the worker to serve by; a client with half a stream waits a moment for one that is coming back."""
         until = 0.0
         while True:

@@ -1,5 +1,7 @@
 """Bind sessions to decode workers: where they were, else where affinity and a plan on trial say."""
 
+from collections.abc import Collection
+
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.config import RouterConfig
 from weft_router.rounds.affinity import Affinity, bindings_of
@@ -32,7 +34,7 @@ class Placing:
         """Forget what was noted of workers that are gone."""
         self._affinity.tidy(self._registry.known("decode"))
 
-    async def place(self, job: Job, tried: set[str]) -> str | None:
+    async def place(self, job: Job, tried: Collection[str]) -> str | None:
         """Return the worker that is to serve a round, bound to its session from now on; None where none can."""
         for _ in range(MOST_CHOICES):
             worker = await self._choose(job, tried)
@@ -42,7 +44,7 @@ class Placing:
                 return worker
         return None
 
-    async def _choose(self, job: Job, tried: set[str]) -> str | None:
+    async def _choose(self, job: Job, tried: Collection[str]) -> str | None:
         registry = self._registry
         affinity, inference = self._affinity, job.inference
         bound = self._bindings.bound(job.session)

@@ -104,7 +104,9 @@ class Relay:
             body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(job.resumed.dump()) + b"}"
         origin = self._pool.origin(record.url)
         try:
-            await self._pool.run(leg, origin, inference.path, body, relayed, headers=headers)
+            self._pool.send(leg, origin, inference.path, body, relayed, headers=headers)
+            del body, headers  # a long stream need not keep its prompt
+            await leg
             relayed.finish()
         except LegFailedError as error:
             if relayed.begun:

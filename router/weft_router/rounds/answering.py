@@ -104,10 +104,12 @@ class Answering:
         try:
             if handed is not None and handed.first is not None and inference.stream:
                 passing.show(self._adapter.first_event(rnd.ask, handed.first))
-            await self._engine.pool.run(
+            self._engine.pool.send(
                 leg, self._engine.origin, call.path, call.body, passing, headers=self._engine.proven(call.headers),
                 resend=prefilled is None,
             )  # fmt: skip
+            del call  # a long stream need not keep its prompt
+            await leg
             refusal = passing.refusal()
             if refusal is not None:
                 if 400 <= passing.status < 500 and passing.status not in (408, 429) and not outlet.begun:

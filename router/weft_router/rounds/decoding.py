@@ -140,7 +140,7 @@ class Decoding:
             raise UnavailableError("this decode worker is draining", retryable=True)
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
-        with worker.live():
+        with worker.live:
             await self._serve(job, outlet)
 
     async def _serve(self, job: Job, outlet: Outlet) -> None:

@@ -64,7 +64,7 @@ class Passing:
         self._accounts.answered(self._rnd, self._began)
         if status == 200:
             if self._tap is None:  # it is whole at once; a stream's head may come before the engine has read anything
-                self._rnd.taken = True
+                self._taken()
             elif headers.get("content-type", "").startswith("text/event-stream"):
                 self._body = None
 
@@ -85,7 +85,7 @@ class Passing:
             elif not before:
                 self._clock = self._accounts.first_token(self._rnd, monotonic(), fresh)
             if not before:  # the first token may have been shown already; the engine has begun only now
-                self._rnd.taken = True
+                self._taken()
                 self._decode()
                 if self.on_first is not None:
                     self.on_first()
@@ -172,6 +172,12 @@ class Passing:
         self._outlet.used = used(self._rnd, reply, 0)
         self._accounts.finish(self._rnd, self._prefilled, reply, tokens=0, clock=None)
         self._outlet.whole(200, data, self._shown())
+
+    def _taken(self) -> None:
+        """Note that the engine has the KV that was prefilled elsewhere."""
+        self._rnd.taken = True
+        if self._prefilled is not None:
+            self._prefilled.handed.let_go()
 
     def _decode(self) -> None:
         if self._slot is not None:

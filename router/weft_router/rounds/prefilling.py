@@ -63,7 +63,7 @@ class Prefilling:
             raise UnavailableError("this prefill worker is draining", retryable=True)
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
-        with worker.live():
+        with worker.live:
             return await self._run(path, payload, headers, task=task, request_id=request_id, standing=standing)
 
     async def _run(

@@ -1,7 +1,6 @@
 """One worker as the other processes see it: its engine's watch, its prefill queue, its heartbeat."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
 import orjson
@@ -31,6 +30,24 @@ NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, STALLED, "closed", "repl
 Describe = Callable[[WorkerRecord], WorkerRecord]
 
 
+class Live:
+    """Counts those who are inside; entered as often as there are rounds, so it keeps nothing of each."""
+
+    __slots__ = ("count", "quiet_since")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.quiet_since = monotonic()
+        """When the last one left."""
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        self.quiet_since = monotonic()
+
+
 class Worker:
     """An engine and what this process knows of it."""
 
@@ -42,8 +59,8 @@ class Worker:
         self._background = Background()
         self._describe: list[Describe] = []
         self.draining = False
-        self._live = 0
-        self._quiet_since = monotonic()
+        self.live = Live()
+        """Counts a round, or a prefill for another worker, as long as it is served here."""
         self.beside: Mapping[str, Worker] = {}
         """The other workers of this process."""
         self.heartbeat = Heartbeat(store, self.record)
@@ -93,16 +110,6 @@ class Worker:
         """Return the tokens of KV in use, by the engine's own gauge."""
         return round(self.engine.load.kv_usage * self.kv_capacity)
 
-    @contextmanager
-    def live(self) -> Iterator[None]:
-        """Count a round, or a prefill for another worker, as long as it is served here."""
-        self._live += 1
-        try:
-            yield
-        finally:
-            self._live -= 1
-            self._quiet_since = monotonic()
-
     async def keeps_kv(self, until: float) -> bool:
         """Tell whether the engine keeps KV that was promised to readers ``until`` then, on the monotonic clock.
 
@@ -132,9 +139,9 @@ class Worker:
             draining=self.draining,
             queue=self.queue.entries(),
             kv_used=self.kv_used,
-            live_rounds=self._live,
+            live_rounds=self.live.count,
             kv_tokens=self.kv_used,
-            idle_seconds=0.0 if self._live else monotonic() - self._quiet_since,
+            idle_seconds=0.0 if self.live.count else monotonic() - self.live.quiet_since,
             engine_port=port_of(s.engine_url),
             engine_plugin=self.engine.plugin_word,
             engine_version=self.engine.version,

@@ -163,6 +163,11 @@ class Exchange:
             self._connection.put(data)
         self._finish()
 
+    def let_go(self) -> None:
+        """Keep nothing of what the client sent: it is read, and the answer may take long."""
+        self.body = b""
+        self.headers = {}
+
     def flush(self) -> None:
         """Send the head of an answer that nothing was written of yet."""
         if self._held and not self.ended:

@@ -59,26 +59,33 @@ class Pool:
         self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
         headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
     ) -> None:  # fmt: skip
-        """Send a request and hand its answer to ``taker`` until it is whole: ``leg.on_done`` tells, never before this
-        returns. ``leg.cancel()`` ends it unheard and aborts it at the other end.
+        """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
+        ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
+        ``leg.answered`` tells whether a byte of an answer came. ``leg.cancel()`` ends it unheard and aborts it at the
+        other end, and so does a cancel of whoever awaits it.
 
         With ``resend`` it is sent once more when a kept connection turns out closed. Not for requests with a KV
         handle, which is good for one sending.
         """
-        self._send(leg, origin, path, payload, taker, headers, resend, method)
-
-    async def run(
-        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
-        headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
-    ) -> None:  # fmt: skip
-        """Do as ``send`` does and wait for the end; a cancel aborts the request at the other end.
-
-        Raises:
-            LegFailedError: no whole answer came; ``leg.answered`` tells whether a byte of it did.
-        """
-        self._send(leg, origin, path, payload, taker, headers, resend, method)
-        del payload  # a long stream need not keep its prompt
-        await leg
+        head, payload = origin.request(method, path, payload, headers)
+        self._legs[leg] = origin
+        leg.sender = self
+        if leg.over:  # it failed before it was sent
+            self.ended(leg)
+            leg.tell_soon()
+            return
+        if self._closed:
+            leg.fail("closed")
+            return
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        connection = self._take(origin)
+        if connection is None:
+            self._open(leg, origin, taker, head, payload)
+            return
+        if resend:
+            leg.again = taker, head, payload
+        connection.send(leg, taker, head, payload)
 
     async def call(
         self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int,
@@ -90,7 +97,7 @@ class Pool:
             LegFailedError: no whole answer came.
         """
         whole = Whole(leg, limit)
-        self._send(leg, origin, path, payload, whole, headers, resend, method)
+        self.send(leg, origin, path, payload, whole, headers=headers, resend=resend, method=method)
         await leg
         return whole
 
@@ -145,30 +152,6 @@ class Pool:
         idle = self._idle.get(connection.origin)
         if idle is not None and connection in idle:
             idle.remove(connection)
-
-    def _send(
-        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, headers: Mapping[str, str] | None,
-        resend: bool, method: str,
-    ) -> None:  # fmt: skip
-        head, payload = origin.request(method, path, payload, headers)
-        self._legs[leg] = origin
-        leg.sender = self
-        if leg.over:  # it failed before it was sent
-            self.ended(leg)
-            leg.tell_soon()
-            return
-        if self._closed:
-            leg.fail("closed")
-            return
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-        connection = self._take(origin)
-        if connection is None:
-            self._open(leg, origin, taker, head, payload)
-            return
-        if resend:
-            leg.again = taker, head, payload
-        connection.send(leg, taker, head, payload)
 
     def _take(self, origin: Origin) -> Upstream | None:
         idle = self._idle.get(origin)
