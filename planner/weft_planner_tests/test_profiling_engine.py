@@ -13,7 +13,7 @@ from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
 from weft_planner.profiling.engine_run import Target, measure_engine
 from weft_planner.profiling.files import read, write
 from weft_planner.profiling.fit import fit_profile
-from weft_planner.profiling.measurements import About, Measurement, Measurements, Memory
+from weft_planner.profiling.measurements import About, Cell, Measurement, Measurements, Memory
 from weft_planner_tests.profiled import median_error
 
 pytestmark = pytest.mark.component
@@ -176,13 +176,29 @@ async def test_a_run_is_bounded_and_resumed() -> None:
         assert cut.notes[0].endswith("8 timings left; resume the run")
         before = Measurements(About(model="kept"), tuple(Measurement(cell, 1.0) for cell in (*cells[:2], cells[0])))
         told: list[Progress] = []
-        rest = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2))
+        rest = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2, noise=100.0))
         run = await rest.run(before, cells, keep=lambda _: None, tell=told.append)
     assert run.measurements.rows[:3] == before.rows
     assert run.measurements.about == before.about
     assert sorted(row.cell for row in run.measurements.rows) == sorted((*cells, *cells))
     assert [p.done for p in told] == list(range(5))
     assert told[-1].left >= 0
+
+
+async def test_what_contradicts_is_timed_again_and_left_out_when_there_is_no_time() -> None:
+    grid = Grid((0,), (64, 256, 1024), (1,), (64,), chunks=(), transfers=())
+    odd = Cell("prefill", 1, increment=64)
+    async with engines(config(profile=slow_profile(prefill=0.1))) as (client,):
+        target = Target(client.url, Ends(1))
+        first = (await measure_engine(target, grid, Settings(steps=4, repeats=1))).measurements
+        rows = tuple(replace(row, seconds=1.0) if row.cell == odd else row for row in first.rows)
+        start = replace(first, rows=rows)
+        mended = await measure_engine(target, grid, Settings(steps=4, repeats=1), start=start)
+        late = await measure_engine(target, grid, Settings(steps=4, repeats=1, budget_s=0.0), start=start)
+    assert [row.cell for row in mended.measurements.rows].count(odd) == 2
+    assert "contradictions" not in mended.measurements.about.notes
+    assert odd not in [row.cell for row in late.measurements.rows] + list(late.measurements.planned)
+    assert "history 0, increment 64" in late.measurements.about.notes["contradictions"]
 
 
 async def test_what_an_engine_says_of_itself_is_used() -> None:

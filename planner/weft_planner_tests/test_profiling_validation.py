@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError, Measurements
-from weft_planner.profiling.validation import check, plausibility, predicted
+from weft_planner.profiling.validation import check, contradicting, plausibility, predicted
 from weft_planner_tests.profiled import grid, measured, profile
 
 SOUND = measured(profile(), grid(), noise=0.03)
@@ -24,6 +24,17 @@ def changed(at: int, factor: float) -> Measurements:
 
 def test_a_sound_noisy_table_passes() -> None:
     check(SOUND)
+    assert contradicting(SOUND) == ()
+
+
+def test_shapes_to_time_again_are_those_that_are_refused() -> None:
+    assert contradicting(changed(5, 50.0)) == (SOUND.rows[5].cell,)
+
+
+def test_ways_are_judged_apart() -> None:
+    there = [Measurement(Cell("transfer", 1, tokens=n, destination=1), 1e-5 * n) for n in (500, 1000, 2000)]
+    back = [replace(row, cell=replace(row.cell, way="back"), seconds=5 * row.seconds) for row in there]
+    check(Measurements(SOUND.about, (*there, *back)))
 
 
 @settings(max_examples=30)

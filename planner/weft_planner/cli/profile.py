@@ -79,7 +79,7 @@ def engine(**given: Any) -> int:
     for name, values in lengths.items():
         if not values and name not in ("chunks", "transfers"):
             raise click.UsageError(f"--{name}: at least one length is needed")
-    settings = Settings(steps=given["steps"], repeats=given["repeats"], budget_s=given["budget"])
+    settings = Settings(steps=given["steps"], repeats=given["repeats"], budget_s=given["budget"], noise=given["noise"])
     kept: list[Measurements] = []
 
     def keep(state: "Measurements") -> None:

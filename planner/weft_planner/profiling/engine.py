@@ -23,6 +23,7 @@ from weft_planner.profiling.engine_errors import EngineError, NotMeasurable
 from weft_planner.profiling.engine_grid import prompt_length
 from weft_planner.profiling.engine_transfers import Transfers
 from weft_planner.profiling.measurements import Cell, Measurement, Measurements
+from weft_planner.profiling.validation import NOISE, contradicting
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ _TOGETHER = 0.3
 _ATTEMPTS = 3
 _TRANSFER_SHARE = 0.3
 """Of the budget: transfers are shorter than anything else, and as noisy."""
+_MORE_ROUNDS = 4
+"""For shapes that contradict others."""
 _LONG_ENOUGH_S = 2.0
 """For one timing of a transfer: long ones are less noisy, and need no more pairs."""
 _MOST_TOKENS_BESIDE = 4000
@@ -50,12 +53,16 @@ class _AloneError(NotMeasurable):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure: ``steps`` decode steps a timing, ``repeats`` rounds, within ``budget_s`` seconds of wall time."""
+    """How to measure: ``steps`` decode steps a timing, ``repeats`` rounds, within ``budget_s`` seconds of wall time.
+
+    Shapes that contradict others by more than ``noise`` are timed again, and left out if that does not mend them.
+    """
 
     steps: int = 16
     repeats: int = 3
     budget_s: float = 1800.0
     seed: int = 0
+    noise: float = NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +152,22 @@ class EngineProfiler:
                 where = f"rows[{len(state.rows)}]"
                 state = replace(state, rows=(*state.rows, Measurement(cell, seconds, where)))
             keep(state)
+        state = await self._settled(state, ends=began + self._settings.budget_s)
         if self._unreported:
             notes.append(_UNREPORTED)
         return Run(await self._told(state, keep), complete=True, notes=tuple(notes))
+
+    async def _settled(self, state: Measurements, *, ends: float) -> Measurements:
+        """Return measurements with more timings of shapes that contradict others, as far as the budget goes."""
+        for _ in range(_MORE_ROUNDS):
+            for cell in contradicting(state, noise=self._settings.noise):
+                if monotonic() > ends:
+                    return state
+                with suppress(NotMeasurable):
+                    seconds = await self._time(cell)
+                    row = Measurement(cell, seconds, f"rows[{len(state.rows)}]")
+                    state = replace(state, rows=(*state.rows, row))
+        return state
 
     async def _told(self, state: Measurements, keep: Keep) -> Measurements:
         """Return what was measured with what is to be known of how."""

@@ -12,6 +12,7 @@ from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
 from weft_planner.profiling.engine_grid import Ends, Grid, Planned, plan_cells
 from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
+from weft_planner.profiling.validation import contradicting
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +88,29 @@ async def measure_engine(
             before = _noted(before, "grid", "; ".join(fitted.left_out))
         profiler.use(replace(seeded, repeats=fitted.repeats, budget_s=settings.budget_s - (monotonic() - began)))
         run = await profiler.run(before, planned.cells, keep=keep, tell=tell)
-        return _partial(replace(run, notes=(*planned.left_out, *fitted.left_out, *run.notes)), keep)
+        return _judged(replace(run, notes=(*planned.left_out, *fitted.left_out, *run.notes)), settings.noise, keep)
 
 
-def _partial(run: Run, keep: Keep) -> Run:
-    """Return a run whose measurements say whether it was cut short."""
-    notes = {name: text for name, text in run.measurements.about.notes.items() if name != "partial"}
+def _judged(run: Run, noise: float, keep: Keep) -> Run:
+    """Return a run whose measurements say whether it was cut short, without shapes that noise has spoilt."""
+    measurements = run.measurements
+    notes = {name: text for name, text in measurements.about.notes.items() if name not in ("partial", "contradictions")}
+    odd = set(contradicting(measurements, noise=noise))
+    if odd:
+        words = "; ".join(map(str, sorted(odd)))
+        notes["contradictions"] = f"left out, for they contradicted other shapes by more than {noise:.0%}: {words}"[
+            :1000
+        ]
+        rows = tuple(row for row in measurements.rows if row.cell not in odd)
+        measurements = replace(
+            measurements, rows=rows, planned=tuple(cell for cell in measurements.planned if cell not in odd)
+        )
     if not run.complete:
-        missing = len(run.measurements.missing())
-        notes["partial"] = f"the budget ended first: {missing} of {len(run.measurements.planned)} shapes were not timed"
+        missing = len(measurements.missing())
+        notes["partial"] = f"the budget ended first: {missing} of {len(measurements.planned)} shapes were not timed"
     if notes == run.measurements.about.notes:
         return run
-    measurements = replace(run.measurements, about=replace(run.measurements.about, notes=notes))
+    measurements = replace(measurements, about=replace(measurements.about, notes=notes))
     keep(measurements)
     return replace(run, measurements=measurements)
 

@@ -70,13 +70,22 @@ def check(
     problems: list[str] = []
     for _, rows in _by_model(measurements.rows):
         middles, strays = _middles(rows)
-        problems += strays or _contradictions(middles, noise)
+        problems += strays or [text for _, text in _contradictions(middles, noise)]
     if not problems and limits is not None:
         problems += _implausible(measurements.rows, limits)
     if not problems and not allow_missing:
         problems += _missing(measurements)
     if problems:
         raise MeasurementError(problems)
+
+
+def contradicting(measurements: Measurements, *, noise: float = NOISE) -> tuple[Cell, ...]:
+    """Return the cells that contradict most others, as ``check`` names them: another timing may mend them."""
+    found: list[Cell] = []
+    for _, rows in _by_model(measurements.rows):
+        middles, _ = _middles(rows)
+        found += [row.cell for row, _ in _contradictions(middles, noise)]
+    return tuple(found)
 
 
 def _by_model(rows: Sequence[Measurement]) -> Iterable[tuple[object, list[Measurement]]]:
@@ -110,13 +119,13 @@ def _middles(rows: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]
     return middles, strays
 
 
-def _contradictions(rows: list[Measurement], noise: float) -> list[str]:
-    """Name the rows that contradict most others, worst first, until the rest agree."""
+def _contradictions(rows: list[Measurement], noise: float) -> list[tuple[Measurement, str]]:
+    """Return and name the rows that contradict most others, worst first, until the rest agree."""
     table = features(rows[0].cell.function, [row.cell for row in rows])
     seconds = np.array([row.seconds for row in rows])
     excess = _excesses(table, seconds)
     limit = np.log1p(noise)
-    problems: list[str] = []
+    problems: list[tuple[Measurement, str]] = []
     left = np.ones(len(rows), dtype=bool)
     while len(problems) < _MOST:
         above = np.where(left[:, None] & left[None, :], excess, 0.0)
@@ -136,7 +145,8 @@ def _contradictions(rows: list[Measurement], noise: float) -> list[str]:
         others = _excesses(table[left], mended[left])
         at = int(left[:worst].sum())
         slip = factor >= _SUSPECT and others[at].max() <= limit and others[:, at].max() <= limit
-        problems.append(_contradiction(rows[worst], rows[partner], factor, too_high=too_high, slip=slip))
+        text = _contradiction(rows[worst], rows[partner], factor, too_high=too_high, slip=slip)
+        problems.append((rows[worst], text))
         left[worst] = False
     return problems
 
