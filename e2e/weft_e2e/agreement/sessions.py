@@ -28,14 +28,19 @@ def fitted(sample: Sample) -> Sample:
     return replace(sample, increment=increment, history=context - increment - sample.tokens, reserve=context[last])
 
 
-def sessions_of(sample: Sample) -> tuple[PlannedSession, ...]:
-    """Return the sessions in order of arrival; the gap after a round is the pause before the next one."""
+def sessions_of(
+    sample: Sample, framing: tuple[int, int] = (FIRST_FRAMING, LATER_FRAMING)
+) -> tuple[PlannedSession, ...]:
+    """Return the sessions in order of arrival; the gap after a round is the pause before the next one.
+
+    ``framing`` is what the chat template adds to a first and to a later prompt, of a model that has another one.
+    """
     ends = np.append(sample.first_row[1:], sample.rows)
     return tuple(
         PlannedSession(
             name=name_of(number),
             arrival_s=float(sample.arrival[number]),
-            rounds=tuple(_planned(sample, row, first=row == start) for row in range(start, end)),
+            rounds=tuple(_planned(sample, row, framing=framing, first=row == start) for row in range(start, end)),
         )
         for number, (start, end) in enumerate(zip(sample.first_row, ends, strict=True))
     )
@@ -46,9 +51,9 @@ def name_of(number: int) -> str:
     return f"s{number}"
 
 
-def _planned(sample: Sample, row: int, *, first: bool) -> PlannedRound:
+def _planned(sample: Sample, row: int, *, framing: tuple[int, int], first: bool) -> PlannedRound:
     return PlannedRound(
-        added_tokens=int(sample.increment[row]) - (FIRST_FRAMING if first else LATER_FRAMING),
+        added_tokens=int(sample.increment[row]) - framing[0 if first else 1],
         decode_tokens=int(sample.tokens[row]),
         gap_s=0.0 if first else float(sample.gap[row - 1]),
     )

@@ -1,0 +1,1 @@
+"""Check on a machine with a GPU what everything else here shows without one."""

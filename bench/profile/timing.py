@@ -1,0 +1,62 @@
+"""Profile two engines within a budget, and time shapes that the grid did not have."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.profile.engines import Pair
+
+from weft_core.cost import CostProfile
+from weft_planner.profiling.engine import Run, Settings
+from weft_planner.profiling.engine_grid import Ends, Grid
+from weft_planner.profiling.engine_run import Target, measure_engine
+from weft_planner.profiling.knowledge import Judgement, Known, judged, known
+from weft_planner.profiling.measurements import Measurements
+
+GPU = "nvidia-l40s"
+"""As the tiny service calls its pool's GPU; what is measured is a core of this machine."""
+KV_FORMAT = "float32"
+GRID = Grid(
+    histories=(0, 512, 2048),
+    increments=(32, 128, 512, 1024),
+    batches=(1, 2, 4, 8),
+    contexts=(256, 1024),
+    chunks=(128, 512),
+    transfers=(256, 512, 1024, 2048),
+)
+HELD_OUT = Grid(
+    histories=(0, 256, 1280),
+    increments=(64, 300, 800),
+    batches=(1, 3, 6),
+    contexts=(384, 768),
+    chunks=(),
+    transfers=(384, 768, 1536),
+)
+NOISE = 2.0
+"""Two cores that others use, too: the fit takes medians, and what it makes of them is what is judged here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """A profile and the run that it came from."""
+
+    profile: CostProfile
+    run: Run
+
+
+def profiled(pair: Pair, model: Path, *, budget_s: float, repeats: int = 5) -> Profiled:
+    """Measure both engines as ``weft profile engine`` does, both ways, and fit a profile."""
+    run = _measured(pair, GRID, budget_s=budget_s, repeats=repeats)
+    found = known(model=run.measurements.about.model, gpu="", config=model / "config.json", kv_format=KV_FORMAT)
+    profile = judged(run.measurements, Known(found.model, None), Judgement(noise=NOISE, allow_missing=True))
+    return Profiled(profile, run)
+
+
+def held_out(pair: Pair, *, budget_s: float, repeats: int = 3) -> Measurements:
+    """Time shapes that the grid of the profile did not have."""
+    return _measured(pair, HELD_OUT, budget_s=budget_s, repeats=repeats).measurements
+
+
+def _measured(pair: Pair, grid: Grid, *, budget_s: float, repeats: int) -> Run:
+    target = Target(pair.prefill.url, Ends(1, 1, "inter-node", back=True), decode_url=pair.decode.url, gpu=GPU)
+    return asyncio.run(measure_engine(target, grid, Settings(repeats=repeats, budget_s=budget_s, noise=NOISE)))
