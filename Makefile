@@ -142,8 +142,8 @@ engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL an
 	@$(PY) -m weft_e2e.engines
 
 .PHONY: e2e-engine
-e2e-engine: setup engine-env ## Let real vLLM engines hand KV to each other, as processes and in pods of two nodes, no GPU needed (20 minutes)
-	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q -m engine e2e/weft_e2e_tests
+e2e-engine: setup engine-env ## Let real vLLM engines hand KV to each other, as processes and in pods of two nodes, no GPU needed (12 minutes)
+	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q $(ONCE_MORE) -m engine e2e/weft_e2e_tests
 
 .PHONY: e2e-gitops
 e2e-gitops: setup ## Let services scale 100 times under a real Argo CD, which is built first (9 minutes; GITOPS_ARGS='--services 5 --steps 5' in one)

@@ -314,7 +314,7 @@ def test_long_sessions_that_fill_the_kv_cache_finish_or_are_told_why_not(stack: 
     Afterwards nothing of this and of the tests before is left.
     """
     stack.use_policy("always-remote")
-    chats = [stack.chat(stream=index % 2 == 0) for index in range(CROWD)]
+    chats = [stack.chat(stream=index % 2 == 0, tokens=LONG) for index in range(CROWD)]
     errors: Counter[str] = Counter()
     full = 0.0
 
