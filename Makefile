@@ -223,6 +223,14 @@ bench: $(STAMP) ## Measure what the router adds to a direct call of the engine
 bench-engine: $(STAMP) engine-env ## Measure what router and plug-in add to the first token of real engines, beside a client of both legs (4 minutes)
 	@$(PY) bench/engine_ttft.py
 
+.PHONY: bench-profile
+bench-profile: $(STAMP) engine-env ## Profile two real engines, predict shapes and sessions they have not seen, and measure those (8 minutes; BENCH_ARGS=--quick: 3)
+	@$(PY) -m bench.profile $(BENCH_ARGS)
+
+.PHONY: gpu-check
+gpu-check: $(STAMP) ## On a machine with a GPU and vLLM: time operators, and KV both ways over one pair (BENCH_ARGS=--trial: CPU engines)
+	@$(PY) -m bench.gpu $(BENCH_ARGS)
+
 .PHONY: bench-router
 bench-router: $(STAMP) ## Hold the router against its peers on one core and write bench/router/RESULTS.md (BENCH_ARGS=--quick)
 	@$(PY) -m bench.router $(BENCH_ARGS)
