@@ -71,7 +71,7 @@ def main() -> int:
 def _trial(rounds: int) -> tuple[dict[str, Any], Figures]:
     env = made()
     config = ["--model", "weft/tiny", "--config", str(env.model / "config.json"), "--gpu", "cpu", "--device", "cpu"]
-    sizes = ["--kv-capacity", "20480", "--link-rate", "1e9", "--dtype", "float32", *_TOY]
+    sizes = ["--kv-capacity", "20480", "--link-rate", "1e9", "--dtype", "float32", "--kv-dtype", "float32", *_TOY]
     operators = _operators(env.python, [*config, *sizes])
     with tempfile.TemporaryDirectory() as folder, pair(Path(folder), plain=True) as engines:
         # Its words are single characters: ids 0 to 95; answers of more than a block leave KV at the decode engine.

@@ -201,6 +201,16 @@ async def test_what_contradicts_is_timed_again_and_left_out_when_there_is_no_tim
     assert "history 0, increment 64" in late.measurements.about.notes["contradictions"]
 
 
+async def test_transfers_of_one_length_are_left_out() -> None:
+    grid = Grid((0,), (16, 64), (1,), (64,), chunks=(), transfers=(256,))
+    one = config(profile=quick_profile())
+    async with engines(one, replace(one, engine_id="reader", role="decode")) as (client, reader):
+        target = Target(client.url, Ends(1, 1), decode_url=reader.url)
+        run = await measure_engine(target, grid, Settings(steps=4, repeats=1))
+    assert {row.cell.function for row in run.measurements.rows} == {"prefill", "step"}
+    assert "257 tokens" in run.measurements.about.notes["transfersLeftOut"]
+
+
 async def test_what_an_engine_says_of_itself_is_used() -> None:
     async with engines(config(max_model_len=1024)) as (client,), EngineClient(client.url + "/v1") as engine:
         facts = await engine.facts()

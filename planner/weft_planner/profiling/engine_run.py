@@ -11,7 +11,7 @@ from weft_planner.profiling.engine_budget import Fitted, fitting
 from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
 from weft_planner.profiling.engine_grid import Ends, Grid, Planned, plan_cells
-from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
+from weft_planner.profiling.measurements import About, Cell, MeasurementError, Measurements, Memory
 from weft_planner.profiling.validation import contradicting
 
 
@@ -105,6 +105,13 @@ def _judged(run: Run, noise: float, keep: Keep) -> Run:
         measurements = replace(
             measurements, rows=rows, planned=tuple(cell for cell in measurements.planned if cell not in odd)
         )
+    if lone := _lone_transfers(measurements):
+        notes["transfersLeftOut"] = "of one length alone, which tells no rate: " + "; ".join(map(str, lone))
+        measurements = replace(
+            measurements,
+            rows=tuple(row for row in measurements.rows if row.cell not in lone),
+            planned=tuple(cell for cell in measurements.planned if cell not in lone),
+        )
     if not run.complete:
         missing = len(measurements.missing())
         notes["partial"] = f"the budget ended first: {missing} of {len(measurements.planned)} shapes were not timed"
@@ -113,6 +120,15 @@ def _judged(run: Run, noise: float, keep: Keep) -> Run:
     measurements = replace(measurements, about=replace(measurements.about, notes=notes))
     keep(measurements)
     return replace(run, measurements=measurements)
+
+
+def _lone_transfers(measurements: Measurements) -> list[Cell]:
+    """Return the transfers of pairs that only one length was timed of: the others failed, or the time was up."""
+    lengths: dict[tuple[int, int, str], set[int]] = {}
+    cells = sorted({row.cell for row in measurements.rows if row.cell.function == "transfer"})
+    for cell in cells:
+        lengths.setdefault((cell.degree, cell.destination, cell.link), set()).add(cell.tokens)
+    return [cell for cell in cells if len(lengths[cell.degree, cell.destination, cell.link]) == 1]
 
 
 def _noted(measurements: Measurements, name: str, text: str) -> Measurements:
