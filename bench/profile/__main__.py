@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer shapes and rounds: three minutes")
     parser.add_argument("--keep", type=Path, help="write the profile (YAML) here, too")
     given = parser.parse_args()
-    budget_s, held_out_s, rounds = (40.0, 20.0, 24) if given.quick else (120.0, 60.0, 150)
+    budget_s, held_out_s, rounds = (40.0, 24.0, 24) if given.quick else (120.0, 80.0, 120)
     began = time.monotonic()
     try:
         env = made()
@@ -43,11 +43,13 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory() as name, pair(Path(name)) as engines:
         print(f"engines serve after {time.monotonic() - began:.0f} s", flush=True)
+        before = held_out(engines, budget_s=held_out_s / 2)
         found = profiled(engines, env.model, budget_s=budget_s)
         print(profile_table(found.profile, notes=found.run.notes), flush=True)
         if given.keep:
             given.keep.write_text(yaml.safe_dump(manifest(found.profile), sort_keys=False))
-        print(errors_table(errors(found.profile, held_out(engines, budget_s=held_out_s))), flush=True)
+        unseen = held_out(engines, budget_s=held_out_s / 2, before=before)
+        print(errors_table(errors(found.profile, unseen)), flush=True)
         result = compared(engines, found.profile, Path(name), rounds=rounds)
     print(f"\n{result.sessions} sessions, {result.rounds} rounds, always remote; {result.plan}\n")
     print(table(result.rows))
