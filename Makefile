@@ -46,10 +46,11 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 	@$(PY) -m weft_e2e.local $(or $(LOCAL_ARGS),-f docs/examples/llama-3.1-70b.yaml)
 
 .PHONY: test
-test: setup ## Run the tests: unit, property, component, and those on a local cluster
+test: setup engine-env ## Run the tests: unit, property, component, on a local cluster, and three with real engines (all of those where CI is set)
 	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
 	@$(MAKE) -j2 -O test-sockets test-cluster
+	@$(MAKE) $(if $(CI),e2e-engine,test-engine)
 
 ##@ Develop
 $(STAMP): requirements/dev.txt pyproject.toml
@@ -140,6 +141,11 @@ e2e-network: setup ## Let kube-router, which is built first, enforce the rendere
 .PHONY: engine-env
 engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL and a tiny model, in the cache (2 minutes, 6.5 GB)
 	@$(PY) -m weft_e2e.engines
+
+# After all others, not beside them: each engine needs a core.
+.PHONY: test-engine
+test-engine: $(STAMP) engine-env ## Let real vLLM engines hand KV there and back, and answer as a plain one does (80 seconds)
+	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q $(ONCE_MORE) -m engine_quick e2e/weft_e2e_tests
 
 .PHONY: e2e-engine
 e2e-engine: setup engine-env ## Let real vLLM engines hand KV to each other, as processes and in pods of two nodes, no GPU needed (12 minutes)
