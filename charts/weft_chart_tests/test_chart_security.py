@@ -45,11 +45,12 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
     expected: dict[tuple[str, str], str] = {
         ("weft.dev", "disagginferenceservices"): "get list watch",
         ("weft.dev", "disagginferenceservices/status"): "patch",
-        ("weft.dev", "costprofiles"): "get list watch",
+        ("weft.dev", "costprofiles"): "get list watch create patch",
         ("weft.dev", "workergroups"): "get list watch create patch delete",
         ("weft.dev", "workergroups/status"): "patch",
         ("apps", "statefulsets"): "get list watch create patch delete",
         ("apps", "controllerrevisions"): "get list create patch delete",
+        ("batch", "jobs"): "get list create patch delete",
         ("apps", "deployments"): "get list watch create patch",
         ("", "pods"): "list watch delete",
         ("", "services"): "get list create patch",

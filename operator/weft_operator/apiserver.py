@@ -52,6 +52,7 @@ PLURALS: Mapping[str, str] = {
     "Deployment": "deployments",
     "DisaggInferenceService": "disagginferenceservices",
     "Event": "events",
+    "Job": "jobs",
     "Lease": "leases",
     "NetworkPolicy": "networkpolicies",
     "Node": "nodes",

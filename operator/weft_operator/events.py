@@ -19,7 +19,7 @@ QUIET_REASONS = frozenset(
         *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried", "NotYetProven"),
         *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
         *("NoneLeaving", "Draining", "WorkersLost"),  # WorkerLost says it, once for each
-        *("PredictedMet", "AsPredicted", "NotComparable"),
+        *("PredictedMet", "AsPredicted", "NotComparable", "Waiting"),
         *("Working", "Settled", "NotStalled", "SpecRefused", "ObjectRefused"),  # the conditions they follow from say it
         *("AwaitingApproval", "ReplanProposed"),  # PlanProposed says it, once for each proposal
     }
@@ -30,7 +30,7 @@ _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
     | {"ApplyFailed", "FormerObjects", "NameTaken", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
-    | {"PredictedMissed", "SlowerThanPredicted"}
+    | {"PredictedMissed", "SlowerThanPredicted", "MeasuringFailed", "NotUsable", "NoRoom", "NothingToMeasure"}
     | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}
 )
 

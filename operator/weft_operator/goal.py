@@ -16,6 +16,7 @@ from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServi
 from weft_operator.desired.config import read_record
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.errors import StalledError
+from weft_operator.live_profile.in_place import measured_profiles
 from weft_operator.manifest import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION, annotations_of
 from weft_operator.observe import Observed
 from weft_operator.plan_status import plan_summary
@@ -167,6 +168,9 @@ def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace:
 def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> list[dict[str, Any]]:
     """Return the cost profiles that spec.profile refers to, in its order; none when it is analytic."""
     given = spec.profile
+    measured = measured_profiles(spec, observed)
+    if measured:
+        return [_profile_json(name, body) for name, body in measured.items()]
     field, refs = (
         ("spec.profile.ref", [given.ref]) if given.ref is not None else ("spec.profile.refs", given.refs or [])
     )
@@ -273,7 +277,14 @@ def answered(
     person = asked.spec.planning.mode in ("Advisory", "Manual")
     if record is not None and person and not same_workers(record.plan, told.plan):
         workload = _observed(asked, record)
-        offered = propose(record, told, request_hash=asked.hash, cause="the spec changed", now=now, workload=workload)
+        offered = propose(
+            record,
+            told,
+            request_hash=asked.hash,
+            cause="the spec changed" if not asked.spec.profile.measure else "the spec or the measured costs changed",
+            now=now,
+            workload=workload,
+        )
         return _proposed(asked, offered, now)
     return _carried(asked, _record(asked, told, record, now), "")
 

@@ -29,10 +29,15 @@ ROLLBACK_ANNOTATION = "weft.dev/rollback-to"
 UPGRADE_ANNOTATION = "weft.dev/upgrade-router-to"
 """On a service: the router image that its pods are to change to, as ``weft rollout upgrade`` writes it."""
 
+MEASURE_ANNOTATION = "weft.dev/measure-profile"
+"""On a service with spec.profile.measure: any new word has its cost profile measured anew."""
+
 DRAIN_ANNOTATION = "weft.dev/drain"
 """On a worker's pod: this worker is the next to go, as ``weft drain`` writes it."""
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
+PROFILE_COMPONENT = "profile"
+"""The component of what measures cost profiles."""
 DRAIN_REQUESTED = "requested"
 """The value of the annotation weft.dev/drain."""
 HASH_ANNOTATION = "weft.dev/applied-hash"

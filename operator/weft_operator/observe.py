@@ -10,6 +10,7 @@ from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import ApiServer
 from weft_operator.errors import NotFoundError
+from weft_operator.live_profile.targets import profile_name
 from weft_operator.manifest import (
     COMPONENT_LABEL,
     SERVICE_LABEL,
@@ -99,6 +100,7 @@ def of_service(
     token = _get(api, ObjectKey("v1", "Secret", key.namespace, f"{key.name}-token"))
     if token is not None and labels_of(token).get(SERVICE_LABEL) == key.name:
         found = [*found, token]
+    found = [*found, *_measured(api, key, service.get("spec") or {})]
     uid = service["metadata"]["uid"]
     owned, former, workers = [], [], []
     groups = {item["metadata"]["uid"] for item in found if item["kind"] == GROUP_KIND}
@@ -151,6 +153,20 @@ def _profiles(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> dict[str
     names = [ref["name"] for ref in (given.get("ref"), *(given.get("refs") or ())) if ref]
     found = {name: _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in names}
     return {name: profile for name, profile in found.items() if profile is not None}
+
+
+def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> list[Manifest]:
+    """Return the Jobs and profiles of a service that has its costs measured; others are not asked for any."""
+    if not (spec.get("profile") or {}).get("measure"):
+        return []
+    pools = (spec.get("capacity") or {}).get("pools") or ()
+    names = {profile_name(key.name, pool["gpuType"]) for pool in pools}
+    profiles = (
+        _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in sorted(names)
+    )
+    selector = f"{SERVICE_LABEL}={key.name}"
+    jobs = api.list("batch/v1", "Job", namespace=key.namespace, selector=selector)
+    return [*(profile for profile in profiles if profile is not None), *jobs]
 
 
 def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:

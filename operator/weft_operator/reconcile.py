@@ -15,7 +15,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.capacity import Pool
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.deciding import Decider
-from weft_operator.desired import Rendering
+from weft_operator.desired import Rendering, mounts_of
 from weft_operator.desired.config import read_transition
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.desired.revisions import (
@@ -33,6 +33,7 @@ from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
 from weft_operator.in_force import plan_before, planned
+from weft_operator.live_profile.decide import measuring
 from weft_operator.manifest import (
     CANARY_ANNOTATION,
     COMPONENT_LABEL,
@@ -57,7 +58,7 @@ from weft_operator.replanning.memory import Memories
 from weft_operator.rights import Right
 from weft_operator.settings import Settings
 from weft_operator.sleeping.sleeper import Sleeper
-from weft_operator.status import Result, Verdict, build_status
+from weft_operator.status import Result, Verdict, build_status, progressing
 from weft_operator.telling import post, tell, tell_held_up, timestamp
 from weft_operator.wanted import kept_token, ledger_of, plan_actions, rendering_of
 
@@ -193,6 +194,8 @@ class Reconciler:
                 said=(observed.service.get("status") or {}).get("observed"),
             )
         result, actions = await self._carry_out(key, observed, goal)
+        result, measured, measuring_s = await self._measure(key, observed, result)
+        actions = (*actions, *measured)
         untold: float | None = None
         asked = {} if goal.record is None else judges(goal.record.spec, paired=goal.record.paired)
         if asked:
@@ -201,7 +204,10 @@ class Reconciler:
             untold = ask_again_s(asked, result.ready, result.heartbeats or {}, proof_s=proof_s)
         ready = await self._report(key, observed, result, actions)
         deadline = None if result.step is None else result.step.again_s
-        waits = [*self._decider.again_s(key), *(wait for wait in (goal.again_s, deadline, untold) if wait is not None)]
+        waits = [
+            *self._decider.again_s(key),
+            *(wait for wait in (goal.again_s, deadline, untold, measuring_s) if wait is not None),
+        ]
         return Outcome(look_again=min(waits) if waits else None, actions=len(actions), settled=ready)
 
     def _forget(self, key: ServiceKey) -> None:
@@ -274,6 +280,23 @@ class Reconciler:
             ),
             applied.done,
         )
+
+    async def _measure(
+        self, key: ServiceKey, observed: Observed, result: Result
+    ) -> tuple[Result, tuple[Action, ...], float | None]:
+        """Go on with measuring the cost profile where that is asked for; also return when to look again."""
+        if result.record is None or result.record.spec.profile.measure is None:
+            return result, (), None
+        token = self._token(key, observed)
+        rendering = self._rendering(key, observed, result.record, token)
+        settled = progressing(result).reason == "UpToDate" and result.planned.reason != "Planning"
+        mounts = mounts_of(rendering, token=token)
+        found = measuring(rendering, observed, mounts, settled=settled, now=self._clock())
+        if found is None:
+            return result, (), None
+        applied = await self._apply(found.actions, observed)
+        result = replace(result, measuring=found.verdict, failure=result.failure or applied.failure)
+        return result, applied.done, found.again_s
 
     def _token(self, key: ServiceKey, observed: Observed) -> bytes:
         return kept_token(key, observed) or self._new_token()

@@ -17,6 +17,7 @@ LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "MetricsAvailable": ("weft status NAME", "kubectl get dis NAME -o jsonpath='{.status.observed}'"),
         "SLOMet": ("weft status NAME", "weft top NAME", "weft rollout history NAME"),
         "CostModelFresh": ("weft status NAME", "weft top NAME", "kubectl describe costprofile PROFILE"),
+        "ProfileMeasured": ("weft status NAME", "kubectl get jobs,pods -l app.kubernetes.io/component=profile"),
         "EnginePlugin": ("weft status NAME", "weft logs NAME --container all --tail 50"),
         "KVTransportVerified": (
             "weft status NAME",

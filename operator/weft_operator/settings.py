@@ -29,6 +29,8 @@ class Settings:
     router_image: str
     mock_image: str
     redis_url: str = field(repr=False)
+    operator_image: str = ""
+    """The operator's own image, whose program measures cost profiles; empty: none are measured."""
     prometheus_url: str = ""
     """Where services are observed whose spec names no Prometheus of its own; empty: they are not."""
     watch_namespaces: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         router_image=_required(env, "WEFT_ROUTER_IMAGE", "the image of coordinators and sidecars"),
         mock_image=env.get("WEFT_MOCK_IMAGE", ""),
         redis_url=_redis_url(env),
+        operator_image=env.get("WEFT_OPERATOR_IMAGE", "").strip(),
         prometheus_url=_http_url(env, "WEFT_PROMETHEUS_URL"),
         watch_namespaces=tuple(part for part in env.get("WEFT_WATCH_NAMESPACES", "").replace(",", " ").split() if part),
         planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 60.0),

@@ -75,6 +75,8 @@ class Result:
     """What is seen of the running service, as far as it is worth a new status; None before the first look."""
     drifts: tuple[Drift, ...] = ()
     """How far what is seen is from what the plan of ``record`` was made for."""
+    measuring: Verdict | None = None
+    """How the measurement of the cost profile stands; None where none is asked for."""
     heartbeats: Mapping[str, WorkerRecord] | None = None
     """What workers say of themselves, by name; None where nothing is asked of them."""
 
@@ -98,6 +100,8 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
         "CostModelFresh": _cost_model(result, seen, before),
     }
     was = {item["type"]: item for item in before.get("conditions") or ()}
+    if result.measuring is not None:
+        verdicts["ProfileMeasured"] = result.measuring
     verdicts |= _of_engines(result, was)
     verdicts |= {"Reconciling": Verdict(*reconciling(verdicts)), "Stalled": Verdict(*stalled(verdicts))}
     generations = dict.fromkeys(CONDITIONS, result.generation)

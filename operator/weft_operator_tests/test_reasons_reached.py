@@ -153,6 +153,12 @@ RESULTS: Mapping[Reached, Result] = {
             "WrongTransport": "transport",
         }.items()
     },
+    **{
+        ("ProfileMeasured", reason): result(measuring=Verdict("Unknown", reason, "see test_live_profile.py"))
+        for reason in (
+            *("Measured", "Measuring", "Waiting", "NoRoom", "MeasuringFailed", "NotUsable", "NothingToMeasure"),
+        )
+    },
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),

@@ -17,6 +17,7 @@ from weft_operator_tests.samples import SETTINGS, colocated, rendered, rendering
 from weft_operator_tests.valid import pools_service, service, spec, vllm_service
 
 OF_THE_OPERATOR = {
+    "operator_image": "registry.example.com/weft-operator:2",
     "prometheus_url": "http://other:9090",
     "watch_namespaces": ("one", "two"),
     "planner_deadline": 1.0,

@@ -52,6 +52,30 @@ class Analytic(ApiModel):
     """Bytes per GPU kept for activations."""
 
 
+class MeasureProfile(ApiModel):
+    """The operator measures the profile itself, by Jobs with engines of their own beside those that serve."""
+
+    when: Literal["Missing", "Stale"] = "Stale"
+    """Missing: once for each model, engine, GPU type and degree. Stale: also when CostModelFresh becomes False."""
+    budget: Duration = "10m"
+    """Longest time of measuring one degree, without the start of its engine."""
+    degrees: (
+        Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
+        | None
+    ) = None
+    """Degrees to measure; all those of the pools if absent. Plans have none but the measured ones afterwards."""
+    extra_gpus: Annotated[int, Field(ge=0, le=128)] = 0
+    """GPUs that measuring may take beyond spec.capacity.gpus; without, it waits until the plan leaves some."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.budget) >= duration('30s') && duration(self.budget) <= duration('2h')",
+            "spec.profile.measure.budget: must be between 30s and 2h",
+            lambda m: 30 <= parse_duration(m.budget) <= 2 * 3600,
+        ),
+    )
+
+
 class Profile(ApiModel):
     """Where predicted times come from."""
 
@@ -67,6 +91,8 @@ class Profile(ApiModel):
     """Measured profiles, one for each GPU type of the pools."""
     analytic: Analytic | None = None
     """A profile derived from the model's dimensions and the GPU's data sheet."""
+    measure: MeasureProfile | None = None
+    """Measure one, which takes the place of the profile above once it is there; never if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

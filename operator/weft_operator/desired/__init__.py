@@ -14,19 +14,26 @@ from weft_operator.desired.services import services
 from weft_operator.desired.workers import worker_group
 from weft_operator.manifest import Manifest
 
-__all__ = ["PlanRecord", "Rendering", "desired_objects"]
+__all__ = ["PlanRecord", "Rendering", "desired_objects", "mounts_of"]
+
+
+def mounts_of(rendering: Rendering, *, token: bytes) -> Mounts:
+    """Return what pods of a service mount."""
+    config = router_config(rendering)
+    front = front_config(rendering)
+    return Mounts(
+        config=config["metadata"]["name"],
+        front=(front or config)["metadata"]["name"],
+        token_hash=token_hash(token),
+        redis_file=redis_file(rendering, token),
+    )
 
 
 def desired_objects(rendering: Rendering, *, token: bytes) -> tuple[Manifest, ...]:
     """Return all objects of a service in the order in which they are applied: what pods mount comes first."""
     config = router_config(rendering)
     front = front_config(rendering)
-    mounts = Mounts(
-        config=config["metadata"]["name"],
-        front=(front or config)["metadata"]["name"],
-        token_hash=token_hash(token),
-        redis_file=redis_file(rendering, token),
-    )
+    mounts = mounts_of(rendering, token=token)
     return (
         service_account(rendering),
         token_secret(rendering, token),

@@ -10,8 +10,8 @@ from weft_operator.api.network import Peer
 from weft_operator.desired.rendering import ROLES, Rendering
 from weft_operator.desired.router import TLS_PORT
 from weft_operator.engines import kv_ports
-from weft_operator.engines.container import ROUTER_PORT
-from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, Manifest
+from weft_operator.engines.container import ENGINE_PORT, ROUTER_PORT
+from weft_operator.manifest import COMPONENT_LABEL, PROFILE_COMPONENT, SERVICE_LABEL, Manifest
 
 COORDINATOR = "coordinator"
 _OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
@@ -24,6 +24,11 @@ def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
     return (
         _policy(rendering, COORDINATOR, _to_coordinator(rendering)),
         *(_policy(rendering, role, _to_workers(rendering, role)) for role in ROLES),
+        *(
+            [_policy(rendering, PROFILE_COMPONENT, [_among_measured(rendering)])]
+            if rendering.spec.profile.measure
+            else ()
+        ),
     )
 
 
@@ -68,6 +73,16 @@ def _to_workers(rendering: Rendering, role: Role) -> list[Manifest]:
         other = {"podSelector": {"matchLabels": rendering.selector(_OTHER[role])}}
         rules.append({"ports": [*_tcp(*ports.single), *span], "from": [other]})
     return rules
+
+
+def _among_measured(rendering: Rendering) -> Manifest:
+    """Return the rule for engines that are measured: they reach each other, and nobody else reaches them."""
+    ports = [kv_ports(rendering.spec, role) for role in ROLES]
+    single = sorted({ENGINE_PORT, *(port for item in ports for port in item.single)})
+    spans = sorted({item.span for item in ports if item.span})
+    span = [{"protocol": "TCP", "port": first, "endPort": last} for first, last in spans]
+    own = {"podSelector": {"matchLabels": rendering.selector(PROFILE_COMPONENT)}}
+    return {"ports": [*_tcp(*single), *span], "from": [own]}
 
 
 def _scrapers(rendering: Rendering) -> list[Manifest]:

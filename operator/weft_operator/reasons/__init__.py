@@ -8,7 +8,7 @@ from weft_operator.reasons.engines import ENGINE_PLUGIN, KV_TRANSPORT_VERIFIED
 from weft_operator.reasons.groups import GROUP_PROGRESSING, GROUP_READY
 from weft_operator.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator.reasons.planned import PLANNED
-from weft_operator.reasons.predicted import COST_MODEL_FRESH, SLO_FEASIBLE
+from weft_operator.reasons.predicted import COST_MODEL_FRESH, PROFILE_MEASURED, SLO_FEASIBLE
 from weft_operator.reasons.reason import Reason
 
 __all__ = [
@@ -34,13 +34,15 @@ ConditionType = Literal[
     "MetricsAvailable",
     "SLOMet",
     "CostModelFresh",
+    "ProfileMeasured",
     "EnginePlugin",
     "KVTransportVerified",
     "Reconciling",
     "Stalled",
 ]
 CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
-"""In the order of the status; EnginePlugin and KVTransportVerified are only there where engines tell."""
+"""In the order of the status; ProfileMeasured is only there where it is asked for, EnginePlugin and
+KVTransportVerified where engines tell."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is in force.",
@@ -55,6 +57,7 @@ MEANING: Mapping[ConditionType, str] = {
     "Stalled": "Nothing but a change of the spec or the cluster helps: what deployment tools give up at (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
     "CostModelFresh": "What is seen agrees with what the cost model predicted for the plan in force.",
+    "ProfileMeasured": "Plans are made with costs that the operator measured. Only with `spec.profile.measure`.",
 }
 
 REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
@@ -66,6 +69,7 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "MetricsAvailable": METRICS_AVAILABLE,
     "SLOMet": SLO_MET,
     "CostModelFresh": COST_MODEL_FRESH,
+    "ProfileMeasured": PROFILE_MEASURED,
     "EnginePlugin": ENGINE_PLUGIN,
     "KVTransportVerified": KV_TRANSPORT_VERIFIED,
     "Reconciling": RECONCILING,

@@ -1,4 +1,4 @@
-"""The reasons of the conditions about a plan's predictions: SLOFeasible and CostModelFresh."""
+"""The reasons of the conditions about a plan's predictions: SLOFeasible, CostModelFresh and ProfileMeasured."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -27,7 +27,8 @@ COST_MODEL_FRESH: Mapping[str, Reason] = MappingProxyType(
         "SlowerThanPredicted": Reason(
             "At the traffic that the plan is for, TTFT or ITL are above the prediction for long enough to be sure, and "
             "above the SLO: the cost profile is too fast.",
-            "Measure the profile again with `weft profile` and name it in `spec.profile.ref`.",
+            "Let the operator measure it (`spec.profile.measure`), or measure it with `weft profile` and name it in "
+            "`spec.profile.ref`.",
             cause="The engine, its flags or the GPUs changed since the profile was measured, or it was derived from "
             "data sheets.",
         ),
@@ -44,6 +45,39 @@ COST_MODEL_FRESH: Mapping[str, Reason] = MappingProxyType(
             "Nothing is seen of the service.",
             "See the condition MetricsAvailable.",
             cause="Nothing is measured, or nothing serves yet.",
+        ),
+    }
+)
+
+PROFILE_MEASURED: Mapping[str, Reason] = MappingProxyType(
+    {
+        "Measured": Reason("Every degree that is to be measured has been, with this model, engine and GPU."),
+        "Measuring": Reason("A Job measures, on engines that serve nobody.", cause="The service asks for it."),
+        "Waiting": Reason(
+            "Workers come or go; measuring goes on once they are those of the plan.",
+            "Wait; see the condition Progressing.",
+            cause="A plan change is under way.",
+        ),
+        "NoRoom": Reason(
+            "The plan leaves too few GPUs of the budget for an engine beside the workers.",
+            "Raise `spec.profile.measure.extraGpus` where there are more, or measure when the service needs less.",
+            cause="The plan uses the whole budget.",
+        ),
+        "MeasuringFailed": Reason(
+            "The Job ended without figures; there is another try when it is an hour old and removed.",
+            "See the message and the Job's log: kubectl logs job/JOB -c profile, and -c engine. Deleting the Job "
+            "brings another try at once.",
+            cause="The engine does not start, its pod finds no node, or the time is too short.",
+        ),
+        "NotUsable": Reason(
+            "What was measured predicts held-out shapes too badly, or cannot be read; the profile before stays.",
+            "Raise `spec.profile.measure.budget`, and see that nothing else runs on the node's GPUs and cores.",
+            cause="Other work beside the measurement, or too short a budget.",
+        ),
+        "NothingToMeasure": Reason(
+            "No degree that is to be measured fits on one node of a pool.",
+            "Correct `spec.profile.measure.degrees`; measure workers on several nodes with `weft profile`.",
+            cause="All degrees of the pools span several nodes, or the named ones are none of theirs.",
         ),
     }
 )

@@ -1,0 +1,304 @@
+"""What a measurement does next, from what is there: Jobs, their pods' last words, and the profile so far. Pure.
+
+All that is remembered is in the cluster: a Job's name follows from what it measures and why, so a pass that was killed
+anywhere goes on; an ended Job that brought no profile keeps its name for an hour, and there is no other try before.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from weft_core.plan import content_hash
+from weft_operator.api.service import GROUP, VERSION
+from weft_operator.api.serving import MeasureProfile
+from weft_operator.desired.rendering import Rendering
+from weft_operator.desired.router import Mounts
+from weft_operator.diff import Action, Apply, Delete, stamped
+from weft_operator.engines.ailments import ailment
+from weft_operator.engines.container import ENGINE_PORT
+from weft_operator.live_profile.jobs import profile_job, reader_job
+from weft_operator.live_profile.results import NotUsableError, Taken, merged, notes, read, taken
+from weft_operator.live_profile.targets import KV_TIMED, Target, identity, profile_name, targets_of
+from weft_operator.manifest import (
+    COMPONENT_LABEL,
+    DEGREE_LABEL,
+    MEASURE_ANNOTATION,
+    PROFILE_COMPONENT,
+    Manifest,
+    annotations_of,
+    condition_of,
+    is_terminating,
+    key_of,
+    labels_of,
+    name_of,
+)
+from weft_operator.observe import Observed
+from weft_operator.status import Verdict
+from weft_operator.telling import timestamp
+
+LOOK_S = 15.0
+"""Jobs are not watched, their pods are: this one is for an end without a pod."""
+READER_S = 180.0
+"""So long the pod of the engine that reads may wait for a node; then KV transfers are not measured."""
+_JOB_LABEL = "batch.kubernetes.io/job-name"
+_LONGEST_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What to say and to do; ``again_s``: when to look although nothing happens."""
+
+    verdict: Verdict
+    actions: tuple[Action, ...] = ()
+    again_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """One measurement of one target, and the names of its Jobs."""
+
+    target: Target
+    identity: str
+    asked: str
+    job: str
+    reader: str
+    measured: Mapping[int, Taken]
+
+
+def measuring(
+    rendering: Rendering, observed: Observed, mounts: Mounts, *, settled: bool, now: datetime
+) -> Measuring | None:
+    """Return what a service's measurement does next; None where none is asked for.
+
+    ``settled``: whether the workers are those of the plan, so that what they take of the budget is known.
+    """
+    measure = rendering.spec.profile.measure
+    if measure is None:
+        return None
+    targets = targets_of(rendering.spec)
+    if not targets:
+        words = "no degree of spec.profile.measure.degrees is one that a pool has on a single node; correct it"
+        return Measuring(Verdict("False", "NothingToMeasure", words))
+    tries = [_try(rendering, observed, measure, target) for target in targets]
+    next_one = next((one for one in tries if not _fresh(one, measure, observed)), None)
+    given_up = tuple(_left_over(observed, next_one))
+    if next_one is None:
+        return Measuring(Verdict("True", "Measured", _measured_words(tries)), given_up)
+    found = _go_on(rendering, observed, mounts, measure, next_one, settled=settled, now=now)
+    return Measuring(found.verdict, (*given_up, *found.actions), found.again_s)
+
+
+def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, target: Target) -> _Try:
+    service = rendering.key.name
+    of = identity(rendering.spec, target.gpu)
+    asked = annotations_of(observed.service).get(MEASURE_ANNOTATION, "").strip()
+    word = content_hash([service, of, target.degree, asked, _stale_since(measure, observed)], 8)
+    ends = [f"-{kind}-{target.degree}-{word}" for kind in ("profile", "reads")]
+    job, reader = (f"{service[: _LONGEST_NAME - len(end)]}{end}" for end in ends)
+    known = observed.named("CostProfile", profile_name(service, target.gpu))
+    return _Try(target, of, asked, job, reader, taken(known, of))
+
+
+def _stale_since(measure: MeasureProfile, observed: Observed) -> str:
+    """Return since when the service has been slower than the profile says; "" where it is not, or nobody minds."""
+    said = condition_of(observed.service, "CostModelFresh")
+    slow = said is not None and said.get("reason") == "SlowerThanPredicted" and measure.when == "Stale"
+    return str(said["lastTransitionTime"]) if slow and said is not None else ""
+
+
+def _fresh(one: _Try, measure: MeasureProfile, observed: Observed) -> bool:
+    row = one.measured.get(one.target.degree)
+    return row is not None and row.at >= _stale_since(measure, observed) and (not one.asked or row.asked == one.asked)
+
+
+def _go_on(
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    measure: MeasureProfile,
+    one: _Try,
+    *,
+    settled: bool,
+    now: datetime,
+) -> Measuring:
+    job = observed.named("Job", one.job)
+    what = f"degree {one.target.degree} on {one.target.gpu}"
+    if job is None:
+        return _begin(rendering, observed, mounts, measure, one, settled=settled, now=now)
+    done = _last_words(observed, one.job)
+    ended = _ended(job)
+    if done is not None and done[0] == 0:
+        try:
+            profile = _profile(rendering, observed, one, read(done[1], one.target.degree), now)
+        except NotUsableError as error:
+            words = f"what Job {one.job} measured of {what} is not used: {error}; it is tried again in an hour"
+            return Measuring(Verdict("False", "NotUsable", words))
+        words = f"Job {one.job} has measured {what}"
+        return Measuring(Verdict("Unknown", "Measuring", words), (profile,), again_s=1.0)
+    if done is not None or ended:
+        why = done[1].strip() if done is not None else ended or "it ended"
+        trouble = _trouble(observed, one.job)
+        words = f"Job {one.job} did not measure {what}: {why}{f'; {trouble}' if trouble else ''}"
+        return Measuring(Verdict("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
+    if not settled:
+        words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
+        return Measuring(Verdict("Unknown", "Waiting", words), (_delete(job, "the plan changes"),))
+    trouble = _trouble(observed, one.job)
+    words = f"Job {one.job} measures {what}{f': {trouble}' if trouble else ''}"
+    return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
+
+
+def _begin(
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    measure: MeasureProfile,
+    one: _Try,
+    *,
+    settled: bool,
+    now: datetime,
+) -> Measuring:
+    spec, degree = rendering.spec, one.target.degree
+    if not rendering.settings.operator_image:
+        words = "the operator does not know its own image, which measures: set WEFT_OPERATOR_IMAGE, as the chart does"
+        return Measuring(Verdict("False", "MeasuringFailed", words))
+    if not settled:
+        words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
+        return Measuring(Verdict("Unknown", "Waiting", words))
+    free = spec.capacity.gpus + measure.extra_gpus - _in_use(rendering, observed)
+    if free < degree:
+        words = (
+            f"a worker of degree {degree} needs {degree} GPUs to be measured, and the plan leaves {max(free, 0)} of "
+            f"{spec.capacity.gpus}; raise spec.profile.measure.extraGpus to {measure.extra_gpus + degree - free}, "
+            "or wait until the service needs less"
+        )
+        return Measuring(Verdict("False", "NoRoom", words))
+    actions: list[Action] = []
+    url = ""
+    if spec.engine.type in KV_TIMED and rendering.record.paired and free >= 2 * degree:
+        reader = observed.named("Job", one.reader)
+        if reader is None:
+            job = reader_job(rendering, mounts, one.target, measure, name=one.reader)
+            words = f"starting the engine that reads the KV of degree {degree}"
+            return Measuring(Verdict("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
+        address = _address(observed, one.reader)
+        made = reader["metadata"].get("creationTimestamp")
+        age = (now - datetime.fromisoformat(made)).total_seconds() if made else 0.0
+        if not address and age < READER_S and not _ended(reader):
+            words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
+            return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
+        if address:
+            url = f"http://{address}:{ENGINE_PORT}"
+        elif not _ended(reader):
+            actions.append(_delete(reader, "no node has room for it"))
+    actions.append(_made(profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)))
+    words = f"Job {one.job} begins to measure degree {degree} on {one.target.gpu}"
+    return Measuring(Verdict("Unknown", "Measuring", words), tuple(actions), again_s=LOOK_S)
+
+
+def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str, Any], now: datetime) -> Apply:
+    """Return the action that takes a degree's figures into the measured CostProfile."""
+    name = profile_name(rendering.key.name, one.target.gpu)
+    live = observed.named("CostProfile", name)
+    known = live["spec"] if live is not None and one.measured else None
+    record = rendering.record
+    before = record.profiles.get(one.target.pool, record.profile)
+    spec = merged(new, degree=one.target.degree, known=known, before=before)
+    rows = {**one.measured, one.target.degree: Taken(timestamp(now), one.job, one.asked)}
+    spec["gpu"] = one.target.gpu
+    metadata = rendering.metadata(name, PROFILE_COMPONENT)
+    body = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "CostProfile",
+        "metadata": {**metadata, "annotations": notes(rows, one.identity)},
+        "spec": spec,
+    }
+    uid = "" if live is None else str(live["metadata"].get("uid", ""))
+    return Apply(stamped(body), reason=f"{one.job} measured it", fresh=live is None, uid=uid)
+
+
+def _left_over(observed: Observed, one: _Try | None) -> Iterator[Delete]:
+    """Yield what is to go: Jobs that still run for another spec, and readers that nobody reads from any more."""
+    for job in observed.of_kind("Job"):
+        name = name_of(job)
+        if labels_of(job).get(COMPONENT_LABEL) != PROFILE_COMPONENT or is_terminating(job) or _ended(job):
+            continue
+        if one is None or name not in (one.job, one.reader):
+            yield _delete(job, "not measured any more")
+        elif name == one.reader and _over(observed, one.job):
+            yield _delete(job, "its reading is over")
+
+
+def _over(observed: Observed, name: str) -> bool:
+    job = observed.named("Job", name)
+    return job is not None and bool(_ended(job) or _last_words(observed, name) is not None)
+
+
+def _in_use(rendering: Rendering, observed: Observed) -> int:
+    """Return the GPUs that the plan takes, and workers that are still there."""
+    record = rendering.record
+    planned = 0 if record.standing.asleep_at is not None else record.plan.gpus
+    there = sum(
+        int(labels_of(item).get(DEGREE_LABEL, "0")) * int(item["spec"].get("replicas") or 0)
+        for item in observed.workers
+        if item["kind"] == "StatefulSet"
+    )
+    return max(planned, there)
+
+
+def _pods(observed: Observed, job: str) -> list[Manifest]:
+    return [pod for pod in observed.pods if labels_of(pod).get(_JOB_LABEL) == job]
+
+
+def _last_words(observed: Observed, job: str) -> tuple[int, str] | None:
+    """Return how the program of a Job's pod ended and what it said last, None while it runs."""
+    for pod in _pods(observed, job):
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+            end = (container.get("state") or {}).get("terminated")
+            if container["name"] == "profile" and end is not None:
+                return int(end.get("exitCode", 1)), str(end.get("message") or "")
+    return None
+
+
+def _ended(job: Manifest) -> str:
+    """Return why a Job ended, "" while it has not."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            return str(condition.get("message") or condition.get("reason") or condition["type"])
+    return ""
+
+
+def _address(observed: Observed, job: str) -> str:
+    return next((ip for pod in _pods(observed, job) if (ip := (pod.get("status") or {}).get("podIP"))), "")
+
+
+def _trouble(observed: Observed, job: str) -> str:
+    """Return why a Job's pod does not get on, "" where nothing is known."""
+    for pod in _pods(observed, job):
+        status = pod.get("status") or {}
+        for condition in status.get("conditions") or ():
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return f"its pod waits for a node: {condition.get('message', '')}"[:300]
+        for container in status.get("initContainerStatuses") or ():
+            end = (container.get("lastState") or {}).get("terminated") or (container.get("state") or {}).get(
+                "terminated"
+            )
+            if container["name"] == "engine" and end is not None and end.get("exitCode"):
+                said = ailment(str(end.get("message") or ""))
+                return f"its engine keeps ending{f': {said}' if said else ''}"
+    return ""
+
+
+def _measured_words(tries: list[_Try]) -> str:
+    rows = [(one.target, one.measured[one.target.degree]) for one in tries]
+    listed = ", ".join(f"degree {target.degree} on {target.gpu} at {row.at}" for target, row in rows[:8])
+    return f"plans are made with what was measured: {listed}"
+
+
+def _made(manifest: Manifest) -> Apply:
+    return Apply(stamped(manifest), reason="to measure the cost profile", fresh=True)
+
+
+def _delete(job: Manifest, reason: str) -> Delete:
+    return Delete(key_of(job), uid=str(job["metadata"].get("uid", "")), reason=reason)

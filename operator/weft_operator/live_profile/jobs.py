@@ -1,0 +1,118 @@
+"""The Jobs of a measurement: the pod of a worker with a program that times its engine in place of the router. Pure.
+
+The engine is started as the plan's workers are: from the same template, the service's own changes to it included.
+"""
+
+import json
+import math
+from typing import Any
+
+from weft_core.durations import parse_duration
+from weft_core.plan import PlannedGroup, Role
+from weft_operator.api.serving import MeasureProfile
+from weft_operator.desired.rendering import Rendering
+from weft_operator.desired.router import TMP_VOLUME, Mounts
+from weft_operator.desired.security import container_security
+from weft_operator.desired.workers import worker_group
+from weft_operator.engines import EngineRequest, engine_container
+from weft_operator.engines.container import ENGINE_PORT
+from weft_operator.live_profile.targets import Target
+from weft_operator.manifest import DEGREE_LABEL, POOL_LABEL, PROFILE_COMPONENT, Manifest
+
+KEPT_S = 3600
+"""How long an ended Job stays: for its log, and after a failure as the time until the next try."""
+SPARE_S = 300
+"""For scheduling, fitting and the end, beside the start of the engine and the budget."""
+_STOP_S = 5
+_PROFILER = "profile"
+_OPEN_HOST = {"vllm": "--host=0.0.0.0", "mock": f"--listen=0.0.0.0:{ENGINE_PORT}"}
+"""Sidecars reach an engine on loopback; this one is reached from another pod. Of two flags the last one counts."""
+_COUNTED = {"vllm": ("--enable-prompt-tokens-details",)}
+"""The engine says how much of a prompt it had cached, so that a timing is known to be of what it should be."""
+
+
+def profile_job(
+    rendering: Rendering, mounts: Mounts, target: Target, measure: MeasureProfile, *, name: str, reader: str
+) -> Manifest:
+    """Return the Job that times the engine of a target; ``reader`` is where another one reads its KV, "" for none."""
+    pod = _engine_pod(rendering, mounts, target, "prefill", more=_COUNTED.get(rendering.spec.engine.type, ()))
+    start_s = _start_s(rendering, target)
+    budget_s = parse_duration(measure.budget)
+    words = [f"http://127.0.0.1:{ENGINE_PORT}", f"--degree={target.degree}", f"--gpu={target.gpu}"]
+    words += [f"--model={rendering.spec.model.name}", f"--budget={budget_s:g}", f"--start-seconds={start_s}"]
+    words += [f"--decode-url={reader}"] if reader else []
+    engine = pod["containers"][0]
+    config = rendering.spec.model.config
+    pod |= {
+        "initContainers": [*pod.get("initContainers", ()), {**engine, "restartPolicy": "Always"}],
+        "containers": [
+            {
+                "name": _PROFILER,
+                "image": rendering.settings.operator_image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["python", "-m", "weft_operator.live_profile.measure"],
+                "args": words,
+                "env": [{"name": "WEFT_MODEL_CONFIG", "value": json.dumps(config, sort_keys=True)}] if config else [],
+                "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
+                "securityContext": container_security(),
+                "volumeMounts": [{"name": TMP_VOLUME, "mountPath": "/tmp"}],  # noqa: S108 - an emptyDir of the pod
+            }
+        ],
+    }
+    return _job(rendering, target, name, pod, deadline_s=math.ceil(start_s + budget_s + SPARE_S))
+
+
+def reader_job(rendering: Rendering, mounts: Mounts, target: Target, measure: MeasureProfile, *, name: str) -> Manifest:
+    """Return the Job with the decode engine that reads the KV; it runs until it is deleted, or to its deadline."""
+    pod = _engine_pod(rendering, mounts, target, "decode", more=(_OPEN_HOST[rendering.spec.engine.type],))
+    deadline_s = 2 * _start_s(rendering, target) + parse_duration(measure.budget) + SPARE_S
+    return _job(rendering, target, name, pod, deadline_s=math.ceil(deadline_s))
+
+
+def _engine_pod(
+    rendering: Rendering, mounts: Mounts, target: Target, role: Role, *, more: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return a worker's pod without its router, and its engine without what asks the router."""
+    group = PlannedGroup(role=role, degree=target.degree, replicas=1, pool=target.pool)
+    pod: dict[str, Any] = dict(worker_group(rendering, group, mounts)["spec"]["template"]["spec"])
+    engine = dict(next(item for item in pod["containers"] if item["name"] == "engine"))
+    for asks_the_router in ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle"):
+        engine.pop(asks_the_router, None)
+    engine["args"] = [*engine.get("args", ()), *more]
+    inits = [item for item in pod.pop("initContainers", ()) if item["name"] != "router"]
+    mounted = {mount["name"] for item in (engine, *inits) for mount in item.get("volumeMounts") or ()} | {TMP_VOLUME}
+    pod.pop("topologySpreadConstraints", None)
+    return {
+        **pod,
+        **({"initContainers": inits} if inits else {}),
+        "containers": [engine],
+        "volumes": [volume for volume in pod["volumes"] if volume["name"] in mounted],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _STOP_S,
+    }
+
+
+def _start_s(rendering: Rendering, target: Target) -> int:
+    request = EngineRequest(role="prefill", degree=target.degree, default_image=rendering.settings.mock_image)
+    return engine_container(rendering.spec, request).start_seconds
+
+
+def _job(rendering: Rendering, target: Target, name: str, pod: Manifest, *, deadline_s: int) -> Manifest:
+    marks = {DEGREE_LABEL: str(target.degree), POOL_LABEL: target.pool}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": rendering.metadata(name, PROFILE_COMPONENT, marks),
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": deadline_s,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": {
+                "metadata": {
+                    "labels": {**rendering.labels(PROFILE_COMPONENT), **marks},
+                    "annotations": {"kubectl.kubernetes.io/default-container": pod["containers"][0]["name"]},
+                },
+                "spec": pod,
+            },
+        },
+    }

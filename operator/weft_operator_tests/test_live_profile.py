@@ -1,0 +1,328 @@
+"""The operator measures a service's costs: when it begins, what it makes, what it takes over and what it refuses."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_operator.diff import Apply
+from weft_operator.engines.container import ENGINE_PORT
+from weft_operator.live_profile.message import MAX_BYTES, MessageError, packed, unpacked
+from weft_operator.live_profile.results import NotUsableError, merged, read
+from weft_operator.live_profile.targets import identity, targets_of
+from weft_operator.manifest import MEASURE_ANNOTATION, Manifest, labels_of
+from weft_operator_tests.samples import KEY, PROFILE_JSON, SETTINGS
+from weft_operator_tests.valid import changed, service, spec, vllm_service
+from weft_operator_tests.world import World, summary
+
+IMAGE = "registry.example.com/weft-operator:1"
+FIT = {"median": 0.04, "p95": 0.1, "points": 40}
+ROOM = {"measure": {"extraGpus": 16, "degrees": [4, 8]}, "analytic": {}}
+
+
+def told(degree: int, *, step: float = 0.1, transfer: float | None = 0.2, alpha: float = 0.5) -> dict[str, Any]:
+    """What a measurement of one degree comes to; the figures are recognisable."""
+    row = copy.deepcopy(next(row for row in PROFILE_JSON["degrees"] if row["degree"] == degree))
+    row["prefill"][0]["alpha"] = alpha
+    row["fit"] = {"prefill": FIT, "step": {**FIT, "p95": step}}
+    way = {"source": degree, "destination": degree, "link": "inter-node", "alpha": 0.007, "perToken": 1e-7}
+    fit = {} if transfer is None else {"fit": {**FIT, "p95": transfer}}
+    return {**PROFILE_JSON, "degrees": [row], "transfers": [{**way, **fit}], "provenance": {"source": "engine"}}
+
+
+def asking(profile: Mapping[str, Any] = ROOM, base: Callable[[], Manifest] = service) -> Manifest:
+    return changed(base(), "spec.profile", dict(profile))
+
+
+async def running(body: Manifest, *, image: str = IMAGE) -> World:
+    world = World(body)
+    world.restart(replace(SETTINGS, operator_image=image))
+    await world.until_quiet()
+    return world
+
+
+def jobs(world: World, kind: str) -> list[str]:
+    return [name for name in world.cluster.names("Job") if f"-{kind}-" in name]
+
+
+def start(world: World, job: str, ip: str = "10.0.0.9") -> Manifest:
+    """Play the Job controller and the kubelet: the pod of a Job runs."""
+    made = world.cluster.named("Job", job)
+    template = copy.deepcopy(made["spec"]["template"])
+    labels = {**template["metadata"]["labels"], "batch.kubernetes.io/job-name": job}
+    pod: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{job}-x", "namespace": "default", "uid": f"uid-{job}", "labels": labels},
+        "spec": template["spec"],
+        "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    world.cluster.pods[f"{job}-x"] = pod
+    return pod
+
+
+def end(world: World, job: str, message: str, code: int = 0) -> None:
+    """Let the program of a Job's pod end with these words."""
+    pod = world.cluster.pods.get(f"{job}-x") or start(world, job)
+    ended = {"name": "profile", "state": {"terminated": {"exitCode": code, "message": message}}}
+    pod["status"]["containerStatuses"] = [ended]
+
+
+async def measured(world: World, degree: int, message: str, code: int = 0) -> str:
+    """Play one measurement from its reader to its last words; return the Job's name."""
+    (reader,) = [name for name in jobs(world, "reads") if f"-reads-{degree}-" in name]
+    start(world, reader)
+    await world.until_quiet()
+    (job,) = [name for name in jobs(world, "profile") if f"-profile-{degree}-" in name]
+    end(world, job, message, code)
+    await world.until_quiet()
+    return job
+
+
+async def test_a_service_that_does_not_ask_is_not_measured() -> None:
+    world = await running(service())
+    assert "ProfileMeasured" not in summary(world)
+    assert world.cluster.names("Job") == []
+
+
+async def test_every_degree_is_measured_in_turn_and_plans_are_made_with_all_of_them() -> None:
+    world = await running(asking())
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Measuring")
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert [len(jobs(world, kind)) for kind in ("reads", "profile")] == [1, 0], "the reader has no address yet"
+    first = await measured(world, 4, packed({"profile": told(4, alpha=0.44)}))
+    assert first.startswith("demo-profile-4-")
+    assert world.requests[-1]["profile"] is None, "half of the degrees measured would be no choice between them"
+    await measured(world, 8, packed({"profile": told(8, alpha=0.88)}))
+    assert summary(world)["ProfileMeasured"] == ("True", "Measured")
+    profile = world.cluster.named("CostProfile", "demo-measured-nvidia-h20")
+    assert profile["metadata"]["ownerReferences"][0]["uid"] == world.cluster.service["metadata"]["uid"]
+    assert [row["prefill"][0]["alpha"] for row in profile["spec"]["degrees"]] == [0.44, 0.88]
+    asked: Any = world.requests[-1]["profile"]
+    assert asked["degrees"] == profile["spec"]["degrees"]
+    ways = {(row["source"], row["destination"], row["link"]): row["alpha"] for row in profile["spec"]["transfers"]}
+    assert ways[4, 4, "inter-node"] == ways[8, 8, "inter-node"] == 0.007
+    assert (4, 8, "inter-node") in ways, "what nobody timed is as in the profile before"
+    assert jobs(world, "reads") == [], "nobody reads from them any more"
+
+
+async def test_it_goes_on_where_an_operator_was_killed_after_any_write() -> None:
+    """A second operator knows nothing: what comes out is the same, and no Job is made twice."""
+    world = await running(asking())
+    for degree in (4, 8):
+        world.restart(replace(SETTINGS, operator_image=IMAGE))
+        await world.until_quiet()
+        await measured(world, degree, packed({"profile": told(degree)}))
+        world.restart(replace(SETTINGS, operator_image=IMAGE))
+        await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("True", "Measured")
+    made = [
+        action.key.name for action in world.cluster.actions if action.key.kind == "Job" and isinstance(action, Apply)
+    ]
+    assert sorted(set(made)) == sorted(made)
+
+
+async def test_it_waits_for_room_and_says_how_much_is_missing() -> None:
+    world = await running(asking({"measure": {}, "analytic": {}}))
+    assert summary(world)["ProfileMeasured"] == ("False", "NoRoom")
+    assert "extraGpus to 1" in world.cluster.condition("ProfileMeasured")["message"]
+    assert world.cluster.names("Job") == []
+
+
+async def test_without_room_for_two_engines_transfers_stay_as_they_were() -> None:
+    world = await running(asking({"measure": {"extraGpus": 4, "degrees": [4]}, "analytic": {}}))
+    (job,) = jobs(world, "profile")
+    assert jobs(world, "reads") == []
+    words = world.cluster.named("Job", job)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert not any(word.startswith("--decode-url") for word in words)
+    end(world, job, packed({"profile": told(4, transfer=None)}))
+    await world.until_quiet()
+    (way,) = [
+        row
+        for row in world.cluster.named("CostProfile", "demo-measured-nvidia-h20")["spec"]["transfers"]
+        if row["link"] == "inter-node"
+    ]
+    assert way["alpha"] == next(
+        row["alpha"] for row in PROFILE_JSON["transfers"] if (row["source"], row["link"]) == (4, "inter-node")
+    )
+
+
+async def test_a_reader_without_a_node_is_given_up() -> None:
+    world = await running(asking())
+    (reader,) = jobs(world, "reads")
+    world.cluster.named("Job", reader)["metadata"]["creationTimestamp"] = "2025-12-31T23:00:00Z"
+    await world.until_quiet()
+    assert len(jobs(world, "profile")) == 1
+    assert jobs(world, "reads") == []
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason", "words"),
+    [
+        ("the engine at http://127.0.0.1:8000 was not ready in time", 1, "MeasuringFailed", "not ready in time"),
+        ("", 137, "MeasuringFailed", "did not measure degree 4"),
+        ("garbage", 0, "NotUsable", "garbage"),
+        (packed({"profile": told(4, step=0.9)}), 0, "NotUsable", "missed by 4% in the median and 90% at P95"),
+        (packed({"profile": told(8)}), 0, "NotUsable", "holds no figures of degree 4"),
+    ],
+)
+async def test_what_cannot_be_used_is_said_and_not_tried_again_at_once(
+    message: str, code: int, reason: str, words: str
+) -> None:
+    world = await running(asking())
+    job = await measured(world, 4, message, code)
+    assert summary(world)["ProfileMeasured"] == ("False", reason)
+    assert words in world.cluster.condition("ProfileMeasured")["message"]
+    assert world.cluster.names("CostProfile") == []
+    assert jobs(world, "profile") == [job]
+    assert [fact.reason for fact in world.cluster.events].count(reason) == 1
+
+
+async def test_another_engine_is_measured_anew_and_the_old_job_goes() -> None:
+    world = await running(asking())
+    before = jobs(world, "reads")
+    world.cluster.change(engine={"type": "mock", "mock": {"timeScale": 0.5}})
+    await world.until_quiet()
+    await world.until_quiet()
+    assert jobs(world, "reads") != before
+    assert len(jobs(world, "reads")) == 1
+
+
+async def test_a_person_may_ask_for_another_measurement() -> None:
+    world = await running(asking({"measure": {"extraGpus": 16, "degrees": [4]}, "analytic": {}}))
+    await measured(world, 4, packed({"profile": told(4)}))
+    assert summary(world)["ProfileMeasured"] == ("True", "Measured")
+    world.cluster.service["metadata"]["annotations"] = {MEASURE_ANNOTATION: "new driver"}
+    await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Measuring")
+    await measured(world, 4, packed({"profile": told(4, alpha=0.9)}))
+    profile = world.cluster.named("CostProfile", "demo-measured-nvidia-h20")
+    assert profile["spec"]["degrees"][0]["prefill"][0]["alpha"] == 0.9
+    assert summary(world)["ProfileMeasured"] == ("True", "Measured")
+
+
+@pytest.mark.parametrize("when", ["Stale", "Missing"])
+async def test_a_profile_that_is_too_fast_is_measured_anew_where_that_is_asked_for(when: str) -> None:
+    profile = {"measure": {"extraGpus": 16, "degrees": [4], "when": when}, "analytic": {}}
+    world = await running(asking(profile))
+    await measured(world, 4, packed({"profile": told(4)}))
+    slow = {"type": "CostModelFresh", "status": "False", "reason": "SlowerThanPredicted", "message": "9 s"}
+    conditions = [item for item in world.cluster.service["status"]["conditions"] if item["type"] != "CostModelFresh"]
+    world.cluster.service["status"]["conditions"] = [
+        *conditions,
+        {**slow, "lastTransitionTime": "2027-01-01T00:00:00Z"},
+    ]
+    await world.reconciler.reconcile(KEY)
+    assert len(jobs(world, "reads")) == (1 if when == "Stale" else 0)
+
+
+async def test_a_plan_change_comes_first() -> None:
+    world = await running(asking())
+    (reader,) = jobs(world, "reads")
+    start(world, reader)
+    await world.until_quiet()
+    assert len(jobs(world, "profile")) == 1
+    world.cluster.break_pod(next(name for name in world.cluster.pods if name.startswith("demo-p4")))
+    await world.step()
+    assert summary(world)["Progressing"] == ("True", "RollingOut")
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Waiting")
+    assert jobs(world, "profile") == []
+
+
+async def test_an_operator_without_an_image_of_its_own_says_so() -> None:
+    world = await running(asking(), image="")
+    assert summary(world)["ProfileMeasured"] == ("False", "MeasuringFailed")
+    assert "WEFT_OPERATOR_IMAGE" in world.cluster.condition("ProfileMeasured")["message"]
+
+
+async def test_degrees_of_no_pool_are_told() -> None:
+    world = await running(asking({"measure": {"degrees": [16]}, "analytic": {}}))
+    assert summary(world)["ProfileMeasured"] == ("False", "NothingToMeasure")
+
+
+async def test_the_jobs_run_the_workers_engine_without_its_router() -> None:
+    body = vllm_service()
+    body["spec"]["profile"] = dict(ROOM)
+    patch = {"spec": {"containers": [{"name": "engine", "env": [{"name": "MINE", "value": "1"}]}]}}
+    body["spec"]["podTemplates"] = [{"component": "prefill", "patch": patch}]
+    world = await running(body)
+    (reader,) = jobs(world, "reads")
+    start(world, reader, ip="10.1.2.3")
+    await world.until_quiet()
+    (job,) = jobs(world, "profile")
+    made = world.cluster.named("Job", job)
+    pod = made["spec"]["template"]["spec"]
+    assert made["spec"]["backoffLimit"] == 0
+    assert made["spec"]["activeDeadlineSeconds"] == 1800 + 600 + 300
+    engine, program = pod["initContainers"][-1], pod["containers"][0]
+    assert (engine["name"], engine["restartPolicy"], program["name"]) == ("engine", "Always", "profile")
+    assert {"name": "MINE", "value": "1"} in engine["env"]
+    assert "--enable-prompt-tokens-details" in engine["args"]
+    assert not {"startupProbe", "livenessProbe", "lifecycle"} & engine.keys()
+    assert engine["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert not pod["automountServiceAccountToken"]
+    assert "token" not in {volume["name"] for volume in pod["volumes"]}
+    assert f"--decode-url=http://10.1.2.3:{ENGINE_PORT}" in program["args"]
+    reads = world.cluster.named("Job", reader)["spec"]["template"]["spec"]["containers"][0]
+    assert reads["args"][-1] == "--host=0.0.0.0"
+    assert any("kv_consumer" in word for word in reads["args"])
+    policy = world.cluster.named("NetworkPolicy", "demo-profile")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels_of(made["spec"]["template"]).items()
+    assert [peer["podSelector"]["matchLabels"] for peer in policy["ingress"][0]["from"]] == [
+        policy["podSelector"]["matchLabels"]
+    ]
+
+
+# --- the parts
+
+
+def test_what_does_not_fit_into_a_pods_last_words_is_refused() -> None:
+    noise = {str(at): f"{at * 7919 % 104729:x}" * 9 for at in range(900)}
+    with pytest.raises(MessageError, match="a pod may say 4096"):
+        packed({"profile": noise})
+    assert len(packed({"profile": told(4)})) < MAX_BYTES / 2
+
+
+@given(st.text() | st.binary().map(lambda raw: "weft1:" + raw.hex()) | st.just("weft1:"))
+def test_other_words_are_no_measurement(words: str) -> None:
+    with pytest.raises(MessageError):
+        unpacked(words)
+
+
+@given(st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=8), max_size=6))
+def test_what_is_packed_comes_out_again(body: dict[str, Any]) -> None:
+    assert unpacked(packed({"profile": body})) == {"profile": body}
+
+
+def test_transfers_that_predict_badly_are_those_of_the_profile_before() -> None:
+    spec_ = merged(told(4, transfer=0.7), degree=4, known=None, before=PROFILE_JSON)
+    (way,) = [row for row in spec_["transfers"] if row["link"] == "inter-node"]
+    assert way["alpha"] != 0.007
+    assert "70% at P95" in spec_["provenance"]["transfersRefused"]
+    good = merged(told(4, transfer=0.2), degree=4, known=spec_, before=PROFILE_JSON)
+    assert next(row for row in good["transfers"] if row["link"] == "inter-node")["alpha"] == 0.007
+
+
+def test_a_measurement_without_errors_is_refused() -> None:
+    body = told(4)
+    del body["degrees"][0]["fit"]
+    with pytest.raises(NotUsableError, match="does not say how well prefills fit"):
+        read(packed({"profile": body}), 4)
+
+
+def test_figures_are_of_one_model_engine_and_gpu() -> None:
+    base = spec(asking())
+    assert identity(base, "nvidia-h20") == identity(spec(asking({"measure": {}, "analytic": {}})), "nvidia-h20")
+    assert identity(base, "nvidia-h20") != identity(base, "nvidia-h100")
+    other = spec(changed(asking(), "spec.engine", {"type": "mock", "mock": {"timeScale": 0.5}}))
+    assert identity(base, "nvidia-h20") != identity(other, "nvidia-h20")
+
+
+def test_degrees_on_several_nodes_are_left_out() -> None:
+    body = asking({"measure": {}, "analytic": {}})
+    body["spec"]["capacity"]["pools"][0] |= {"gpusPerNode": 4, "degrees": [2, 4, 8]}
+    assert [target.degree for target in targets_of(spec(body))] == [2, 4]
