@@ -15,23 +15,13 @@ from weft_operator.live_profile.message import MAX_BYTES, MessageError, packed, 
 from weft_operator.live_profile.results import NotUsableError, merged, read
 from weft_operator.live_profile.targets import identity, targets_of
 from weft_operator.manifest import MEASURE_ANNOTATION, Manifest, labels_of
+from weft_operator_tests.played_jobs import told
 from weft_operator_tests.samples import KEY, PROFILE_JSON, SETTINGS
 from weft_operator_tests.valid import changed, service, spec, vllm_service
 from weft_operator_tests.world import World, summary
 
 IMAGE = "registry.example.com/weft-operator:1"
-FIT = {"median": 0.04, "p95": 0.1, "points": 40}
 ROOM = {"measure": {"extraGpus": 16, "degrees": [4, 8]}, "analytic": {}}
-
-
-def told(degree: int, *, step: float = 0.1, transfer: float | None = 0.2, alpha: float = 0.5) -> dict[str, Any]:
-    """What a measurement of one degree comes to; the figures are recognisable."""
-    row = copy.deepcopy(next(row for row in PROFILE_JSON["degrees"] if row["degree"] == degree))
-    row["prefill"][0]["alpha"] = alpha
-    row["fit"] = {"prefill": FIT, "step": {**FIT, "p95": step}}
-    way = {"source": degree, "destination": degree, "link": "inter-node", "alpha": 0.007, "perToken": 1e-7}
-    fit = {} if transfer is None else {"fit": {**FIT, "p95": transfer}}
-    return {**PROFILE_JSON, "degrees": [row], "transfers": [{**way, **fit}], "provenance": {"source": "engine"}}
 
 
 def asking(profile: Mapping[str, Any] = ROOM, base: Callable[[], Manifest] = service) -> Manifest:
@@ -247,6 +237,7 @@ async def test_degrees_of_no_pool_are_told() -> None:
 async def test_the_jobs_run_the_workers_engine_without_its_router() -> None:
     body = vllm_service()
     body["spec"]["profile"] = dict(ROOM)
+    body["spec"]["engine"]["plugin"] = "Expected"
     patch = {"spec": {"containers": [{"name": "engine", "env": [{"name": "MINE", "value": "1"}]}]}}
     body["spec"]["podTemplates"] = [{"component": "prefill", "patch": patch}]
     world = await running(body)
@@ -265,7 +256,8 @@ async def test_the_jobs_run_the_workers_engine_without_its_router() -> None:
     assert not {"startupProbe", "livenessProbe", "lifecycle"} & engine.keys()
     assert engine["resources"]["limits"]["nvidia.com/gpu"] == "4"
     assert not pod["automountServiceAccountToken"]
-    assert "token" not in {volume["name"] for volume in pod["volumes"]}
+    assert not {"token", "engine-proof"} & {volume["name"] for volume in pod["volumes"]}
+    assert "WEFT_ENGINE_PROOF_FILE" not in {item["name"] for item in engine["env"]}
     assert f"--decode-url=http://10.1.2.3:{ENGINE_PORT}" in program["args"]
     reads = world.cluster.named("Job", reader)["spec"]["template"]["spec"]["containers"][0]
     assert reads["args"][-1] == "--host=0.0.0.0"

@@ -11,10 +11,12 @@ import pytest
 
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.toolchain import tool_path
+from weft_operator.live_profile.message import packed
 from weft_operator.manifest import Manifest
 from weft_operator_tests.api import USERS, RealApi, real_api, small_service
 from weft_operator_tests.chart_roles import ChartRoles
 from weft_operator_tests.cluster import condition, wait_for
+from weft_operator_tests.played_jobs import JOBS, job_of, play_pod, say, told
 from weft_operator_tests.replicas import Replica
 from weft_operator_tests.rights import granted, refused, used
 from weft_operator_tests.valid import PROFILE
@@ -51,7 +53,7 @@ def replica(api: RealApi, name: str) -> Replica:
         namespace="",
         folder=api.folder,
         lease=f"{SYSTEM}/weft-operator",
-        env={"WEFT_OPERATOR_LEASE_SECONDS": "5"},
+        env={"WEFT_OPERATOR_LEASE_SECONDS": "5", "WEFT_OPERATOR_IMAGE": "localhost/weft-operator:none"},
     )
     api.replicas.append(found)
     return found.start()
@@ -122,12 +124,29 @@ def live(api: RealApi) -> None:
         model={**demo.body["spec"]["model"], "maxModelLen": 16384},
     )
     span(api)
+    measure(api)
     a.kill()
     follower = api.replicas[-1]
     wait_for("another leader", lambda: follower.leads, timeout=PATIENCE_S)
     demo.change("a change by the other leader", networkPolicy={"enabled": True})
     api.kube.run("-n", MODELS, "delete", "dis", "--all")
     wait_for("the end of all", lambda: not api.items(GROUPS, MODELS), timeout=PATIENCE_S)
+
+
+def measure(api: RealApi) -> None:
+    """Have a service's costs measured: the engine that reads, the one that is timed, and what they say."""
+    life = Life(api, "priced", profile={"analytic": {}, "measure": {"extraGpus": 8}})
+    pool = life.body["spec"]["capacity"]["pools"][0]
+    life.body["spec"]["capacity"] = {**life.body["spec"]["capacity"], "pools": [{**pool, "degrees": [4]}]}
+    api.kube.apply(life.body)
+    play_pod(api, job_of(api, MODELS, "priced-reads-", timeout=PATIENCE_S), ip="10.0.0.9")
+    pod = play_pod(api, job_of(api, MODELS, "priced-profile-", timeout=PATIENCE_S))
+    say(api, pod, packed({"profile": told(4)}))
+    wait_for(
+        "the end of the engine that read",
+        lambda: not [job for job in api.items(JOBS, MODELS) if "-reads-" in job["metadata"]["name"]],
+        timeout=PATIENCE_S,
+    )
 
 
 def span(api: RealApi) -> None:

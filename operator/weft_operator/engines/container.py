@@ -17,6 +17,7 @@ ROUTER_PORT = 8080
 CONFIG_FOLDER = "/etc/weft"
 PROOF_VARIABLE = "WEFT_ENGINE_PROOF_FILE"
 """Names the file with the word by which an engine's plug-in knows the router: at both of them."""
+PROOF_VOLUME = "engine-proof"
 PROOF_KEY = "engine-proof"
 """Where that word is in the Secret of the service's token."""
 RANK_VARIABLE = "WEFT_NODE_RANK"

@@ -20,6 +20,7 @@ from weft_operator.engines.container import (
     LEADER,
     PROOF_KEY,
     PROOF_VARIABLE,
+    PROOF_VOLUME,
     RANK,
     RANK_VARIABLE,
     RENDEZVOUS_PORT,
@@ -43,7 +44,6 @@ _PORTS = KvPorts(single=(SIDE_CHANNEL_PORT,))
 KV_PORTS: dict[Role, KvPorts] = {"prefill": _PORTS, "decode": _PORTS}
 
 
-_PROOF_VOLUME = "engine-proof"
 _PROOF_FOLDER = "/etc/weft-engine"
 
 _ON_NODES = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
@@ -101,12 +101,12 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
     )
 
 
-_PROOF_MOUNT: Manifest = {"name": _PROOF_VOLUME, "mountPath": _PROOF_FOLDER, "readOnly": True}
+_PROOF_MOUNT: Manifest = {"name": PROOF_VOLUME, "mountPath": _PROOF_FOLDER, "readOnly": True}
 
 
 def _proof_volume(secret: str) -> Manifest:
     items = [{"key": PROOF_KEY, "path": PROOF_KEY}]
-    return {"name": _PROOF_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}}
+    return {"name": PROOF_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}}
 
 
 def _transfer_config(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> str:

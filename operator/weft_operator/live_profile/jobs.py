@@ -15,7 +15,7 @@ from weft_operator.desired.router import TMP_VOLUME, Mounts
 from weft_operator.desired.security import container_security
 from weft_operator.desired.workers import worker_group
 from weft_operator.engines import EngineRequest, engine_container
-from weft_operator.engines.container import ENGINE_PORT
+from weft_operator.engines.container import ENGINE_PORT, PROOF_VARIABLE, PROOF_VOLUME
 from weft_operator.live_profile.targets import Target
 from weft_operator.manifest import DEGREE_LABEL, POOL_LABEL, PROFILE_COMPONENT, Manifest
 
@@ -79,6 +79,9 @@ def _engine_pod(
     for asks_the_router in ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle"):
         engine.pop(asks_the_router, None)
     engine["args"] = [*engine.get("args", ()), *more]
+    # The one who measures has no proof to show, and the pod has no Secret of the service's: nobody else reaches it.
+    engine["env"] = [item for item in engine["env"] if item["name"] != PROOF_VARIABLE]
+    engine["volumeMounts"] = [mount for mount in engine["volumeMounts"] if mount["name"] != PROOF_VOLUME]
     inits = [item for item in pod.pop("initContainers", ()) if item["name"] != "router"]
     mounted = {mount["name"] for item in (engine, *inits) for mount in item.get("volumeMounts") or ()} | {TMP_VOLUME}
     pod.pop("topologySpreadConstraints", None)
