@@ -1,0 +1,55 @@
+"""A service's costs are measured in real pods: engines of its own start, are timed, and say what they are."""
+
+import pytest
+
+from weft_core.profile_json import profile_from_json
+from weft_e2e import kube
+from weft_e2e.checks import check_ready
+from weft_e2e.scenarios.installed import Installed
+from weft_e2e.scenarios.manifests import changed, small_service
+from weft_e2e.waiting import until
+from weft_e2e_tests.test_service_cluster import applied
+from weft_planner.profiling.measurements import Cell
+from weft_planner.profiling.validation import predicted
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+
+MEASURED_S = 300.0
+"""Two engines that start, 40 s of timing and a fit, on a machine that other tests are busy on, too."""
+CELLS = (Cell("prefill", 1, history=0, increment=512), Cell("step", 1, batch=4, context=4 * 512))
+
+
+def test_engines_of_its_own_are_timed_and_plans_are_made_with_what_they_told(weft: Installed, namespace: str) -> None:
+    asked = {"analytic": {}, "measure": {"budget": "40s", "extraGpus": 2, "degrees": [1]}}
+    body = changed(small_service("priced"), "spec.profile", asked)
+    service = applied(weft, namespace, body)
+    before = service.plan().inputs_hash
+
+    def measured() -> bool:
+        found = service.conditions().get("ProfileMeasured")
+        assert found is None or found.status != "False", found
+        return found is not None and found.true
+
+    until(measured, what="a measured profile", timeout_s=MEASURED_S)
+    (profile,) = kube.items(weft.kube, "costprofiles", namespace=namespace)
+    figures = profile_from_json(profile["spec"])
+    for cell in CELLS:
+        seconds = predicted(figures, cell)
+        assert seconds is not None
+        assert 0 < seconds < 5, cell
+    assert profile["spec"]["provenance"]
+    ways = [row for row in profile["spec"]["transfers"] if row["link"] == "inter-node"]
+    assert any("fit" in row for row in ways), "KV went from one pod to the other"
+    until(
+        lambda: not [
+            job for job in kube.items(weft.kube, "jobs", namespace=namespace) if "-reads-" in job["metadata"]["name"]
+        ],
+        what="the end of the engine that read",
+        timeout_s=60,
+    )
+    until(
+        lambda: service.plan().inputs_hash != before,
+        what="a plan with the measured profile",
+        timeout_s=120,
+    )
+    check_ready(service, timeout_s=150)
