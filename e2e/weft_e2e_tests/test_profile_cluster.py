@@ -41,9 +41,13 @@ def test_engines_of_its_own_are_timed_and_plans_are_made_with_what_they_told(wef
     ways = [row for row in profile["spec"]["transfers"] if row["link"] == "inter-node"]
     assert any("fit" in row for row in ways), "KV went from one pod to the other"
     until(
-        lambda: not [
-            job for job in kube.items(weft.kube, "jobs", namespace=namespace) if "-reads-" in job["metadata"]["name"]
-        ],
+        lambda: (
+            not [
+                job
+                for job in kube.items(weft.kube, "jobs", namespace=namespace)
+                if "-reads-" in job["metadata"]["name"]
+            ]
+        ),
         what="the end of the engine that read",
         timeout_s=60,
     )

@@ -135,6 +135,12 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.profile: give exactly one of ref, refs and analytic",
     ),
     one_change(
+        "measured-in-no-time",
+        "spec.profile",
+        {"analytic": {}, "measure": {"budget": "5s"}},
+        rule="spec.profile.measure.budget: must be between 30s and 2h",
+    ),
+    one_change(
         "min-above-max",
         "spec.planning.prefill",
         {"min": 3, "max": 2},
