@@ -143,7 +143,7 @@ def _go_on(
         return Measuring(Verdict("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
     if not settled:
         words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
-        return Measuring(Verdict("Unknown", "Waiting", words), (_delete(job, "the plan changes"),))
+        return Measuring(Verdict("Unknown", "Waiting", words), tuple(_making_way(observed, one)))
     trouble = _trouble(observed, one.job)
     words = f"Job {one.job} measures {what}{f': {trouble}' if trouble else ''}"
     return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
@@ -165,7 +165,7 @@ def _begin(
         return Measuring(Verdict("False", "MeasuringFailed", words))
     if not settled:
         words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
-        return Measuring(Verdict("Unknown", "Waiting", words))
+        return Measuring(Verdict("Unknown", "Waiting", words), tuple(_making_way(observed, one)))
     free = spec.capacity.gpus + measure.extra_gpus - _in_use(rendering, observed)
     if free < degree:
         words = (
@@ -228,6 +228,14 @@ def _left_over(observed: Observed, one: _Try | None) -> Iterator[Delete]:
             yield _delete(job, "not measured any more")
         elif name == one.reader and _over(observed, one.job):
             yield _delete(job, "its reading is over")
+
+
+def _making_way(observed: Observed, one: _Try) -> Iterator[Delete]:
+    """Yield the end of both Jobs of a try: a plan change needs all GPUs of the budget."""
+    for name in (one.job, one.reader):
+        job = observed.named("Job", name)
+        if job is not None and not _ended(job) and not is_terminating(job):
+            yield _delete(job, "the plan changes")
 
 
 def _over(observed: Observed, name: str) -> bool:
