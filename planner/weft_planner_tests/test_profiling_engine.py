@@ -7,6 +7,7 @@ import pytest
 
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
 from weft_mock_tests.engines import MODEL, at_rest, config, engines
+from weft_planner.profiling import engine_transfers
 from weft_planner.profiling.engine import EngineProfiler, Progress, Run, Settings
 from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
 from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
@@ -92,7 +93,9 @@ async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
     for function in ("prefill", "step", "transfer"):
         of_it = [cell for cell in cells if cell.function == function]
         assert median_error(fitted, truth, of_it) < 0.05, function
-    assert fitted.provenance["transferWays"].startswith("of equal degrees fitted as one; each by itself: 1->1")
+    assert fitted.provenance["transferWays"].startswith(
+        "both ways between equal degrees are fitted as one; each by itself: 1->1"
+    )
 
 
 async def test_an_engine_that_cannot_read_back_is_a_note() -> None:
@@ -106,6 +109,21 @@ async def test_an_engine_that_cannot_read_back_is_a_note() -> None:
     assert {cell.way for cell in run.measurements.planned if cell.function == "transfer"} == {"there"}
     assert len([row for row in run.measurements.rows if row.cell.function == "transfer"]) == 2
     assert sum("name no KV to read back" in note for note in run.notes) == 2
+
+
+async def test_an_engine_that_computes_anew_what_it_should_read_back_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def the_same(_: EngineClient) -> float:
+        return 7.0
+
+    monkeypatch.setattr(EngineClient, "bytes_read", the_same)
+    monkeypatch.setattr(engine_transfers, "_COUNTED_S", 0.3)
+    grid = Grid((0,), (16,), (1,), (64,), chunks=(), transfers=(256, 1024))
+    common = {"profile": quick_profile(), "max_model_len": 4096}
+    async with engines(config(**common), config(engine_id="reader", role="decode", **common)) as (client, reader):
+        run, _ = await profiled(client.url, grid, SETTINGS, reader=reader.url, back=True)
+        await at_rest(client, reader)
+    assert {cell.way for cell in run.measurements.planned if cell.function == "transfer"} == {"there"}
+    assert sum("computed anew what it was to read back" in note for note in run.notes) == 2
 
 
 async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> None:

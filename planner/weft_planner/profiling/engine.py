@@ -152,12 +152,12 @@ class EngineProfiler:
                 where = f"rows[{len(state.rows)}]"
                 state = replace(state, rows=(*state.rows, Measurement(cell, seconds, where)))
             keep(state)
-        state = await self._settled(state, ends=began + self._settings.budget_s)
+        state = await self._settled(state, keep, ends=began + self._settings.budget_s)
         if self._unreported:
             notes.append(_UNREPORTED)
         return Run(await self._told(state, keep), complete=True, notes=tuple(notes))
 
-    async def _settled(self, state: Measurements, *, ends: float) -> Measurements:
+    async def _settled(self, state: Measurements, keep: Keep, *, ends: float) -> Measurements:
         """Return measurements with more timings of shapes that contradict others, as far as the budget goes."""
         for _ in range(_MORE_ROUNDS):
             for cell in contradicting(state, noise=self._settings.noise):
@@ -167,6 +167,7 @@ class EngineProfiler:
                     seconds = await self._time(cell)
                     row = Measurement(cell, seconds, f"rows[{len(state.rows)}]")
                     state = replace(state, rows=(*state.rows, row))
+                    keep(state)
         return state
 
     async def _told(self, state: Measurements, keep: Keep) -> Measurements:

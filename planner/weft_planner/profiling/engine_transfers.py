@@ -8,6 +8,7 @@ A reading takes milliseconds beside requests of tens: one timing is the median o
 and its twin, for as long as its share of the budget lasts.
 """
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +23,9 @@ from weft_planner.profiling.measurements import Cell, Way
 FEWEST_PAIRS = 3
 MOST_PAIRS = 9
 _WARM_TOKENS = 64
+_COUNTED_S = 5.0
+_POLL_S = 0.1
+NOT_READ = "the prefill engine computed anew what it was to read back; start both with bidirectional transfers"
 NO_HANDLE = "the decode engine's answers name no KV to read back; start both with bidirectional transfers"
 
 
@@ -48,8 +52,20 @@ class Transfers:
 
     async def warm_up(self, *, back: bool, longest: int) -> None:
         """Let the engines find one another: the first transfer of a pair takes seconds."""
+        before = await self._engine.bytes_read() if back else None
         with suppress(NotMeasurable):
-            await self._trip(min(_WARM_TOKENS * 4 + 1, longest), back=back)
+            trip = await self._trip(min(_WARM_TOKENS * 4 + 1, longest), back=back)
+            if trip.back is not None and before is not None and not await self._came_back(before):
+                self._closed = NOT_READ
+
+    async def _came_back(self, before: float) -> bool:
+        """Tell whether the prefill engine has read since; its counters follow its answers."""
+        ends = monotonic() + _COUNTED_S
+        while monotonic() < ends:
+            if (await self._engine.bytes_read() or 0.0) > before:
+                return True
+            await asyncio.sleep(_POLL_S)
+        return False
 
     async def seconds(self, cell: Cell, *, back: bool) -> float:
         """Return one timing of a cell; with ``back`` that of the other way is kept for when it is asked for.

@@ -278,7 +278,9 @@ def _measured_transfers(rows: Samples, notes: dict[str, str]) -> dict[_Pair, Tra
         told = [f"{way} {_words(_transfer(part))}" for way, part in parts.items() if len(part.cells) > 1]
         ways.append(f"{pair[0]}->{pair[1]} {pair[2]}: {', '.join(told)}")
     if ways:
-        notes["transferWays"] = ("of equal degrees fitted as one; each by itself: " + "; ".join(ways))[:1000]
+        notes["transferWays"] = (
+            "both ways between equal degrees are fitted as one; each by itself: " + "; ".join(ways)
+        )[:1000]
     return transfers
 
 
