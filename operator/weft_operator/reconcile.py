@@ -62,6 +62,8 @@ from weft_operator.status import Result, Verdict, build_status, progressing
 from weft_operator.telling import post, tell, tell_held_up, timestamp
 from weft_operator.wanted import kept_token, ledger_of, plan_actions, rendering_of
 
+REFUSED_S = 60.0
+"""Until a measuring object that was refused, by a quota for one, is tried again."""
 FORMER_WAIT_S = 2.0
 FORMER_TOLD_S = 10.0
 """The garbage collector takes a second or two; a service that is older and waits for it still has to say so."""
@@ -295,8 +297,11 @@ class Reconciler:
         if found is None:
             return result, (), None
         applied = await self._apply(found.actions, observed)
-        result = replace(result, measuring=found.verdict, failure=result.failure or applied.failure)
-        return result, applied.done, found.again_s
+        if applied.failure is None:
+            return replace(result, measuring=found.verdict), applied.done, found.again_s
+        # What serves is as it should be, so this is told here alone, and tried again without haste.
+        refused = Verdict("False", "MeasuringFailed", applied.failure.message)
+        return replace(result, measuring=refused), applied.done, REFUSED_S
 
     def _token(self, key: ServiceKey, observed: Observed) -> bytes:
         return kept_token(key, observed) or self._new_token()

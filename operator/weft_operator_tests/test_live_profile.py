@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from weft_operator.diff import Apply
 from weft_operator.engines.container import ENGINE_PORT
+from weft_operator.errors import InvalidError
 from weft_operator.live_profile.message import MAX_BYTES, MessageError, packed, unpacked
 from weft_operator.live_profile.results import NotUsableError, merged, read
 from weft_operator.live_profile.targets import identity, targets_of
@@ -67,7 +68,8 @@ async def measured(world: World, degree: int, message: str, code: int = 0) -> st
     (reader,) = [name for name in jobs(world, "reads") if f"-reads-{degree}-" in name]
     start(world, reader)
     await world.until_quiet()
-    (job,) = [name for name in jobs(world, "profile") if f"-profile-{degree}-" in name]
+    begun = [name for name in jobs(world, "profile") if f"-profile-{degree}-" in name]
+    (job,) = [name for name in begun if f"{name}-x" not in world.cluster.pods]
     end(world, job, message, code)
     await world.until_quiet()
     return job
@@ -195,17 +197,68 @@ async def test_a_person_may_ask_for_another_measurement() -> None:
     assert summary(world)["ProfileMeasured"] == ("True", "Measured")
 
 
+def slow(world: World, since: str, reason: str = "SlowerThanPredicted") -> None:
+    """Let the status say since when the service is slower than predicted, or that nothing is known."""
+    said = {
+        "type": "CostModelFresh",
+        "status": "False",
+        "reason": reason,
+        "message": "9 s",
+        "lastTransitionTime": since,
+    }
+    status = world.cluster.service["status"]
+    status["conditions"] = [*(item for item in status["conditions"] if item["type"] != "CostModelFresh"), said]
+
+
+async def test_a_measurement_goes_on_though_its_cause_comes_and_goes() -> None:
+    world = await running(asking({"measure": {"extraGpus": 4, "degrees": [4]}, "analytic": {}}))
+    (first,) = jobs(world, "profile")
+    end(world, first, packed({"profile": told(4)}))
+    await world.until_quiet()
+    slow(world, "2027-01-01T00:00:00Z")
+    await world.reconciler.reconcile(KEY)
+    second = next(name for name in jobs(world, "profile") if name != first)
+    start(world, second)
+    slow(world, "2027-01-01T00:01:00Z", reason="Unknown")
+    await world.reconciler.reconcile(KEY)
+    assert second in jobs(world, "profile")
+    end(world, second, "no engine", 1)
+    slow(world, "2027-01-01T00:02:00Z")
+    await world.reconciler.reconcile(KEY)
+    assert jobs(world, "profile") == sorted([first, second]), "the hour after a failure holds for any cause"
+
+
+async def test_what_the_cluster_refuses_of_a_measurement_stalls_no_service() -> None:
+    world = World(asking())
+    world.restart(replace(SETTINGS, operator_image=IMAGE))
+    world.cluster.fail = lambda action: InvalidError("exceeded quota") if action.key.kind == "Job" else None
+    await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("False", "MeasuringFailed")
+    assert "exceeded quota" in world.cluster.condition("ProfileMeasured")["message"]
+    assert summary(world)["Progressing"] == ("False", "UpToDate")
+    assert world.cluster.condition("Stalled")["status"] == "False"
+    outcome = await world.reconciler.reconcile(KEY)
+    assert outcome.look_again == 60
+
+
+async def test_a_pool_keeps_its_own_bound() -> None:
+    body = asking({"measure": {}, "analytic": {}})
+    body["spec"]["capacity"]["gpus"] = 32
+    body["spec"]["capacity"]["pools"][0]["gpus"] = 16
+    world = World(body)
+    world.cluster.gpus = 32
+    world.restart(replace(SETTINGS, operator_image=IMAGE))
+    await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("False", "NoRoom")
+    assert "leaves 0 of 16" in world.cluster.condition("ProfileMeasured")["message"]
+
+
 @pytest.mark.parametrize("when", ["Stale", "Missing"])
 async def test_a_profile_that_is_too_fast_is_measured_anew_where_that_is_asked_for(when: str) -> None:
     profile = {"measure": {"extraGpus": 16, "degrees": [4], "when": when}, "analytic": {}}
     world = await running(asking(profile))
     await measured(world, 4, packed({"profile": told(4)}))
-    slow = {"type": "CostModelFresh", "status": "False", "reason": "SlowerThanPredicted", "message": "9 s"}
-    conditions = [item for item in world.cluster.service["status"]["conditions"] if item["type"] != "CostModelFresh"]
-    world.cluster.service["status"]["conditions"] = [
-        *conditions,
-        {**slow, "lastTransitionTime": "2027-01-01T00:00:00Z"},
-    ]
+    slow(world, "2027-01-01T00:00:00Z")
     await world.reconciler.reconcile(KEY)
     assert len(jobs(world, "reads")) == (1 if when == "Stale" else 0)
 
@@ -294,9 +347,13 @@ def test_transfers_that_predict_badly_are_those_of_the_profile_before() -> None:
     spec_ = merged(told(4, transfer=0.7), degree=4, known=None, before=PROFILE_JSON)
     (way,) = [row for row in spec_["transfers"] if row["link"] == "inter-node"]
     assert way["alpha"] != 0.007
-    assert "70% at P95" in spec_["provenance"]["transfersRefused"]
+    assert "70% at P95" in spec_["provenance"]["transfers4"]
     good = merged(told(4, transfer=0.2), degree=4, known=spec_, before=PROFILE_JSON)
     assert next(row for row in good["transfers"] if row["link"] == "inter-node")["alpha"] == 0.007
+    assert good["provenance"] == {
+        "degree4": "source: engine",
+        "transfers4": "measured; those held out are missed by 4% in the median",
+    }
 
 
 def test_a_measurement_without_errors_is_refused() -> None:

@@ -18,12 +18,13 @@ from weft_operator.diff import Action, Apply, Delete, stamped
 from weft_operator.engines.ailments import ailment
 from weft_operator.engines.container import ENGINE_PORT
 from weft_operator.live_profile.jobs import profile_job, reader_job
-from weft_operator.live_profile.results import NotUsableError, Taken, merged, notes, read, taken
+from weft_operator.live_profile.results import NotUsableError, Taken, marks_of, merged, notes, read, taken
 from weft_operator.live_profile.targets import KV_TIMED, Target, identity, profile_name, targets_of
 from weft_operator.manifest import (
     COMPONENT_LABEL,
     DEGREE_LABEL,
     MEASURE_ANNOTATION,
+    POOL_LABEL,
     PROFILE_COMPONENT,
     Manifest,
     annotations_of,
@@ -81,7 +82,7 @@ def measuring(
         words = "no degree of spec.profile.measure.degrees is one that a pool has on a single node; correct it"
         return Measuring(Verdict("False", "NothingToMeasure", words))
     tries = [_try(rendering, observed, measure, target) for target in targets]
-    next_one = next((one for one in tries if not _fresh(one, measure, observed)), None)
+    next_one = next((one for one in tries if _runs(one, observed) or not _fresh(one, measure, observed)), None)
     given_up = tuple(_left_over(observed, next_one))
     if next_one is None:
         return Measuring(Verdict("True", "Measured", _measured_words(tries)), given_up)
@@ -93,11 +94,26 @@ def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, targ
     service = rendering.key.name
     of = identity(rendering.spec, target.gpu)
     asked = annotations_of(observed.service).get(MEASURE_ANNOTATION, "").strip()
+    known = taken(observed.named("CostProfile", profile_name(service, target.gpu)), of)
     word = content_hash([service, of, target.degree, asked, _stale_since(measure, observed)], 8)
+    marks = marks_of(of, asked)
+    for job in observed.of_kind("Job"):
+        # One that began for another reason, or failed: there is no second one beside it, nor soon after it.
+        same = labels_of(job).get(DEGREE_LABEL) == str(target.degree) and marks.items() <= annotations_of(job).items()
+        if same and "-profile-" in name_of(job) and name_of(job) not in {row.job for row in known.values()}:
+            word = name_of(job).rpartition("-")[2]
     ends = [f"-{kind}-{target.degree}-{word}" for kind in ("profile", "reads")]
-    job, reader = (f"{service[: _LONGEST_NAME - len(end)]}{end}" for end in ends)
-    known = observed.named("CostProfile", profile_name(service, target.gpu))
-    return _Try(target, of, asked, job, reader, taken(known, of))
+    job_name, reader = (f"{service[: _LONGEST_NAME - len(end)]}{end}" for end in ends)
+    return _Try(target, of, asked, job_name, reader, known)
+
+
+def _runs(one: _Try, observed: Observed) -> bool:
+    """Tell whether a measurement is under way, or has ended and not been taken in yet."""
+    job = observed.named("Job", one.job)
+    if job is None or any(row.job == one.job for row in one.measured.values()):
+        return False
+    words = _last_words(observed, one.job)
+    return not _ended(job) or (words is not None and words[0] == 0)
 
 
 def _stale_since(measure: MeasureProfile, observed: Observed) -> str:
@@ -166,12 +182,16 @@ def _begin(
     if not settled:
         words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
         return Measuring(Verdict("Unknown", "Waiting", words), tuple(_making_way(observed, one)))
-    free = spec.capacity.gpus + measure.extra_gpus - _in_use(rendering, observed)
+    pool = rendering.pool(one.target.pool)
+    bound = spec.capacity.gpus if pool.gpus is None else pool.gpus
+    free = measure.extra_gpus + min(
+        spec.capacity.gpus - _in_use(rendering, observed), bound - _in_use(rendering, observed, pool.name)
+    )
     if free < degree:
         words = (
             f"a worker of degree {degree} needs {degree} GPUs to be measured, and the plan leaves {max(free, 0)} of "
-            f"{spec.capacity.gpus}; raise spec.profile.measure.extraGpus to {measure.extra_gpus + degree - free}, "
-            "or wait until the service needs less"
+            f"{min(bound, spec.capacity.gpus)}; raise spec.profile.measure.extraGpus to "
+            f"{measure.extra_gpus + degree - free}, or wait until the service needs less"
         )
         return Measuring(Verdict("False", "NoRoom", words))
     actions: list[Action] = []
@@ -183,8 +203,8 @@ def _begin(
             words = f"starting the engine that reads the KV of degree {degree}"
             return Measuring(Verdict("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
         address = _address(observed, one.reader)
-        made = reader["metadata"].get("creationTimestamp")
-        age = (now - datetime.fromisoformat(made)).total_seconds() if made else 0.0
+        since = reader["metadata"].get("creationTimestamp")
+        age = (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
         if not address and age < READER_S and not _ended(reader):
             words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
             return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
@@ -192,7 +212,9 @@ def _begin(
             url = f"http://{address}:{ENGINE_PORT}"
         elif not _ended(reader):
             actions.append(_delete(reader, "no node has room for it"))
-    actions.append(_made(profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)))
+    made = profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)
+    made["metadata"]["annotations"] = marks_of(one.identity, one.asked)
+    actions.append(_made(made))
     words = f"Job {one.job} begins to measure degree {degree} on {one.target.gpu}"
     return Measuring(Verdict("Unknown", "Measuring", words), tuple(actions), again_s=LOOK_S)
 
@@ -222,8 +244,10 @@ def _left_over(observed: Observed, one: _Try | None) -> Iterator[Delete]:
     """Yield what is to go: Jobs that still run for another spec, and readers that nobody reads from any more."""
     for job in observed.of_kind("Job"):
         name = name_of(job)
-        if labels_of(job).get(COMPONENT_LABEL) != PROFILE_COMPONENT or is_terminating(job) or _ended(job):
+        if labels_of(job).get(COMPONENT_LABEL) != PROFILE_COMPONENT or is_terminating(job):
             continue
+        if _over(observed, name):
+            continue  # it holds nothing but its log
         if one is None or name not in (one.job, one.reader):
             yield _delete(job, "not measured any more")
         elif name == one.reader and _over(observed, one.job):
@@ -243,14 +267,18 @@ def _over(observed: Observed, name: str) -> bool:
     return job is not None and bool(_ended(job) or _last_words(observed, name) is not None)
 
 
-def _in_use(rendering: Rendering, observed: Observed) -> int:
-    """Return the GPUs that the plan takes, and workers that are still there."""
+def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
+    """Return the GPUs, of a pool or of all, that the plan takes or workers have that are still there."""
     record = rendering.record
-    planned = 0 if record.standing.asleep_at is not None else record.plan.gpus
+    groups = () if record.standing.asleep_at is not None else record.plan.groups
+    planned = sum(group.gpus for group in groups if pool in ("", group.pool))
+    # One StatefulSet is one worker, on however many nodes.
     there = sum(
-        int(labels_of(item).get(DEGREE_LABEL, "0")) * int(item["spec"].get("replicas") or 0)
+        int(labels_of(item).get(DEGREE_LABEL, "0"))
         for item in observed.workers
         if item["kind"] == "StatefulSet"
+        and item["spec"].get("replicas")
+        and pool in ("", labels_of(item).get(POOL_LABEL))
     )
     return max(planned, there)
 

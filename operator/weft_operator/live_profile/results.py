@@ -18,6 +18,9 @@ OF_ANNOTATION = "weft.dev/measured-of"
 TIMES_ANNOTATION = "weft.dev/measured"
 """On a measured CostProfile: by degree when it was measured, by which Job, and who asked for it."""
 
+ASKED_ANNOTATION = "weft.dev/measured-for"
+"""On a Job that measures: the word of the person who asked for it, "" for none."""
+
 MOST_MEDIAN = 0.25
 MOST_P95 = 0.6
 """Prefills and steps that shapes held out miss by more are not used: plans would be worse than with assumptions."""
@@ -86,7 +89,9 @@ def merged(
     """
     rows = {row["degree"]: row for row in (known or {}).get("degrees", ())}
     rows[degree] = next(row for row in new["degrees"] if row["degree"] == degree)
-    provenance = {**(known or {}).get("provenance", {}), **(new.get("provenance") or {})}
+    told = "; ".join(f"{name}: {text}" for name, text in sorted((new.get("provenance") or {}).items()))
+    provenance = {**(known or {}).get("provenance", {}), f"degree{degree}": told}
+    moved = "not measured; they are as in the profile before, or estimated"
     transfers = {_way(item): item for item in before.get("transfers", ()) if _within(item, rows)}
     transfers |= {_way(item): item for item in (known or {}).get("transfers", ()) if "fit" in item}
     for item in new["transfers"]:
@@ -95,18 +100,25 @@ def merged(
             transfers.setdefault(_way(item), item)
         elif fit["p95"] <= MOST_TRANSFER_P95:
             transfers[_way(item)] = item
+            moved = f"measured; those held out are missed by {fit['median']:.0%} in the median"
         else:
             transfers.setdefault(_way(item), {key: value for key, value in item.items() if key != "fit"})
-            provenance["transfersRefused"] = (
-                f"degree {degree}: those that were held out are missed by {fit['p95']:.0%} at P95 (at most "
-                f"{MOST_TRANSFER_P95:.0%} are used); they are as in the profile before"
+            moved = (
+                f"not used: those held out are missed by {fit['p95']:.0%} at P95 (at most {MOST_TRANSFER_P95:.0%} are "
+                "used); they are as in the profile before, or estimated"
             )
+    provenance[f"transfers{degree}"] = moved
     return {
         **{name: new[name] for name in ("model", "gpu", "engine", "kvBytesPerToken")},
         "degrees": [rows[one] for one in sorted(rows)],
         "transfers": [transfers[way] for way in sorted(transfers) if _within(transfers[way], rows)],
         "provenance": {name: str(text)[:1024] for name, text in sorted(provenance.items())[:32]},
     }
+
+
+def marks_of(identity: str, asked: str) -> dict[str, str]:
+    """Return the annotations that say what a Job measures, and for whom."""
+    return {OF_ANNOTATION: identity, ASKED_ANNOTATION: asked}
 
 
 def notes(rows: Mapping[int, Taken], identity: str) -> dict[str, str]:
