@@ -46,11 +46,10 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 	@$(PY) -m weft_e2e.local $(or $(LOCAL_ARGS),-f docs/examples/llama-3.1-70b.yaml)
 
 .PHONY: test
-test: setup $(if $(CI),engine-env) ## Run the tests: unit, property, component, on a local cluster; where CI is set those with real engines, too
+test: setup ## Run the tests: unit, property, component, and those on a local cluster
 	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
 	@$(MAKE) -j2 -O test-sockets test-cluster
-	@$(if $(CI),$(MAKE) e2e-engine,echo "not run, for they need 6.5 GB and 12 minutes: tests with real engines (make e2e-engine)")
 
 ##@ Develop
 $(STAMP): requirements/dev.txt pyproject.toml
