@@ -150,10 +150,6 @@ test-engine: $(STAMP) engine-env ## Let real vLLM engines hand KV there and back
 e2e-engine: setup engine-env ## Let real vLLM engines hand KV to each other, as processes and in pods of two nodes, no GPU needed (12 minutes)
 	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q $(ONCE_MORE) -m engine e2e/weft_e2e_tests
 
-.PHONY: e2e-measure
-e2e-measure: setup engine-env ## Let the operator measure the costs of real vLLM engines in pods of their own, beside those that serve (8 minutes)
-	@WEFT_E2E_ENGINE=1 WEFT_E2E_MEASURE=1 $(PY) -m pytest -q -s -m engine e2e/weft_e2e_tests/test_engine_two_nodes.py -k measures
-
 .PHONY: e2e-gitops
 e2e-gitops: setup ## Let services scale 100 times under a real Argo CD, which is built first (9 minutes; GITOPS_ARGS='--services 5 --steps 5' in one)
 	@$(PY) -m weft_e2e.gitops $(GITOPS_ARGS)

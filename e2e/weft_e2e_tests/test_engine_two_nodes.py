@@ -301,34 +301,3 @@ def until_idle(pods: Pods) -> None:
         every_s=2.0,
         last=lambda: str(pods.kv_usage()),
     )
-
-
-MEASURED_S = 600.0
-"""Two engines that start beside two that serve, two minutes of timing, and a fit."""
-
-
-@pytest.mark.skipif(not os.environ.get("WEFT_E2E_MEASURE"), reason="takes minutes: make e2e-measure")
-def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> None:
-    """Last, for workers are made anew with the measured profile."""
-    kube, namespace = pods.service.kube, pods.service.namespace
-    begun = time.monotonic()
-    asked = json.dumps({"spec": {"profile": {"measure": {"budget": "2m", "extraGpus": 2}}}})
-    kube.kubectl("-n", namespace, "patch", "dis", "tiny", "--type=merge", "-p", asked)
-    try:
-        until(
-            lambda: pods.condition("ProfileMeasured")[0] in ("True", "False"),
-            what="an end of measuring",
-            timeout_s=MEASURED_S,
-            every_s=2.0,
-            last=lambda: str(pods.service.conditions().get("ProfileMeasured")),
-        )
-    finally:
-        jobs = ("logs", "-l", "app.kubernetes.io/component=profile", "-c", "profile", "--tail=80")
-        print(kube.kubectl("-n", namespace, *jobs, check=False).stdout, file=sys.stderr)  # noqa: T201 - to note
-    said = pods.service.conditions()["ProfileMeasured"]
-    print(f"{said.reason} after {time.monotonic() - begun:.0f} s: {said.message}", file=sys.stderr)  # noqa: T201 - to note
-    assert said.reason == "Measured", said.message
-    profile = json.loads(kube.kubectl("-n", namespace, "get", "costprofiles", "-o", "json").stdout)["items"][0]["spec"]
-    fits = {"degree": profile["degrees"][0]["fit"], "transfers": profile["transfers"]}
-    print(json.dumps({**fits, "provenance": profile["provenance"]}, indent=1), file=sys.stderr)  # noqa: T201 - to note
-    assert any("fit" in way for way in profile["transfers"]) or "not used" in profile["provenance"]["transfers1"]
