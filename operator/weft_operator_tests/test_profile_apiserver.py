@@ -65,7 +65,17 @@ def engine(container: Manifest, api: RealApi, namespace: str, mounted: str, port
         log.close()
 
 
-def test_what_the_engines_do_comes_out_as_the_profile_that_plans_are_made_with(api: RealApi, tmp_path: Path) -> None:
+@pytest.fixture
+def alone(api: RealApi) -> Iterator[RealApi]:
+    """Give the API server, and end the test's operator afterwards."""
+    try:
+        yield api
+    finally:
+        api.heal()
+
+
+def test_what_the_engines_do_comes_out_as_the_profile_that_plans_are_made_with(alone: RealApi, tmp_path: Path) -> None:
+    api = alone
     namespace = api.namespace()
     asked = {"analytic": {}, "measure": {"budget": "45s", "extraGpus": 8}}
     body = small_service(namespace, profile=asked)
