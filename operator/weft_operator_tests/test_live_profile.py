@@ -287,6 +287,15 @@ async def test_degrees_of_no_pool_are_told() -> None:
     assert summary(world)["ProfileMeasured"] == ("False", "NothingToMeasure")
 
 
+async def test_jobs_go_where_nothing_can_be_measured_any_more() -> None:
+    world = await running(asking())
+    assert world.cluster.names("Job")
+    world.cluster.change(profile={"measure": {"degrees": [16]}, "analytic": {}})
+    await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("False", "NothingToMeasure")
+    assert world.cluster.names("Job") == []
+
+
 async def test_the_jobs_run_the_workers_engine_without_its_router() -> None:
     body = vllm_service()
     body["spec"]["profile"] = dict(ROOM)
@@ -347,7 +356,9 @@ def test_transfers_that_predict_badly_are_those_of_the_profile_before() -> None:
     spec_ = merged(told(4, transfer=0.7), degree=4, known=None, before=PROFILE_JSON)
     (way,) = [row for row in spec_["transfers"] if row["link"] == "inter-node"]
     assert way["alpha"] != 0.007
-    assert "70% at P95" in spec_["provenance"]["transfers4"]
+    assert spec_["provenance"]["transfers4"].startswith("not used: those held out are missed by 70% at P95")
+    alone = merged(told(4, transfer=0.7), degree=4, known=None, before={"transfers": []})
+    assert alone["provenance"]["transfers4"].startswith("used for want of others: ")
     good = merged(told(4, transfer=0.2), degree=4, known=spec_, before=PROFILE_JSON)
     assert next(row for row in good["transfers"] if row["link"] == "inter-node")["alpha"] == 0.007
     assert good["provenance"] == {

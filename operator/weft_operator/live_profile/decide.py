@@ -15,11 +15,11 @@ from weft_operator.api.serving import MeasureProfile
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import Mounts
 from weft_operator.diff import Action, Apply, Delete, stamped
-from weft_operator.engines.ailments import ailment
 from weft_operator.engines.container import ENGINE_PORT
 from weft_operator.live_profile.jobs import profile_job, reader_job
 from weft_operator.live_profile.results import NotUsableError, Taken, marks_of, merged, notes, read, taken
-from weft_operator.live_profile.targets import KV_TIMED, Target, identity, profile_name, targets_of
+from weft_operator.live_profile.seen import address, ended, last_words, trouble
+from weft_operator.live_profile.targets import KV_TIMED, Target, gpu_types, identity, profile_name, targets_of
 from weft_operator.manifest import (
     COMPONENT_LABEL,
     DEGREE_LABEL,
@@ -42,7 +42,6 @@ LOOK_S = 15.0
 """Jobs are not watched, their pods are: this one is for an end without a pod."""
 READER_S = 180.0
 """So long the pod of the engine that reads may wait for a node; then KV transfers are not measured."""
-_JOB_LABEL = "batch.kubernetes.io/job-name"
 _LONGEST_NAME = 63
 
 
@@ -78,9 +77,13 @@ def measuring(
     if measure is None:
         return None
     targets = targets_of(rendering.spec)
-    if not targets:
-        words = "no degree of spec.profile.measure.degrees is one that a pool has on a single node; correct it"
-        return Measuring(Verdict("False", "NothingToMeasure", words))
+    lacking = sorted(set(gpu_types(rendering.spec)) - {target.gpu for target in targets})
+    if lacking:
+        words = (
+            f"no degree of spec.profile.measure.degrees is one that a pool with {', '.join(lacking)} has on a single "
+            "node, and plans need measured costs of all GPU types or of none; correct it"
+        )
+        return Measuring(Verdict("False", "NothingToMeasure", words), tuple(_left_over(observed, None)))
     tries = [_try(rendering, observed, measure, target) for target in targets]
     next_one = next((one for one in tries if _runs(one, observed) or not _fresh(one, measure, observed)), None)
     given_up = tuple(_left_over(observed, next_one))
@@ -112,8 +115,8 @@ def _runs(one: _Try, observed: Observed) -> bool:
     job = observed.named("Job", one.job)
     if job is None or any(row.job == one.job for row in one.measured.values()):
         return False
-    words = _last_words(observed, one.job)
-    return not _ended(job) or (words is not None and words[0] == 0)
+    words = last_words(observed, one.job)
+    return not ended(job) or (words is not None and words[0] == 0)
 
 
 def _stale_since(measure: MeasureProfile, observed: Observed) -> str:
@@ -142,8 +145,8 @@ def _go_on(
     what = f"degree {one.target.degree} on {one.target.gpu}"
     if job is None:
         return _begin(rendering, observed, mounts, measure, one, settled=settled, now=now)
-    done = _last_words(observed, one.job)
-    ended = _ended(job)
+    done = last_words(observed, one.job)
+    over = ended(job)
     if done is not None and done[0] == 0:
         try:
             profile = _profile(rendering, observed, one, read(done[1], one.target.degree), now)
@@ -152,16 +155,16 @@ def _go_on(
             return Measuring(Verdict("False", "NotUsable", words))
         words = f"Job {one.job} has measured {what}"
         return Measuring(Verdict("Unknown", "Measuring", words), (profile,), again_s=1.0)
-    if done is not None or ended:
-        why = done[1].strip() if done is not None else ended or "it ended"
-        trouble = _trouble(observed, one.job)
-        words = f"Job {one.job} did not measure {what}: {why}{f'; {trouble}' if trouble else ''}"
+    if done is not None or over:
+        why = done[1].strip() if done is not None else over
+        why_not = trouble(observed, one.job)
+        words = f"Job {one.job} did not measure {what}: {why}{f'; {why_not}' if why_not else ''}"
         return Measuring(Verdict("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
     if not settled:
         words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
         return Measuring(Verdict("Unknown", "Waiting", words), tuple(_making_way(observed, one)))
-    trouble = _trouble(observed, one.job)
-    words = f"Job {one.job} measures {what}{f': {trouble}' if trouble else ''}"
+    why_not = trouble(observed, one.job)
+    words = f"Job {one.job} measures {what}{f': {why_not}' if why_not else ''}"
     return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
 
 
@@ -202,15 +205,15 @@ def _begin(
             job = reader_job(rendering, mounts, one.target, measure, name=one.reader)
             words = f"starting the engine that reads the KV of degree {degree}"
             return Measuring(Verdict("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
-        address = _address(observed, one.reader)
+        where = address(observed, one.reader)
         since = reader["metadata"].get("creationTimestamp")
         age = (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
-        if not address and age < READER_S and not _ended(reader):
+        if not where and age < READER_S and not ended(reader):
             words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
             return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
-        if address:
-            url = f"http://{address}:{ENGINE_PORT}"
-        elif not _ended(reader):
+        if where:
+            url = f"http://{where}:{ENGINE_PORT}"
+        elif not ended(reader):
             actions.append(_delete(reader, "no node has room for it"))
     made = profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)
     made["metadata"]["annotations"] = marks_of(one.identity, one.asked)
@@ -258,13 +261,13 @@ def _making_way(observed: Observed, one: _Try) -> Iterator[Delete]:
     """Yield the end of both Jobs of a try: a plan change needs all GPUs of the budget."""
     for name in (one.job, one.reader):
         job = observed.named("Job", name)
-        if job is not None and not _ended(job) and not is_terminating(job):
+        if job is not None and not ended(job) and not is_terminating(job):
             yield _delete(job, "the plan changes")
 
 
 def _over(observed: Observed, name: str) -> bool:
     job = observed.named("Job", name)
-    return job is not None and bool(_ended(job) or _last_words(observed, name) is not None)
+    return job is not None and bool(ended(job) or last_words(observed, name) is not None)
 
 
 def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
@@ -281,49 +284,6 @@ def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
         and pool in ("", labels_of(item).get(POOL_LABEL))
     )
     return max(planned, there)
-
-
-def _pods(observed: Observed, job: str) -> list[Manifest]:
-    return [pod for pod in observed.pods if labels_of(pod).get(_JOB_LABEL) == job]
-
-
-def _last_words(observed: Observed, job: str) -> tuple[int, str] | None:
-    """Return how the program of a Job's pod ended and what it said last, None while it runs."""
-    for pod in _pods(observed, job):
-        for container in (pod.get("status") or {}).get("containerStatuses") or ():
-            end = (container.get("state") or {}).get("terminated")
-            if container["name"] == "profile" and end is not None:
-                return int(end.get("exitCode", 1)), str(end.get("message") or "")
-    return None
-
-
-def _ended(job: Manifest) -> str:
-    """Return why a Job ended, "" while it has not."""
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
-            return str(condition.get("message") or condition.get("reason") or condition["type"])
-    return ""
-
-
-def _address(observed: Observed, job: str) -> str:
-    return next((ip for pod in _pods(observed, job) if (ip := (pod.get("status") or {}).get("podIP"))), "")
-
-
-def _trouble(observed: Observed, job: str) -> str:
-    """Return why a Job's pod does not get on, "" where nothing is known."""
-    for pod in _pods(observed, job):
-        status = pod.get("status") or {}
-        for condition in status.get("conditions") or ():
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                return f"its pod waits for a node: {condition.get('message', '')}"[:300]
-        for container in status.get("initContainerStatuses") or ():
-            end = (container.get("lastState") or {}).get("terminated") or (container.get("state") or {}).get(
-                "terminated"
-            )
-            if container["name"] == "engine" and end is not None and end.get("exitCode"):
-                said = ailment(str(end.get("message") or ""))
-                return f"its engine keeps ending{f': {said}' if said else ''}"
-    return ""
 
 
 def _measured_words(tries: list[_Try]) -> str:

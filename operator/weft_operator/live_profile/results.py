@@ -102,10 +102,11 @@ def merged(
             transfers[_way(item)] = item
             moved = f"measured; those held out are missed by {fit['median']:.0%} in the median"
         else:
+            kept = _way(item) in transfers
             transfers.setdefault(_way(item), {key: value for key, value in item.items() if key != "fit"})
             moved = (
-                f"not used: those held out are missed by {fit['p95']:.0%} at P95 (at most {MOST_TRANSFER_P95:.0%} are "
-                "used); they are as in the profile before, or estimated"
+                f"{'not used' if kept else 'used for want of others'}: those held out are missed by {fit['p95']:.0%} at "
+                f"P95 (at most {MOST_TRANSFER_P95:.0%} are good enough)"
             )
     provenance[f"transfers{degree}"] = moved
     return {
