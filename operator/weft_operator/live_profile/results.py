@@ -104,9 +104,10 @@ def merged(
         else:
             kept = _way(item) in transfers
             transfers.setdefault(_way(item), {key: value for key, value in item.items() if key != "fit"})
+            used = "not used" if kept else "used for want of others"
             moved = (
-                f"{'not used' if kept else 'used for want of others'}: those held out are missed by {fit['p95']:.0%} at "
-                f"P95 (at most {MOST_TRANSFER_P95:.0%} are good enough)"
+                f"{used}: those held out are missed by {fit['p95']:.0%} at P95 (at most {MOST_TRANSFER_P95:.0%} are good "
+                "enough)"
             )
     provenance[f"transfers{degree}"] = moved
     return {
