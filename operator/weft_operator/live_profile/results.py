@@ -106,8 +106,8 @@ def merged(
             transfers.setdefault(_way(item), {key: value for key, value in item.items() if key != "fit"})
             used = "not used" if kept else "used for want of others"
             moved = (
-                f"{used}: those held out are missed by {fit['p95']:.0%} at P95 (at most {MOST_TRANSFER_P95:.0%} are good "
-                "enough)"
+                f"{used}: those held out are missed by {fit['p95']:.0%} at P95 (at most {MOST_TRANSFER_P95:.0%} are "
+                "good enough)"
             )
     provenance[f"transfers{degree}"] = moved
     return {
