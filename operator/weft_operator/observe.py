@@ -9,7 +9,7 @@ from typing import Any
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import ApiServer
-from weft_operator.errors import NotFoundError
+from weft_operator.errors import ForbiddenError, NotFoundError
 from weft_operator.live_profile.targets import profile_name
 from weft_operator.manifest import (
     COMPONENT_LABEL,
@@ -21,6 +21,7 @@ from weft_operator.manifest import (
     key_of,
     labels_of,
 )
+from weft_operator.rights import Right
 
 OWNED_KINDS: tuple[tuple[str, str], ...] = (
     (f"{GROUP}/{VERSION}", GROUP_KIND),
@@ -61,7 +62,8 @@ class Observed:
     """The same for ``coordinator.tls.secretRef``, whose keys are tls.crt and tls.key."""
     jwks_found: bool = True
     """The same for ``coordinator.auth.jwt.jwksConfigMapRef``."""
-
+    jobs_refused: Right | None = None
+    """The right that is missing to read the Jobs that measure; they alone are then not known."""
     trace: Manifest | None = None
     """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
 
@@ -100,7 +102,8 @@ def of_service(
     token = _get(api, ObjectKey("v1", "Secret", key.namespace, f"{key.name}-token"))
     if token is not None and labels_of(token).get(SERVICE_LABEL) == key.name:
         found = [*found, token]
-    found = [*found, *_measured(api, key, service.get("spec") or {})]
+    measured, jobs_refused = _measured(api, key, service.get("spec") or {})
+    found = [*found, *measured]
     uid = service["metadata"]["uid"]
     owned, former, workers = [], [], []
     groups = {item["metadata"]["uid"] for item in found if item["kind"] == GROUP_KIND}
@@ -123,6 +126,7 @@ def of_service(
         pods=tuple(pods),
         former=tuple(former),
         profiles=_profiles(api, key, spec),
+        jobs_refused=jobs_refused,
         trace=_trace(api, key, spec),
         api_key_found=_secret_found(api, key, front.get("auth"), "apiKeySecretRef"),
         model_token_found=_secret_found(
@@ -155,18 +159,25 @@ def _profiles(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> dict[str
     return {name: profile for name, profile in found.items() if profile is not None}
 
 
-def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> list[Manifest]:
-    """Return the Jobs and profiles of a service that has its costs measured; others are not asked for any."""
+def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> tuple[list[Manifest], Right | None]:
+    """Return the Jobs and profiles of a service that has its costs measured; others are not asked for any.
+
+    Where the Jobs may not be listed, they are not known, and the right that is missing is returned: what serves does
+    not need them.
+    """
     if not (spec.get("profile") or {}).get("measure"):
-        return []
+        return [], None
     pools = (spec.get("capacity") or {}).get("pools") or ()
     names = {profile_name(key.name, pool["gpuType"]) for pool in pools}
-    profiles = (
-        _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in sorted(names)
-    )
-    selector = f"{SERVICE_LABEL}={key.name}"
-    jobs = api.list("batch/v1", "Job", namespace=key.namespace, selector=selector)
-    return [*(profile for profile in profiles if profile is not None), *jobs]
+    asked = (_get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in sorted(names))
+    profiles = [profile for profile in asked if profile is not None]
+    try:
+        jobs = api.list("batch/v1", "Job", namespace=key.namespace, selector=f"{SERVICE_LABEL}={key.name}")
+    except ForbiddenError as error:
+        if error.right is None:
+            raise
+        return profiles, error.right
+    return [*profiles, *jobs], None
 
 
 def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:

@@ -34,6 +34,8 @@ from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
 from weft_operator.in_force import plan_before, planned
 from weft_operator.live_profile.decide import measuring
+from weft_operator.live_profile.ending import abandoned
+from weft_operator.live_profile.standing import standing_of
 from weft_operator.manifest import (
     CANARY_ANNOTATION,
     COMPONENT_LABEL,
@@ -58,7 +60,7 @@ from weft_operator.replanning.memory import Memories
 from weft_operator.rights import Right
 from weft_operator.settings import Settings
 from weft_operator.sleeping.sleeper import Sleeper
-from weft_operator.status import Result, Verdict, build_status, progressing
+from weft_operator.status import Result, Verdict, build_status
 from weft_operator.telling import post, tell, tell_held_up, timestamp
 from weft_operator.wanted import kept_token, ledger_of, plan_actions, rendering_of
 
@@ -287,15 +289,15 @@ class Reconciler:
         self, key: ServiceKey, observed: Observed, result: Result
     ) -> tuple[Result, tuple[Action, ...], float | None]:
         """Go on with measuring the cost profile where that is asked for; also return when to look again."""
-        if result.record is None or result.record.spec.profile.measure is None:
+        if result.record is None:
             return result, (), None
+        measure = result.record.spec.profile.measure
+        if measure is None:
+            return result, (await self._apply(tuple(abandoned(observed)), observed)).done, None
         token = self._token(key, observed)
         rendering = self._rendering(key, observed, result.record, token)
-        settled = progressing(result).reason == "UpToDate" and result.planned.reason != "Planning"
         mounts = mounts_of(rendering, token=token)
-        found = measuring(rendering, observed, mounts, settled=settled, now=self._clock())
-        if found is None:
-            return result, (), None
+        found = measuring(measure, rendering, observed, mounts, standing=standing_of(result), now=self._clock())
         applied = await self._apply(found.actions, observed)
         if applied.failure is None:
             return replace(result, measuring=found.verdict), applied.done, found.again_s

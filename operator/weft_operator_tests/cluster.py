@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from weft_e2e.local.ports import free_ports
 from weft_operator.manifest import Manifest
 
 T = TypeVar("T")
@@ -73,9 +73,7 @@ class Kube:
 
 def free_port() -> int:
     """Return a port of this machine's loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def wait_for(what: str, probe: Callable[[], T], *, timeout: float = 90) -> T:

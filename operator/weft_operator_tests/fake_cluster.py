@@ -206,6 +206,8 @@ class FakeCluster:
         uid = self.objects.pop(key)["metadata"]["uid"]
         for other in [other for other, item in self.objects.items() if _owner(item) == uid]:
             self._remove(other)
+        for name in [name for name, pod in self.pods.items() if _owner(pod) == uid]:
+            self.remove_pod(name)
         if key.kind == "StatefulSet":
             for name, pod in list(self.pods.items()):
                 if labels_of(pod).get("weft.dev/worker") == key.name:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from weft_operator.errors import InvalidError
 from weft_operator.live_profile.message import MAX_BYTES, MessageError, packed, unpacked
 from weft_operator.live_profile.results import NotUsableError, merged, read
 from weft_operator.live_profile.targets import identity, targets_of
-from weft_operator.manifest import MEASURE_ANNOTATION, Manifest, labels_of
+from weft_operator.manifest import MEASURE_ANNOTATION, Manifest, ServiceKey, labels_of
+from weft_operator.observe import Observed
+from weft_operator.rights import Right
 from weft_operator_tests.played_jobs import told
-from weft_operator_tests.samples import KEY, PROFILE_JSON, SETTINGS
+from weft_operator_tests.samples import KEY, PROFILE_JSON, SETTINGS, group, planned
 from weft_operator_tests.valid import changed, service, spec, vllm_service
 from weft_operator_tests.world import World, summary
 
@@ -48,7 +51,13 @@ def start(world: World, job: str, ip: str = "10.0.0.9") -> Manifest:
     pod: Manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"{job}-x", "namespace": "default", "uid": f"uid-{job}", "labels": labels},
+        "metadata": {
+            "name": f"{job}-x",
+            "namespace": "default",
+            "uid": f"uid-{job}",
+            "labels": labels,
+            "ownerReferences": [{"kind": "Job", "name": job, "uid": made["metadata"]["uid"], "controller": True}],
+        },
         "spec": template["spec"],
         "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
     }
@@ -197,6 +206,48 @@ async def test_a_person_may_ask_for_another_measurement() -> None:
     assert summary(world)["ProfileMeasured"] == ("True", "Measured")
 
 
+async def test_jobs_end_where_nobody_asks_for_figures_any_more() -> None:
+    world = await running(asking())
+    (reader,) = jobs(world, "reads")
+    start(world, reader)
+    await world.until_quiet()
+    (job,) = jobs(world, "profile")
+    start(world, job)
+    world.cluster.change(profile={"analytic": {}})
+    await world.until_quiet()
+    assert world.cluster.names("Job") == []
+    assert "ProfileMeasured" not in summary(world)
+
+
+async def test_an_ended_job_is_left_with_its_log_where_nobody_asks_any_more() -> None:
+    world = await running(asking({"measure": {"extraGpus": 4, "degrees": [4]}, "analytic": {}}))
+    (job,) = jobs(world, "profile")
+    end(world, job, "no engine", 1)
+    world.cluster.pods[f"{job}-x"]["status"]["phase"] = "Failed"
+    await world.until_quiet()
+    world.cluster.change(profile={"analytic": {}})
+    await world.until_quiet()
+    assert jobs(world, "profile") == [job]
+
+
+async def test_an_operator_that_may_not_list_jobs_says_so_and_serves_on() -> None:
+    world = await running(asking())
+    before = world.cluster.names("Job")
+    seen = world.cluster.observe
+
+    async def refused(key: ServiceKey) -> Observed | None:
+        observed = await seen(key)
+        return None if observed is None else replace(observed, jobs_refused=Right("list", "jobs", "batch", "default"))
+
+    world.cluster.observe = refused  # type: ignore[method-assign]
+    await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("False", "MeasuringFailed")
+    words = world.cluster.condition("ProfileMeasured")["message"]
+    assert words.startswith("the operator may not list jobs.batch in namespace default; ")
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert world.cluster.names("Job") == before
+
+
 def slow(world: World, since: str, reason: str = "SlowerThanPredicted") -> None:
     """Let the status say since when the service is slower than predicted, or that nothing is known."""
     said = {
@@ -215,6 +266,7 @@ async def test_a_measurement_goes_on_though_its_cause_comes_and_goes() -> None:
     (first,) = jobs(world, "profile")
     end(world, first, packed({"profile": told(4)}))
     await world.until_quiet()
+    world.now += timedelta(days=366)
     slow(world, "2027-01-01T00:00:00Z")
     await world.reconciler.reconcile(KEY)
     second = next(name for name in jobs(world, "profile") if name != first)
@@ -253,27 +305,95 @@ async def test_a_pool_keeps_its_own_bound() -> None:
     assert "leaves 0 of 16" in world.cluster.condition("ProfileMeasured")["message"]
 
 
-@pytest.mark.parametrize("when", ["Stale", "Missing"])
-async def test_a_profile_that_is_too_fast_is_measured_anew_where_that_is_asked_for(when: str) -> None:
+@pytest.mark.parametrize(("when", "hours", "readers"), [("Stale", 25, 1), ("Stale", 23, 0), ("Missing", 25, 0)])
+async def test_a_profile_that_is_too_fast_is_measured_anew_where_that_is_asked_for(
+    when: str, hours: int, readers: int
+) -> None:
+    """Not within a day: a service that is slower now and then for another reason is not measured all the time."""
     profile = {"measure": {"extraGpus": 16, "degrees": [4], "when": when}, "analytic": {}}
     world = await running(asking(profile))
     await measured(world, 4, packed({"profile": told(4)}))
-    slow(world, "2027-01-01T00:00:00Z")
+    world.now += timedelta(hours=hours)
+    slow(world, "2026-01-01T22:00:00Z")
     await world.reconciler.reconcile(KEY)
-    assert len(jobs(world, "reads")) == (1 if when == "Stale" else 0)
+    assert len(jobs(world, "reads")) == readers
 
 
-async def test_a_plan_change_comes_first() -> None:
+async def under_way() -> World:
+    """Return a world in which an engine is measured and another one reads from it."""
     world = await running(asking())
     (reader,) = jobs(world, "reads")
     start(world, reader)
     await world.until_quiet()
-    assert len(jobs(world, "profile")) == 1
+    (job,) = jobs(world, "profile")
+    start(world, job)
+    return world
+
+
+async def test_a_plan_change_comes_first() -> None:
+    world = await under_way()
+    world.answer = planned(group("prefill", 2, 4), group("decode", 4, 2))
+    world.cluster.change(slo={"ttft": "4s", "itl": "45ms"})
+    await world.step()
+    await world.step()
+    assert summary(world)["Progressing"][0] == "True"
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Waiting")
+    assert world.cluster.names("Job") == [], "the engine that reads has GPUs, too"
+
+
+async def test_a_worker_that_crashes_does_not_end_what_is_measured() -> None:
+    world = await under_way()
+    before = world.cluster.names("Job")
     world.cluster.break_pod(next(name for name in world.cluster.pods if name.startswith("demo-p4")))
     await world.step()
     assert summary(world)["Progressing"] == ("True", "RollingOut")
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Measuring")
+    assert world.cluster.names("Job") == before
+
+
+async def test_a_measurement_makes_way_for_a_worker_without_a_node() -> None:
+    world = await under_way()
+    worker = next(name for name in world.cluster.pods if name.startswith("demo-p4"))
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU is free"}
+    world.cluster.pods[worker]["status"]["conditions"] = [{"type": "Ready", "status": "False"}, refused]
+    await world.step()
     assert summary(world)["ProfileMeasured"] == ("Unknown", "Waiting")
-    assert world.cluster.names("Job") == [], "the engine that reads has GPUs, too"
+    assert world.cluster.names("Job") == []
+
+
+async def test_a_worker_that_is_not_ready_holds_up_a_beginning() -> None:
+    world = await running(asking())
+    (reader,) = jobs(world, "reads")
+    world.cluster.break_pod(next(name for name in world.cluster.pods if name.startswith("demo-p4")))
+    await world.step()
+    start(world, reader)
+    await world.step()
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Waiting")
+    assert world.cluster.names("Job") == [reader]
+
+
+async def test_an_engine_that_no_node_takes_gets_the_room_of_the_one_that_reads() -> None:
+    world = await under_way()
+    (job,) = jobs(world, "profile")
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU is free"}
+    world.cluster.pods[f"{job}-x"]["status"] = {"phase": "Pending", "conditions": [refused]}
+    await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Measuring"), "it may be about to find one"
+    assert len(jobs(world, "reads")) == 1
+    world.cluster.named("Job", job)["metadata"]["creationTimestamp"] = "2025-12-31T23:56:00Z"
+    await world.until_quiet()
+    assert summary(world)["ProfileMeasured"] == ("False", "NoRoom")
+    assert "its pod waits for a node: no GPU is free" in world.cluster.condition("ProfileMeasured")["message"]
+    assert (jobs(world, "profile"), jobs(world, "reads")) == ([job], [])
+
+
+async def test_blocks_that_differ_are_measured_without_transfers() -> None:
+    body = vllm_service()
+    body["spec"]["profile"] = dict(ROOM)
+    body["spec"]["engine"]["kvTransfer"] = {"bidirectional": False, "blockTokens": {"prefill": 16, "decode": 32}}
+    world = await running(body)
+    assert jobs(world, "reads") == []
+    assert len(jobs(world, "profile")) == 1
 
 
 async def test_an_operator_without_an_image_of_its_own_says_so() -> None:

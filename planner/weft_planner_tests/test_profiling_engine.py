@@ -229,6 +229,27 @@ async def test_transfers_of_one_length_are_left_out() -> None:
     assert "257 tokens" in run.measurements.about.notes["transfersLeftOut"]
 
 
+async def test_without_the_engine_that_reads_the_rest_is_profiled() -> None:
+    grid = Grid((0,), (16, 64), (1,), (64,), chunks=(), transfers=(256, 512))
+    one = config(profile=quick_profile())
+    async with (
+        engines(one, replace(one, engine_id="reader", role="decode")) as (client, other),
+        EngineClient(client.url) as engine,
+        EngineClient(other.url) as reader,
+    ):
+        facts = await engine.facts()
+        await reader.facts()
+        await other.faults(status=503)
+        profiler = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2), reader=reader)
+        cells = plan_cells(grid, facts, Ends(1, 1, back=True), steps=4, most_batch=0).cells
+        start = Measurements(About(model=MODEL, gpu="none", engine="mock"), ())
+        run = await profiler.run(start, cells, keep=lambda _: None, tell=lambda _: None)
+    assert run.complete
+    assert {row.cell.function for row in run.measurements.rows} == {"prefill", "step"}
+    assert run.measurements.missing() == ()
+    assert sum("transfers ended when an engine failed: " in note for note in run.notes) == 4, "each is said"
+
+
 async def test_what_an_engine_says_of_itself_is_used() -> None:
     async with engines(config(max_model_len=1024)) as (client,), EngineClient(client.url + "/v1") as engine:
         facts = await engine.facts()

@@ -4,9 +4,9 @@ All that is remembered is in the cluster: a Job's name follows from what it meas
 anywhere goes on; an ended Job that brought no profile keeps its name for an hour, and there is no other try before.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from weft_core.plan import content_hash
@@ -14,23 +14,22 @@ from weft_operator.api.service import GROUP, VERSION
 from weft_operator.api.serving import MeasureProfile
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import Mounts
-from weft_operator.diff import Action, Apply, Delete, stamped
+from weft_operator.diff import Action, Apply, stamped
 from weft_operator.engines.container import ENGINE_PORT
+from weft_operator.live_profile.ending import left_over, making_way, removed
 from weft_operator.live_profile.jobs import profile_job, reader_job
 from weft_operator.live_profile.results import NotUsableError, Taken, marks_of, merged, notes, read, taken
-from weft_operator.live_profile.seen import address, ended, last_words, trouble
+from weft_operator.live_profile.room import room_of
+from weft_operator.live_profile.seen import address, ended, last_words, trouble, waits_for_node
+from weft_operator.live_profile.standing import Standing
 from weft_operator.live_profile.targets import KV_TIMED, Target, gpu_types, identity, profile_name, targets_of
 from weft_operator.manifest import (
-    COMPONENT_LABEL,
     DEGREE_LABEL,
     MEASURE_ANNOTATION,
-    POOL_LABEL,
     PROFILE_COMPONENT,
     Manifest,
     annotations_of,
     condition_of,
-    is_terminating,
-    key_of,
     labels_of,
     name_of,
 )
@@ -40,8 +39,10 @@ from weft_operator.telling import timestamp
 
 LOOK_S = 15.0
 """Jobs are not watched, their pods are: this one is for an end without a pod."""
-READER_S = 180.0
-"""So long the pod of the engine that reads may wait for a node; then KV transfers are not measured."""
+NODE_S = 180.0
+"""So long a pod may wait for a node: then KV transfers are left out, or the condition says that there is no room."""
+REST = timedelta(days=1)
+"""What was measured is not measured again for being too fast within a day: it would come to the same."""
 _LONGEST_NAME = 63
 
 
@@ -67,15 +68,17 @@ class _Try:
 
 
 def measuring(
-    rendering: Rendering, observed: Observed, mounts: Mounts, *, settled: bool, now: datetime
-) -> Measuring | None:
-    """Return what a service's measurement does next; None where none is asked for.
-
-    ``settled``: whether the workers are those of the plan, so that what they take of the budget is known.
-    """
-    measure = rendering.spec.profile.measure
-    if measure is None:
-        return None
+    measure: MeasureProfile,
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    *,
+    standing: Standing,
+    now: datetime,
+) -> Measuring:
+    """Return what the measurement that a service asks for does next."""
+    if observed.jobs_refused is not None:
+        return Measuring(Verdict("False", "MeasuringFailed", observed.jobs_refused.lack()))
     targets = targets_of(rendering.spec)
     lacking = sorted(set(gpu_types(rendering.spec)) - {target.gpu for target in targets})
     if lacking:
@@ -83,13 +86,13 @@ def measuring(
             f"no degree of spec.profile.measure.degrees is one that a pool with {', '.join(lacking)} has on a single "
             "node, and plans need measured costs of all GPU types or of none; correct it"
         )
-        return Measuring(Verdict("False", "NothingToMeasure", words), tuple(_left_over(observed, None)))
+        return Measuring(Verdict("False", "NothingToMeasure", words), tuple(left_over(observed, ())))
     tries = [_try(rendering, observed, measure, target) for target in targets]
-    next_one = next((one for one in tries if _runs(one, observed) or not _fresh(one, measure, observed)), None)
-    given_up = tuple(_left_over(observed, next_one))
+    next_one = next((one for one in tries if _runs(one, observed) or not _fresh(one, measure, observed, now)), None)
+    given_up = tuple(left_over(observed, () if next_one is None else (next_one.job, next_one.reader)))
     if next_one is None:
         return Measuring(Verdict("True", "Measured", _measured_words(tries)), given_up)
-    found = _go_on(rendering, observed, mounts, measure, next_one, settled=settled, now=now)
+    found = _go_on(rendering, observed, mounts, measure, next_one, standing=standing, now=now)
     return Measuring(found.verdict, (*given_up, *found.actions), found.again_s)
 
 
@@ -126,9 +129,11 @@ def _stale_since(measure: MeasureProfile, observed: Observed) -> str:
     return str(said["lastTransitionTime"]) if slow and said is not None else ""
 
 
-def _fresh(one: _Try, measure: MeasureProfile, observed: Observed) -> bool:
+def _fresh(one: _Try, measure: MeasureProfile, observed: Observed, now: datetime) -> bool:
     row = one.measured.get(one.target.degree)
-    return row is not None and row.at >= _stale_since(measure, observed) and (not one.asked or row.asked == one.asked)
+    if row is None or (one.asked and row.asked != one.asked):
+        return False
+    return row.at >= _stale_since(measure, observed) or now < datetime.fromisoformat(row.at) + REST
 
 
 def _go_on(
@@ -138,13 +143,13 @@ def _go_on(
     measure: MeasureProfile,
     one: _Try,
     *,
-    settled: bool,
+    standing: Standing,
     now: datetime,
 ) -> Measuring:
     job = observed.named("Job", one.job)
     what = f"degree {one.target.degree} on {one.target.gpu}"
     if job is None:
-        return _begin(rendering, observed, mounts, measure, one, settled=settled, now=now)
+        return _begin(rendering, observed, mounts, measure, one, standing=standing, now=now)
     done = last_words(observed, one.job)
     over = ended(job)
     if done is not None and done[0] == 0:
@@ -160,11 +165,16 @@ def _go_on(
         why_not = trouble(observed, one.job)
         words = f"Job {one.job} did not measure {what}: {why}{f'; {why_not}' if why_not else ''}"
         return Measuring(Verdict("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
-    if not settled:
+    if standing == "Changing":
         words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
-        return Measuring(Verdict("Unknown", "Waiting", words), tuple(_making_way(observed, one)))
+        return Measuring(Verdict("Unknown", "Waiting", words), tuple(making_way(observed, (one.job, one.reader))))
     why_not = trouble(observed, one.job)
     words = f"Job {one.job} measures {what}{f': {why_not}' if why_not else ''}"
+    if waits_for_node(observed, one.job) and _age_s(job, now) >= NODE_S:
+        # What the engine that reads has is what this one lacks, or would lack next.
+        reader = observed.named("Job", one.reader)
+        freed = () if reader is None else (removed(reader, "the engine that is measured has no node"),)
+        return Measuring(Verdict("False", "NoRoom", words), freed, again_s=LOOK_S)
     return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
 
 
@@ -175,46 +185,41 @@ def _begin(
     measure: MeasureProfile,
     one: _Try,
     *,
-    settled: bool,
+    standing: Standing,
     now: datetime,
 ) -> Measuring:
-    spec, degree = rendering.spec, one.target.degree
+    degree = one.target.degree
     if not rendering.settings.operator_image:
         words = "the operator does not know its own image, which measures: set WEFT_OPERATOR_IMAGE, as the chart does"
         return Measuring(Verdict("False", "MeasuringFailed", words))
-    if not settled:
+    if standing != "Settled":
         words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
-        return Measuring(Verdict("Unknown", "Waiting", words), tuple(_making_way(observed, one)))
-    pool = rendering.pool(one.target.pool)
-    bound = spec.capacity.gpus if pool.gpus is None else pool.gpus
-    free = measure.extra_gpus + min(
-        spec.capacity.gpus - _in_use(rendering, observed), bound - _in_use(rendering, observed, pool.name)
-    )
+        going = making_way(observed, (one.job, one.reader)) if standing == "Changing" else ()
+        return Measuring(Verdict("Unknown", "Waiting", words), tuple(going))
+    free, bound = room_of(rendering, observed, measure, one.target.pool)
     if free < degree:
         words = (
             f"a worker of degree {degree} needs {degree} GPUs to be measured, and the plan leaves {max(free, 0)} of "
-            f"{min(bound, spec.capacity.gpus)}; raise spec.profile.measure.extraGpus to "
+            f"{bound}; raise spec.profile.measure.extraGpus to "
             f"{measure.extra_gpus + degree - free}, or wait until the service needs less"
         )
         return Measuring(Verdict("False", "NoRoom", words))
     actions: list[Action] = []
     url = ""
-    if spec.engine.type in KV_TIMED and rendering.record.paired and free >= 2 * degree:
+    if _kv_timed(rendering) and free >= 2 * degree:
         reader = observed.named("Job", one.reader)
         if reader is None:
             job = reader_job(rendering, mounts, one.target, measure, name=one.reader)
             words = f"starting the engine that reads the KV of degree {degree}"
             return Measuring(Verdict("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
         where = address(observed, one.reader)
-        since = reader["metadata"].get("creationTimestamp")
-        age = (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
-        if not where and age < READER_S and not ended(reader):
+        if not where and _age_s(reader, now) < NODE_S and not ended(reader):
             words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
             return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
         if where:
             url = f"http://{where}:{ENGINE_PORT}"
         elif not ended(reader):
-            actions.append(_delete(reader, "no node has room for it"))
+            actions.append(removed(reader, "no node has room for it"))
     made = profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)
     made["metadata"]["annotations"] = marks_of(one.identity, one.asked)
     actions.append(_made(made))
@@ -243,47 +248,19 @@ def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str,
     return Apply(stamped(body), reason=f"{one.job} measured it", fresh=live is None, uid=uid)
 
 
-def _left_over(observed: Observed, one: _Try | None) -> Iterator[Delete]:
-    """Yield what is to go: Jobs that still run for another spec, and readers that nobody reads from any more."""
-    for job in observed.of_kind("Job"):
-        name = name_of(job)
-        if labels_of(job).get(COMPONENT_LABEL) != PROFILE_COMPONENT or is_terminating(job):
-            continue
-        if _over(observed, name):
-            continue  # it holds nothing but its log
-        if one is None or name not in (one.job, one.reader):
-            yield _delete(job, "not measured any more")
-        elif name == one.reader and _over(observed, one.job):
-            yield _delete(job, "its reading is over")
+def _kv_timed(rendering: Rendering) -> bool:
+    """Tell whether transfers between a prefill and a decode engine of one degree can be timed.
+
+    The profiler counts one block for both ends.
+    """
+    sizes = rendering.spec.engine.kv_transfer.block_tokens
+    alike = sizes is None or sizes.prefill == sizes.decode
+    return rendering.spec.engine.type in KV_TIMED and rendering.record.paired and alike
 
 
-def _making_way(observed: Observed, one: _Try) -> Iterator[Delete]:
-    """Yield the end of both Jobs of a try: a plan change needs all GPUs of the budget."""
-    for name in (one.job, one.reader):
-        job = observed.named("Job", name)
-        if job is not None and not ended(job) and not is_terminating(job):
-            yield _delete(job, "the plan changes")
-
-
-def _over(observed: Observed, name: str) -> bool:
-    job = observed.named("Job", name)
-    return job is not None and bool(ended(job) or last_words(observed, name) is not None)
-
-
-def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
-    """Return the GPUs, of a pool or of all, that the plan takes or workers have that are still there."""
-    record = rendering.record
-    groups = () if record.standing.asleep_at is not None else record.plan.groups
-    planned = sum(group.gpus for group in groups if pool in ("", group.pool))
-    # One StatefulSet is one worker, on however many nodes.
-    there = sum(
-        int(labels_of(item).get(DEGREE_LABEL, "0"))
-        for item in observed.workers
-        if item["kind"] == "StatefulSet"
-        and item["spec"].get("replicas")
-        and pool in ("", labels_of(item).get(POOL_LABEL))
-    )
-    return max(planned, there)
+def _age_s(job: Manifest, now: datetime) -> float:
+    since = job["metadata"].get("creationTimestamp")
+    return (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
 
 
 def _measured_words(tries: list[_Try]) -> str:
@@ -294,7 +271,3 @@ def _measured_words(tries: list[_Try]) -> str:
 
 def _made(manifest: Manifest) -> Apply:
     return Apply(stamped(manifest), reason="to measure the cost profile", fresh=True)
-
-
-def _delete(job: Manifest, reason: str) -> Delete:
-    return Delete(key_of(job), uid=str(job["metadata"].get("uid", "")), reason=reason)

@@ -23,6 +23,8 @@ CONFIG_VARIABLE = "WEFT_MODEL_CONFIG"
 """The model's config.json, where the spec has it."""
 SPARE_S = 180.0
 """Beyond its budget a measurement may take so long: it ends between two timings, and then it is fitted."""
+READER_S = 300.0
+"""So long after the engine that is measured the one that reads may be ready: it was started first."""
 _WORDS = 600
 
 
@@ -63,7 +65,7 @@ def _measured(given: argparse.Namespace) -> str:
     reader = given.decode_url
     if reader:
         try:
-            await_engine(reader, min(deadline, time.monotonic() + given.start_seconds))
+            await_engine(reader, min(deadline, time.monotonic() + READER_S))
         except Failed as error:
             reader, notes["transfers"] = "", f"not measured: {error}"
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -47,7 +48,8 @@ def taken(profile: Manifest | None, identity: str) -> dict[int, Taken]:
         return {}
     try:
         rows = json.loads(annotations_of(profile).get(TIMES_ANNOTATION, "{}"))
-        return {int(degree): Taken(**row) for degree, row in rows.items()}
+        found = {int(degree): Taken(**row) for degree, row in rows.items()}
+        return found if all(datetime.fromisoformat(row.at).tzinfo for row in found.values()) else {}
     except (ValueError, TypeError, AttributeError):
         return {}  # an edit by hand; it is measured again
 

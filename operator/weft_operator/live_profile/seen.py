@@ -4,11 +4,12 @@ from weft_operator.engines.ailments import ailment
 from weft_operator.manifest import Manifest, labels_of
 from weft_operator.observe import Observed
 
-_JOB_LABEL = "batch.kubernetes.io/job-name"
+JOB_LABEL = "batch.kubernetes.io/job-name"
+"""Kubernetes writes it on the pods of a Job."""
 
 
 def _pods(observed: Observed, job: str) -> list[Manifest]:
-    return [pod for pod in observed.pods if labels_of(pod).get(_JOB_LABEL) == job]
+    return [pod for pod in observed.pods if labels_of(pod).get(JOB_LABEL) == job]
 
 
 def last_words(observed: Observed, job: str) -> tuple[int, str] | None:
@@ -34,13 +35,21 @@ def address(observed: Observed, job: str) -> str:
     return next((ip for pod in _pods(observed, job) if (ip := (pod.get("status") or {}).get("podIP"))), "")
 
 
+def waits_for_node(observed: Observed, job: str) -> str:
+    """Return why no node takes a Job's pod, "" where one did, or nothing is known."""
+    for pod in _pods(observed, job):
+        for condition in (pod.get("status") or {}).get("conditions") or ():
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return str(condition.get("message") or condition.get("reason") or "no node has room")
+    return ""
+
+
 def trouble(observed: Observed, job: str) -> str:
     """Return why a Job's pod does not get on, "" where nothing is known."""
+    if waits := waits_for_node(observed, job):
+        return f"its pod waits for a node: {waits}"[:300]
     for pod in _pods(observed, job):
         status = pod.get("status") or {}
-        for condition in status.get("conditions") or ():
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                return f"its pod waits for a node: {condition.get('message', '')}"[:300]
         for container in status.get("initContainerStatuses") or ():
             end = (container.get("lastState") or {}).get("terminated") or (container.get("state") or {}).get(
                 "terminated"

@@ -54,14 +54,15 @@ PROFILE_MEASURED: Mapping[str, Reason] = MappingProxyType(
         "Measured": Reason("Every degree that is to be measured has been, with this model, engine and GPU."),
         "Measuring": Reason("A Job measures, on engines that serve nobody.", cause="The service asks for it."),
         "Waiting": Reason(
-            "Workers come or go; measuring goes on once they are those of the plan.",
+            "Workers come or go, or are not ready; measuring goes on once they are those of the plan.",
             "Wait; see the condition Progressing.",
-            cause="A plan change is under way.",
+            cause="A plan change is under way, or a worker crashed.",
         ),
         "NoRoom": Reason(
-            "The plan leaves too few GPUs of the budget for an engine beside the workers.",
-            "Raise `spec.profile.measure.extraGpus` where there are more, or measure when the service needs less.",
-            cause="The plan uses the whole budget.",
+            "The plan leaves too few GPUs of the budget for an engine beside the workers, or no node takes its pod.",
+            "Raise `spec.profile.measure.extraGpus` where there are more, or measure when the service needs less. "
+            "Where the pod waits for a node, free what the message names.",
+            cause="The plan uses the whole budget, or the nodes have fewer free GPUs than the budget says.",
         ),
         "MeasuringFailed": Reason(
             "The Job ended without figures; there is another try when it is an hour old and removed.",

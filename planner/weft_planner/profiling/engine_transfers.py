@@ -48,13 +48,14 @@ class Transfers:
         self._share_s = share_s
         self._waiting: dict[tuple[int, Way], list[float]] = {}
         self._closed = ""
+        self._lost = ""
         self.tokens_read: list[int] = []
 
     async def warm_up(self, *, back: bool, longest: int) -> None:
         """Let the engines find one another: the first transfer of a pair takes seconds."""
         before = await self._engine.bytes_read() if back else None
         with suppress(NotMeasurable):
-            trip = await self._trip(min(_WARM_TOKENS * 4 + 1, longest), back=back)
+            trip = await self._attempt(min(_WARM_TOKENS * 4 + 1, longest), back=back)
             if trip.back is not None and before is not None and not await self._came_back(before):
                 self._closed = NOT_READ
 
@@ -71,9 +72,11 @@ class Transfers:
         """Return one timing of a cell; with ``back`` that of the other way is kept for when it is asked for.
 
         Raises:
-            NotMeasurable: the engines cannot show it, or noise hid it.
-            EngineError: an engine failed.
+            NotMeasurable: the engines cannot show it, noise hid it, or one of them failed at it: then no transfer is
+                tried again. What else is timed needs the first engine alone, and tells when that one has failed.
         """
+        if self._lost:
+            raise NotMeasurable(self._lost)
         if cell.way == "back" and self._closed:
             raise NotMeasurable(self._closed)
         kept = self._waiting.get((cell.tokens, cell.way))
@@ -86,7 +89,7 @@ class Transfers:
         trips: list[_Trip] = []
         began = monotonic()
         while len(trips) < FEWEST_PAIRS or (len(trips) < MOST_PAIRS and monotonic() - began < self._share_s):
-            trips.append(await self._trip(cell.tokens, back=back and not self._closed))
+            trips.append(await self._attempt(cell.tokens, back=back and not self._closed))
         found: dict[Way, float] = {"there": median(trip.there for trip in trips)}
         returned = [trip.back for trip in trips if trip.back is not None]
         if returned:
@@ -97,6 +100,15 @@ class Transfers:
             if way != cell.way and back:
                 self._waiting.setdefault((cell.tokens, way), []).append(seconds)
         return found[cell.way]
+
+    async def _attempt(self, tokens: int, *, back: bool) -> _Trip:
+        try:
+            return await self._trip(tokens, back=back)
+        except NotMeasurable:
+            raise
+        except EngineError as error:
+            self._lost = f"transfers ended when an engine failed: {error}"
+            raise NotMeasurable(self._lost) from error
 
     async def _trip(self, tokens: int, *, back: bool) -> _Trip:
         prompt = self._texts.fresh(tokens)
