@@ -4,7 +4,6 @@ For questions that only the API server and its controllers answer: what a progra
 leaves, who holds a Lease. It needs neither root nor namespaces, has ports of its own, and is there in seconds.
 """
 
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from weft_e2e.cluster.config import ClusterConfig
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.fake_nodes import ANNOTATION, fake_node
 from weft_e2e.cluster.toolchain import manifests_of, tool_path
+from weft_e2e.local.ports import free_ports
 
 READY_S = 60.0
 AUDIT_LOG = "audit.log"
@@ -223,15 +223,3 @@ def _await_ready(bare: Bare, running: "list[subprocess.Popen[bytes]]") -> None:
             return
         time.sleep(0.2)
     raise SetupError(f"the API server was not ready within {READY_S:.0f} s: see {bare.folder / 'kube-apiserver.log'}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody listens at now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

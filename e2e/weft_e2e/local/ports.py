@@ -1,13 +1,17 @@
 """Choose ports of loopback that nobody listens on."""
 
+import random
 import socket
-from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 HOST = "127.0.0.1"
 
 USUAL = 8080
 """The router's port where it is free and no other is asked for."""
+
+
+_QUIET = range(20000, 30000)
+"""Below what Linux and macOS give to outgoing connections, and Kubernetes to node ports."""
 
 
 class PortTaken(OSError):  # noqa: N818 - reads as what happened
@@ -32,10 +36,19 @@ def router_port(wanted: int | None) -> int:
     raise PortTaken(f"--port {wanted}: something listens there already; choose another, or leave it out")
 
 
-def free_ports(count: int) -> Sequence[int]:
-    """Return as many ports as asked for that were free a moment ago."""
+def free_ports(count: int) -> list[int]:
+    """Return as many ports as asked for that nobody listens on.
+
+    They are none that the kernel gives to outgoing connections: a program that takes half a minute to bind its port
+    would find it taken by one of these.
+    """
+    found: list[int] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for port in random.sample(_QUIET, len(_QUIET)):  # two who ask at the same time are told others
+            one = held.enter_context(socket.socket())
+            with suppress(OSError):
+                one.bind((HOST, port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise PortTaken(f"fewer than {count} of the ports {_QUIET.start} to {_QUIET.stop - 1} are free")

@@ -13,9 +13,10 @@ from pathlib import Path
 import yaml
 
 from weft_e2e.cluster import kubectl
-from weft_e2e.cluster.bare import Bare, User, free_ports
+from weft_e2e.cluster.bare import Bare, User
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.images.catalogue import repository_root
+from weft_e2e.local.ports import free_ports
 from weft_e2e.waiting import until
 
 OPERATOR = User("weft-scale-token", "weft-scale-operator")
