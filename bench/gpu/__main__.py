@@ -1,6 +1,6 @@
 """Time a model's operators on a GPU and hold rounds over one vLLM pair on it; write the figures beside this file.
 
-    make gpu-check [BENCH_ARGS='--model Qwen/Qwen3-0.6B --gpu nvidia-h100 --vllm /path/to/vllm']
+    make gpu-check [BENCH_ARGS='--model Qwen/Qwen3-0.6B --vllm /path/to/vllm']
     make gpu-check BENCH_ARGS=--trial
 
 Needs one NVIDIA GPU and a vLLM with NIXL for it. ``--trial`` runs the whole flow on CPU engines of `make engine-env` at
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.engines import GpuEnv, gpu_name, trio
+from bench.gpu.engines import GpuEnv, catalogued, gpu_name, trio
 from bench.gpu.rounds import Figures, hold
 from bench.profile.engines import NoEnginesError, made, pair
 
@@ -36,7 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="Qwen/Qwen3-0.6B", help="a well-known model, on the hub")
     parser.add_argument("--weights", default="", help="its folder, where the hub is not to be asked")
-    parser.add_argument("--gpu", default="nvidia-h100", help="the GPU's name in the catalogue")
+    parser.add_argument("--gpu", default="", help="the GPU's name in the catalogue; default: as it names itself")
     parser.add_argument("--vllm", default=shutil.which("vllm") or "", help="the program; default: of the path")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--trial", action="store_true", help="CPU engines at toy size")
@@ -47,6 +47,10 @@ def main() -> int:
         return NOTHING
     if not given.trial and not given.vllm:
         print("gpu-check: there is no vllm on the path; give it by BENCH_ARGS='--vllm PATH'")
+        return NOTHING
+    given.gpu = given.gpu or catalogued(name)
+    if not given.trial and not given.gpu:
+        print(f"gpu-check: the catalogue has no {name}; name the nearest one by BENCH_ARGS='--gpu NAME'")
         return NOTHING
     began = time.monotonic()
     try:

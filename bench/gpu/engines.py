@@ -1,6 +1,7 @@
 """A prefill, a decode and a plain engine of stock vLLM on one GPU, rendered as the operator renders them."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from bench.profile.engines import TELLS_CACHED, Pair
 
+from weft_core.gpus import GPUS
 from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, command, tiny_service
 from weft_e2e.engines.environment import EngineEnv
@@ -58,6 +60,12 @@ def gpu_name() -> str:
         return ""
     lines = done.stdout.splitlines()
     return lines[0].strip() if done.returncode == 0 and lines else ""
+
+
+def catalogued(name: str) -> str:
+    """Return the catalogue's name of a GPU that names itself, as in "NVIDIA H100 80GB HBM3"; "" where it has none."""
+    words = set(re.findall(r"[a-z0-9]+", re.sub(r"(\d)gb\b", r"\1", name.lower())))
+    return next((known for known in GPUS if set(known.split("-")) <= words), "")
 
 
 @contextmanager

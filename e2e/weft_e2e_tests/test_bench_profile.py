@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench.gpu.engines import catalogued
 from bench.gpu.rounds import Figures
 from bench.profile.figures import errors, interval, p95
 from bench.profile.rounds import FRAMING, Row, table, words_of
@@ -63,6 +64,22 @@ def test_figures_of_a_gpu_are_right_when_answers_are_equal_and_kv_went_both_ways
     assert figures.dump()["equal"] == 3
     assert not Figures(rounds=3, equal=3, bytes_there=1.0).right
     assert not Figures().right
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "nvidia-h100"),
+        ("NVIDIA H200", "nvidia-h200"),
+        ("NVIDIA A100-SXM4-40GB", "nvidia-a100-40"),
+        ("NVIDIA A100 80GB PCIe", "nvidia-a100-80"),
+        ("NVIDIA GB200", "nvidia-gb200"),
+        ("NVIDIA L40S", "nvidia-l40s"),
+        ("NVIDIA GeForce RTX 4090", ""),
+    ],
+)
+def test_a_gpu_is_found_in_the_catalogue_by_what_it_calls_itself(told: str, name: str) -> None:
+    assert catalogued(told) == name
 
 
 def test_a_machine_without_a_gpu_is_told_so_at_once() -> None:

@@ -16,7 +16,14 @@ import pytest
 from weft_e2e.checks import check_ready
 from weft_e2e.engines.environment import environment
 from weft_e2e.engines.host_image import host_image
-from weft_e2e.engines.pods import ask_again_soon, cut, example, keep_pods_on_their_cores, reach
+from weft_e2e.engines.pods import (
+    ask_again_soon,
+    cut,
+    example,
+    keep_pods_on_their_cores,
+    let_others_first,
+    reach,
+)
 from weft_e2e.engines.process import Engine
 from weft_e2e.metrics import Growth, growth, parse
 from weft_e2e.scenarios.installed import Installed
@@ -301,3 +308,41 @@ def until_idle(pods: Pods) -> None:
         every_s=2.0,
         last=lambda: str(pods.kv_usage()),
     )
+
+
+MEASURED_S = 420.0
+"""Two engines that start beside two that serve, a minute of timing, and a fit."""
+
+
+def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> None:
+    """Last, for workers are made anew with the measured profile."""
+    kube, namespace = pods.service.kube, pods.service.namespace
+    begun = time.monotonic()
+    asked = json.dumps({"spec": {"profile": {"measure": {"budget": "1m", "extraGpus": 2}}}})
+    kube.kubectl("-n", namespace, "patch", "dis", "tiny", "--type=merge", "-p", asked)
+
+    def ended() -> bool:
+        # The engines that are timed get a core each, as those that serve have.
+        names = [str(pod["metadata"]["name"]) for pod in pods.service.pods() if component_of(pod) == "profile"]
+        let_others_first(names)
+        keep_pods_on_their_cores(names)
+        return pods.condition("ProfileMeasured")[0] in ("True", "False")
+
+    try:
+        until(
+            ended,
+            what="an end of measuring",
+            timeout_s=MEASURED_S,
+            every_s=2.0,
+            last=lambda: str(pods.service.conditions().get("ProfileMeasured")),
+        )
+    finally:
+        jobs = ("logs", "-l", "app.kubernetes.io/component=profile", "-c", "profile", "--tail=80")
+        print(kube.kubectl("-n", namespace, *jobs, check=False).stdout, file=sys.stderr)  # noqa: T201 - to note
+    said = pods.service.conditions()["ProfileMeasured"]
+    print(f"{said.reason} after {time.monotonic() - begun:.0f} s: {said.message}", file=sys.stderr)  # noqa: T201 - to note
+    assert said.reason == "Measured", said.message
+    profile = json.loads(kube.kubectl("-n", namespace, "get", "costprofiles", "-o", "json").stdout)["items"][0]["spec"]
+    fits = {"degree": profile["degrees"][0]["fit"], "transfers": profile["transfers"]}
+    print(json.dumps({**fits, "provenance": profile["provenance"]}, indent=1), file=sys.stderr)  # noqa: T201 - to note
+    assert any("fit" in way for way in profile["transfers"]) or "not used" in profile["provenance"]["transfers1"]
