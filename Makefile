@@ -46,10 +46,11 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 	@$(PY) -m weft_e2e.local $(or $(LOCAL_ARGS),-f docs/examples/llama-3.1-70b.yaml)
 
 .PHONY: test
-test: setup ## Run the tests: unit, property, component, and those on a local cluster
+test: setup ## Run the tests: unit, property, component, on a local cluster, with real engines where they run
 	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
 	@$(MAKE) -j2 -O test-sockets test-cluster
+	@if test -z "$(KUBE_CONTEXT)" && $(PY) -m weft_e2e.engines fits; then $(MAKE) e2e-engine; fi
 
 ##@ Develop
 $(STAMP): requirements/dev.txt pyproject.toml

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from weft_core.plan import Role
+from weft_e2e.cluster import packages
+from weft_e2e.cluster.errors import SetupError
 from weft_e2e.engines import environment as setup
 from weft_e2e.engines.command import command, tiny_service
 from weft_e2e.engines.environment import EngineEnv, EngineSetupError
@@ -59,11 +61,29 @@ def test_a_full_disk_and_missing_packages_are_named_before_anything_is_downloade
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(setup, "_DEBIAN", {"libnuma1": tmp_path / "absent"})
-    with pytest.raises(EngineSetupError, match=r"missing: libnuma1\. On Debian 12: apt-get install libnuma1"):
-        setup.ensure()
+    monkeypatch.setattr(packages, "can_install", lambda: False)
+    for attempt in (setup.ensure, setup.check):
+        with pytest.raises(EngineSetupError, match=r"missing: libnuma1\. On Debian 12: apt-get install libnuma1"):
+            attempt()
     monkeypatch.setattr(setup, "_DEBIAN", {})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(2**40, 2**40 - 2**30, 2**30))
     with pytest.raises(EngineSetupError, match=r"1\.0 GiB are free and 9 needed; make room, or set WEFT_CACHE"):
+        setup.ensure()
+
+
+def test_missing_packages_are_installed_where_that_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(setup, "NEEDED_GIB", 0.0)
+    monkeypatch.setattr(setup, "_DEBIAN", {"libnuma1": tmp_path / "absent", "there": tmp_path})
+    monkeypatch.setattr(packages, "can_install", lambda: True)
+
+    def refuse(wanted: list[str]) -> None:
+        raise SetupError(f"no {' '.join(wanted)} here")
+
+    monkeypatch.setattr(packages, "apt_install", refuse)
+    setup.check()
+    with pytest.raises(EngineSetupError, match=r"no libnuma1 here\. Real engines need Debian 12's own Python"):
         setup.ensure()
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from weft_e2e.cluster.errors import SetupError
@@ -74,18 +75,28 @@ def install(progress: Progress) -> None:
     absent = missing_packages()
     if not absent:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if not can_install():
         raise SetupError(f"missing: {', '.join(absent)}. {advice()}")
     wanted = packages_of(absent)
     progress(f"installing {' '.join(wanted)} …")
+    apt_install(wanted)
+    if absent := missing_packages():
+        raise SetupError(f"still missing after the installation: {', '.join(absent)}")
+
+
+def can_install() -> bool:
+    """Tell whether this is root on a machine with apt-get."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def apt_install(wanted: Sequence[str]) -> None:
+    """Install Debian packages; raise SetupError with apt-get's own words where it fails."""
     command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *wanted]
     if _apt(command).returncode != 0:  # often only because the package lists are missing or old
         _apt(["apt-get", "update", "-q"])
         done = _apt(command)
         if done.returncode != 0:
             raise SetupError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout).strip()[-2000:]}")
-    if absent := missing_packages():
-        raise SetupError(f"still missing after the installation: {', '.join(absent)}")
 
 
 def _apt(command: list[str]) -> "subprocess.CompletedProcess[str]":

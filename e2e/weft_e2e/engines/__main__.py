@@ -1,8 +1,11 @@
-"""``python -m weft_e2e.engines [image]``: set up what real engines run from, or the image for their pods; say where."""
+"""``python -m weft_e2e.engines [image | fits]``: set up what real engines run from; say where.
+
+With ``image`` the image for their pods instead, with ``fits`` nothing: status 0 where they are there or could be made.
+"""
 
 import sys
 
-from weft_e2e.engines.environment import EngineSetupError, ensure
+from weft_e2e.engines.environment import EngineSetupError, check, ensure
 from weft_e2e.engines.host_image import host_image
 from weft_e2e.images.errors import ImagesError
 
@@ -13,9 +16,12 @@ def main(words: list[str]) -> int:
         if words == ["image"]:
             print(host_image(lambda line: print(line, file=sys.stderr)))  # noqa: T201 - the command's own words
             return 0
+        if words == ["fits"]:
+            check()
+            return 0
         env = ensure(lambda line: print(line, flush=True))  # noqa: T201
     except (EngineSetupError, ImagesError, OSError) as error:
-        print(f"engine-env: {error}", file=sys.stderr)  # noqa: T201
+        print(f"real engines: {error}", file=sys.stderr)  # noqa: T201
         return 1
     print(f"engines: {env.root}")  # noqa: T201
     return 0

