@@ -15,7 +15,8 @@ from weft_planner.profiling.engine_run import Target, measure_engine
 from weft_planner.profiling.files import read, write
 from weft_planner.profiling.fit import fit_profile
 from weft_planner.profiling.measurements import About, Cell, Measurement, Measurements, Memory
-from weft_planner_tests.profiled import median_error
+from weft_planner.profiling.validation import predicted
+from weft_planner_tests.profiled import measured, median_error, profile
 
 pytestmark = pytest.mark.component
 
@@ -293,6 +294,21 @@ def test_cells_come_in_an_order_that_grows_prefixes() -> None:
     facts = EngineFacts("m", "", 0, 16, 0, tuple(range(9)))
     cells = plan_cells(Grid(), facts, Ends(2, 4), steps=16, most_batch=0).cells
     steps = [cell.context // cell.batch for cell in cells if cell.function == "step" and not cell.chunk]
-    assert steps == sorted(steps)
+    assert steps[8:] == sorted(steps[8:])
     assert all((cell.context // cell.batch - 8) % 16 == 1 for cell in cells if cell.batch)
     assert all(cell.history % 16 == 0 for cell in cells)
+
+
+def test_wherever_the_time_is_up_after_the_ends_a_profile_can_be_made() -> None:
+    facts = EngineFacts("m", "", 8192, 16, 60000, tuple(range(9)))
+    cells = plan_cells(Grid(), facts, Ends(1, 1, back=True), steps=16, most_batch=0).cells
+    assert len(set(cells)) == len(cells)
+    truth = profile(degrees=(1,))
+    for count in (16, 17, 20, len(cells)):
+        first = cells[:count]
+        fitted = fit_profile(measured(truth, first))
+        middle = Cell("step", 1, batch=8, context=8192)
+        said, right = predicted(fitted, middle), predicted(truth, middle)
+        assert said is not None
+        assert said == pytest.approx(right, rel=0.5)
+        assert {cell.way for cell in first if cell.function == "transfer"} == {"there", "back"}

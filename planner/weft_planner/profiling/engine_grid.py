@@ -1,5 +1,10 @@
-"""Choose what to time on a live engine: the shapes that fit it, in the order in which each costs least."""
+"""Choose what to time on a live engine: the shapes that fit it.
 
+Those at the ends of the grid come first, so that a profile can be made wherever the time is up; all others in the
+order in which each costs least.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -79,7 +84,28 @@ def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_b
             left_out.append(f"{cell}: {reason}")
         else:
             kept.append(cell)
-    return Planned(tuple(sorted(kept, key=_order)), tuple(left_out))
+    kept.sort(key=_order)
+    first = sorted(set(_ends(kept)), key=_order)
+    return Planned(tuple(dict.fromkeys((*first, *kept))), tuple(left_out))
+
+
+def _ends(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield what no fit goes without: the least and the most of each of the two lengths that a function depends on."""
+    prefills = [cell for cell in cells if cell.function == "prefill"]
+    yield from _corners(prefills, lambda cell: cell.history)
+    plain = [cell for cell in cells if cell.function == "step" and not cell.chunk]
+    yield from _corners(plain, lambda cell: cell.batch)
+    yield from _corners(plain, lambda cell: cell.context // cell.batch)  # the largest batch may have one context only
+    for way in ("there", "back"):
+        moved = [cell for cell in cells if cell.function == "transfer" and cell.way == way]
+        yield from moved[:1] + moved[-1:]
+
+
+def _corners(cells: Sequence[Cell], outer: Callable[[Cell], int]) -> Iterator[Cell]:
+    for end in {f(map(outer, cells)) for f in (min, max)} if cells else ():
+        of_it = [cell for cell in cells if outer(cell) == end]
+        yield min(of_it, key=_order)
+        yield max(of_it, key=_order)
 
 
 def prompt_of(tokens: int, block: int) -> int:
