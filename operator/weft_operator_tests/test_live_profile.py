@@ -372,6 +372,22 @@ async def test_a_worker_that_is_not_ready_holds_up_a_beginning() -> None:
     assert world.cluster.names("Job") == [reader]
 
 
+async def test_a_service_without_workers_is_measured_though_its_coordinator_is_not_ready() -> None:
+    world = await running(service())
+    world.cluster.change(planning={"mode": "Off"})
+    await world.until_quiet()
+    for key in world.cluster.groups():
+        asked = world.cluster.named("WorkerGroup", key.name)
+        asked["spec"]["replicas"] = 0
+        asked["metadata"]["generation"] += 1
+    await world.until_quiet()
+    world.cluster.named("Deployment", "demo")["status"]["availableReplicas"] = 0
+    world.cluster.change(profile=dict(ROOM))
+    await world.reconciler.reconcile(KEY)
+    assert summary(world)["Progressing"] == ("True", "RollingOut")
+    assert summary(world)["ProfileMeasured"] == ("Unknown", "Measuring")
+
+
 async def test_an_engine_that_no_node_takes_gets_the_room_of_the_one_that_reads() -> None:
     world = await under_way()
     (job,) = jobs(world, "profile")

@@ -45,17 +45,6 @@ def keep_pods_on_their_cores(pods: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def let_others_first(pods: Sequence[str]) -> None:
-    """Let the processes of pods run when nobody else wants their core.
-
-    An engine that starts takes all it gets, and the control plane of a local cluster is on the same cores.
-    """
-    for pid, _ in _processes(pods):
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(task.name), 10)
-
-
 @contextmanager
 def cut(pod: str, *match: str) -> Iterator[None]:
     """Let the kernel drop what comes into a pod and matches, as a firewall between nodes does, while this runs.
