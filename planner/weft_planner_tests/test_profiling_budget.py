@@ -23,7 +23,7 @@ def test_a_grid_within_the_budget_stays_as_it_is() -> None:
 
 def test_middles_go_before_repeats_and_repeats_before_ends() -> None:
     whole = cost(Grid(), 5)
-    thinner = fitting(Grid(), 5, cost, 0.8 * whole)
+    thinner = fitting(Grid(), 5, cost, 0.85 * whole)
     assert thinner.repeats == 5
     assert (thinner.grid.increments[0], thinner.grid.increments[-1]) == (32, 2048)  # 4096 and more the engine cannot
     fewer = fitting(Grid(), 5, cost, 0.25 * whole)

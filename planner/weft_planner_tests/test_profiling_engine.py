@@ -299,6 +299,14 @@ def test_cells_come_in_an_order_that_grows_prefixes() -> None:
     assert all(cell.history % 16 == 0 for cell in cells)
 
 
+def test_sequences_take_whole_blocks() -> None:
+    """64 sequences of 289 tokens are 18,496 tokens, and 192 blocks of 128 where an engine has 160."""
+    small = EngineFacts("m", "", 4096, 128, 160 * 128, tuple(range(9)))
+    cells = plan_cells(Grid(batches=(1, 16, 64), contexts=(256,)), small, Ends(1), steps=16, most_batch=0)
+    assert {cell.batch for cell in cells.cells if cell.function == "step" and not cell.chunk} == {1, 16}
+    assert any("needs 25" in words and "the engine holds 20480" in words for words in cells.left_out), cells.left_out
+
+
 def test_wherever_the_time_is_up_after_the_ends_a_profile_can_be_made() -> None:
     facts = EngineFacts("m", "", 8192, 16, 60000, tuple(range(9)))
     cells = plan_cells(Grid(), facts, Ends(1, 1, back=True), steps=16, most_batch=0).cells

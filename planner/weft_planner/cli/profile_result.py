@@ -127,6 +127,10 @@ def _in_format(given: dict[str, Any], about: "About") -> tuple["Known", "About"]
     return facts, about
 
 
+WHY_FEW = ("grid", "contradictions", "partial", "transfersLeftOut")
+"""Notes of a run that say why some shapes are not there; a profile that cannot be made for want of them tells these."""
+
+
 def finish(
     measurements: "Measurements", given: dict[str, Any], *, place: str = "measurements", notes: Sequence[str] = ()
 ) -> int:
@@ -149,6 +153,8 @@ def finish(
         facts, about = _in_format(given, about)
         fitted = judged(replace(measurements, about=about), facts, judgement)
     except (MeasurementError, OSError) as error:
+        for told in (*notes, *(f"{name}: {about.notes[name]}" for name in WHY_FEW if name in about.notes)):
+            click.echo(f"note: {told}", err=True)
         lines = [line.removeprefix("measurements, ") for line in lines_of(error, place)]
         raise BadInputError(place, *lines) from error
     click.echo(profile_table(fitted, notes=notes))

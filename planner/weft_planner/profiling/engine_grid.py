@@ -131,12 +131,20 @@ def _too_large(cell: Cell, facts: EngineFacts, *, steps: int, most_batch: int) -
     longest = max(longest, cell.history + cell.chunk + 1)
     if facts.max_model_len and longest > facts.max_model_len:
         return f"longer than the engine's limit of {facts.max_model_len} tokens"
-    held = cell.context + 2 * steps * cell.batch + cell.history + cell.chunk + longest
+    each = cell.context // cell.batch + 2 * steps if cell.batch else 0
+    held = sum(
+        count * _blocks(n, facts) for count, n in ((cell.batch, each), (1, cell.history + cell.chunk), (1, longest))
+    )
     if facts.kv_capacity_tokens and held > _KV_SHARE * facts.kv_capacity_tokens:
         return f"needs {held} tokens of KV, the engine holds {facts.kv_capacity_tokens}"
     if most_batch and cell.batch > most_batch:
         return f"larger than a batch of {most_batch}"
     return ""
+
+
+def _blocks(tokens: int, facts: EngineFacts) -> int:
+    """Return the tokens of the whole KV blocks that a sequence takes: an engine short of them computes it in turns."""
+    return -(-tokens // facts.block_size) * facts.block_size
 
 
 def _order(cell: Cell) -> tuple[int, ...]:
