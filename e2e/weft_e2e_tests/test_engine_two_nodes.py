@@ -21,6 +21,7 @@ from weft_e2e.engines.pods import (
     cut,
     example,
     keep_pods_on_their_cores,
+    keeping_on_cores,
     reach,
 )
 from weft_e2e.engines.process import Engine
@@ -140,7 +141,8 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
         service = Service(weft.kube, namespace, "tiny")
         try:
             until(lambda: _starting(service), what="pods of both roles", timeout_s=READY_S)
-            check_ready(service, timeout_s=READY_S)
+            with keeping_on_cores(_engines(service)):
+                check_ready(service, timeout_s=READY_S)
         except Exception:
             _tell(service)
             raise
@@ -158,9 +160,13 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
         weft.kube.kubectl("delete", "persistentvolume", volume, "--wait=false")
 
 
+def _engines(service: Service) -> list[str]:
+    return [str(pod["metadata"]["name"]) for pod in service.pods() if component_of(pod) in ("prefill", "decode")]
+
+
 def _starting(service: Service) -> bool:
     """Prepare the engines' pods as soon as both are there, before any of their connections is."""
-    names = [str(pod["metadata"]["name"]) for pod in service.pods() if component_of(pod) in ("prefill", "decode")]
+    names = _engines(service)
     if len(names) < 2:
         return False
     try:
@@ -307,52 +313,3 @@ def until_idle(pods: Pods) -> None:
         every_s=2.0,
         last=lambda: str(pods.kv_usage()),
     )
-
-
-MEASURED_S = 300.0
-"""Two engines that start, a minute of timing, and a fit."""
-
-
-def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> None:
-    """Last, and without those that serve: four engines would have no time of two cores that is worth measuring."""
-    kube, space = pods.service.kube, ("-n", pods.service.namespace)
-    kube.kubectl(*space, "patch", "dis", "tiny", "--type=merge", "-p", '{"spec": {"planning": {"mode": "Off"}}}')
-    until(lambda: _heeded(pods), what="a service whose workers are scaled by hand", timeout_s=60)
-    kube.kubectl(*space, "scale", "workergroups", "--all", "--replicas=0")
-    until(lambda: not _engines(pods, "prefill", "decode"), what="an end of the workers", timeout_s=120)
-    begun = time.monotonic()
-    asked = json.dumps({"spec": {"profile": {"measure": {"budget": "1m", "extraGpus": 2}}}})
-    kube.kubectl(*space, "patch", "dis", "tiny", "--type=merge", "-p", asked)
-
-    def ended() -> bool:
-        keep_pods_on_their_cores(_engines(pods, "profile"))
-        return pods.condition("ProfileMeasured")[0] in ("True", "False")
-
-    try:
-        until(
-            ended,
-            what="an end of measuring",
-            timeout_s=MEASURED_S,
-            every_s=2.0,
-            last=lambda: str(pods.service.conditions().get("ProfileMeasured")),
-        )
-    finally:
-        jobs = ("logs", "-l", "app.kubernetes.io/component=profile", "-c", "profile", "--tail=80")
-        print(kube.kubectl(*space, *jobs, check=False).stdout, file=sys.stderr)  # noqa: T201 - to note
-    said = pods.service.conditions()["ProfileMeasured"]
-    print(f"{said.reason} after {time.monotonic() - begun:.0f} s: {said.message}", file=sys.stderr)  # noqa: T201 - to note
-    assert said.reason == "Measured", said.message
-    (profile,) = json.loads(kube.kubectl(*space, "get", "costprofiles", "-o", "json").stdout)["items"]
-    (row,) = profile["spec"]["degrees"]
-    assert row["fit"]["prefill"]["points"] >= 4
-    assert row["fit"]["step"]["points"] >= 4
-    assert any("fit" in way for way in profile["spec"]["transfers"]), profile["spec"]["provenance"]
-
-
-def _heeded(pods: Pods) -> bool:
-    found = pods.service.object()
-    return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
-
-
-def _engines(pods: Pods, *components: str) -> list[str]:
-    return [str(pod["metadata"]["name"]) for pod in pods.service.pods() if component_of(pod) in components]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -43,6 +44,24 @@ def keep_pods_on_their_cores(pods: Sequence[str]) -> dict[str, int]:
             keep_on_core([pid], int(core))
             found[variables["POD_NAME"]] = int(core)
     return found
+
+
+@contextmanager
+def keeping_on_cores(pods: Sequence[str], *, every_s: float = 1.0) -> Iterator[None]:
+    """Put the engines of pods on their cores again and again while this runs: they start, and NIXL moves them."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.wait(every_s):
+            keep_pods_on_their_cores(pods)
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join(timeout=30)
 
 
 @contextmanager
