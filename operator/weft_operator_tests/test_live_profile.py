@@ -206,13 +206,19 @@ async def test_a_person_may_ask_for_another_measurement() -> None:
     assert summary(world)["ProfileMeasured"] == ("True", "Measured")
 
 
-async def test_jobs_end_where_nobody_asks_for_figures_any_more() -> None:
+async def under_way() -> World:
+    """Return a world in which an engine is measured and another one reads from it."""
     world = await running(asking())
     (reader,) = jobs(world, "reads")
     start(world, reader)
     await world.until_quiet()
     (job,) = jobs(world, "profile")
     start(world, job)
+    return world
+
+
+async def test_jobs_end_where_nobody_asks_for_figures_any_more() -> None:
+    world = await under_way()
     world.cluster.change(profile={"analytic": {}})
     await world.until_quiet()
     assert world.cluster.names("Job") == []
@@ -317,17 +323,6 @@ async def test_a_profile_that_is_too_fast_is_measured_anew_where_that_is_asked_f
     slow(world, "2026-01-01T22:00:00Z")
     await world.reconciler.reconcile(KEY)
     assert len(jobs(world, "reads")) == readers
-
-
-async def under_way() -> World:
-    """Return a world in which an engine is measured and another one reads from it."""
-    world = await running(asking())
-    (reader,) = jobs(world, "reads")
-    start(world, reader)
-    await world.until_quiet()
-    (job,) = jobs(world, "profile")
-    start(world, job)
-    return world
 
 
 async def test_a_plan_change_comes_first() -> None:

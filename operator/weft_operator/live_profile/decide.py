@@ -30,6 +30,7 @@ from weft_operator.manifest import (
     Manifest,
     annotations_of,
     condition_of,
+    is_terminating,
     labels_of,
     name_of,
 )
@@ -173,7 +174,9 @@ def _go_on(
     if waits_for_node(observed, one.job) and _age_s(job, now) >= NODE_S:
         # What the engine that reads has is what this one lacks, or would lack next.
         reader = observed.named("Job", one.reader)
-        freed = () if reader is None else (removed(reader, "the engine that is measured has no node"),)
+        freed: tuple[Action, ...] = ()
+        if reader is not None and not is_terminating(reader):
+            freed = (removed(reader, "the engine that is measured has no node"),)
         return Measuring(Verdict("False", "NoRoom", words), freed, again_s=LOOK_S)
     return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
 
