@@ -161,7 +161,11 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
 
 
 def _engines(service: Service) -> list[str]:
-    return [str(pod["metadata"]["name"]) for pod in service.pods() if component_of(pod) in ("prefill", "decode")]
+    return _pods_of(service, "prefill", "decode")
+
+
+def _pods_of(service: Service, *components: str) -> list[str]:
+    return [str(pod["metadata"]["name"]) for pod in service.pods() if component_of(pod) in components]
 
 
 def _starting(service: Service) -> bool:
@@ -313,3 +317,55 @@ def until_idle(pods: Pods) -> None:
         every_s=2.0,
         last=lambda: str(pods.kv_usage()),
     )
+
+
+MEASURED_S = 400.0
+"""Two engines that start, a minute of timing, and a fit."""
+
+
+def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> None:
+    """Last, and without those that serve: four engines would have no time of two cores that is worth measuring."""
+    kube, space = pods.service.kube, ("-n", pods.service.namespace)
+    _patch(pods, {"planning": {"mode": "Off"}})
+    until(lambda: _heeded(pods), what="a service whose workers are scaled by hand", timeout_s=60)
+    kube.kubectl(*space, "scale", "workergroups", "--all", "--replicas=0")
+    until(lambda: not _engines(pods.service), what="an end of the workers", timeout_s=120)
+    _patch(pods, {"profile": {"measure": None}})  # what an earlier try has left is gone with it
+    until(
+        lambda: pods.condition("ProfileMeasured") == ("", "") and not _pods_of(pods.service, "profile"),
+        what="an end of earlier Jobs",
+        timeout_s=60,
+    )
+    begun = time.monotonic()
+    _patch(pods, {"profile": {"measure": {"budget": "1m", "extraGpus": 2}}})
+    until(lambda: len(_pods_of(pods.service, "profile")) == 2, what="both engines' pods", timeout_s=60)
+    try:
+        with keeping_on_cores(_pods_of(pods.service, "profile")):
+            until(
+                lambda: pods.condition("ProfileMeasured")[0] in ("True", "False"),
+                what="an end of measuring",
+                timeout_s=MEASURED_S,
+                every_s=2.0,
+                last=lambda: str(pods.service.conditions().get("ProfileMeasured")),
+            )
+    finally:
+        jobs = ("logs", "-l", "app.kubernetes.io/component=profile", "-c", "profile", "--tail=80")
+        print(kube.kubectl(*space, *jobs, check=False).stdout, file=sys.stderr)  # noqa: T201 - to note
+    said = pods.service.conditions()["ProfileMeasured"]
+    print(f"{said.reason} after {time.monotonic() - begun:.0f} s: {said.message}", file=sys.stderr)  # noqa: T201 - to note
+    assert said.reason == "Measured", said.message
+    (profile,) = json.loads(kube.kubectl(*space, "get", "costprofiles", "-o", "json").stdout)["items"]
+    (row,) = profile["spec"]["degrees"]
+    assert row["fit"]["prefill"]["points"] >= 4
+    assert row["fit"]["step"]["points"] >= 4
+    assert any("fit" in way for way in profile["spec"]["transfers"]), profile["spec"]["provenance"]
+
+
+def _patch(pods: Pods, spec: dict[str, object]) -> None:
+    words = ("patch", "dis", "tiny", "--type=merge", "-p", json.dumps({"spec": spec}))
+    pods.service.kube.kubectl("-n", pods.service.namespace, *words)
+
+
+def _heeded(pods: Pods) -> bool:
+    found = pods.service.object()
+    return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])

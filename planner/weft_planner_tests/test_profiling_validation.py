@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
+from weft_planner.profiling.knowledge import Judgement, judged, known
 from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError, Measurements
-from weft_planner.profiling.validation import check, contradicting, plausibility, predicted
+from weft_planner.profiling.validation import (
+    check,
+    contradicting,
+    plausibility,
+    predicted,
+    without_hidden_transfers,
+)
 from weft_planner_tests.profiled import grid, measured, profile
 
 SOUND = measured(profile(), grid(), noise=0.03)
@@ -93,3 +100,56 @@ def test_a_whole_table_in_the_wrong_unit_is_refused_where_the_hardware_is_known(
     check(slipped)
     with pytest.raises(MeasurementError, match=named):
         check(slipped, limits=limits)
+
+
+LIMITS = plausibility(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-h100"], (1, 2))
+
+
+def transfers(*timed: tuple[int, float]) -> Measurements:
+    """Return transfers of so many tokens, each in so many times of what is usual."""
+    rows: list[Measurement] = []
+    for tokens, factor in timed:
+        cell = Cell("transfer", 1, tokens=tokens, destination=1)
+        usual = predicted(LIMITS.usual, cell)
+        assert usual is not None
+        rows.append(Measurement(cell, usual * factor, f"rows[{len(rows)}]"))
+    return Measurements(SOUND.about, tuple(rows), tuple(dict.fromkeys(row.cell for row in rows)))
+
+
+def test_transfers_that_noise_made_faster_than_the_hardware_are_left_out_and_named() -> None:
+    """What is timed is the difference of two requests: a slow second one hides the transfer of the first."""
+    whole = transfers((1025, 1.0), (4097, 1.1), (4097, 0.02), (16385, 0.02))
+    with pytest.raises(MeasurementError):
+        check(whole, limits=LIMITS)
+    kept = without_hidden_transfers(whole, LIMITS)
+    check(kept, limits=LIMITS)
+    assert [row.cell.tokens for row in kept.rows] == [1025, 4097]
+    assert [cell.tokens for cell in kept.planned] == [1025, 4097]
+    said = kept.about.notes["transfersLeftOut"]
+    assert said.startswith("2 timings that noise made faster than the hardware: ")
+    assert "4097 tokens" in said
+    assert "16385 tokens" in said
+    assert without_hidden_transfers(kept, LIMITS).rows == kept.rows
+
+
+def test_transfers_of_one_length_alone_are_left_out_and_named() -> None:
+    for table in (transfers((1025, 1.0)), transfers((1025, 1.0), (4097, 0.02))):
+        kept = without_hidden_transfers(table, LIMITS)
+        assert (kept.rows, kept.planned) == ((), ())
+        assert "of one length alone, which tells no rate: " in kept.about.notes["transfersLeftOut"]
+
+
+def test_without_known_hardware_no_transfer_is_taken_for_noise() -> None:
+    table = transfers((1025, 1.0), (4097, 0.02))
+    assert without_hidden_transfers(table, None) is table
+
+
+def test_a_table_that_somebody_wrote_is_refused_all_the_same() -> None:
+    facts = known(model="meta-llama/Llama-3.1-8B-Instruct", gpu="nvidia-h100")
+    others = tuple(row for row in measured(LIMITS.usual, grid((1,))).rows if row.cell.function != "transfer")
+    table = replace(transfers((1025, 1.0), (4097, 0.02)), planned=())
+    table = replace(table, rows=(*table.rows, *others))
+    with pytest.raises(MeasurementError, match="4097 tokens"):
+        judged(table, facts, Judgement(allow_missing=True))
+    timed = replace(table, about=replace(table.about, notes={"source": "engine"}))
+    assert "transfersLeftOut" in judged(timed, facts, Judgement(allow_missing=True)).provenance

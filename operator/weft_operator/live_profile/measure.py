@@ -12,12 +12,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event, Timer
 
 import httpx
 import yaml
 
 from weft_operator.live_profile.message import MessageError, packed
 
+PROFILE = (sys.executable, "-m", "weft_planner", "profile")
 TERMINATION_FILE = "/dev/termination-log"
 CONFIG_VARIABLE = "WEFT_MODEL_CONFIG"
 """The model's config.json, where the spec has it."""
@@ -74,7 +76,7 @@ def _measured(given: argparse.Namespace) -> str:
         words = ["engine", given.url, "--degree", str(given.degree), "--link", given.link]
         words += ["--decode-url", reader, "--decode-degree", str(given.degree)] if reader else []
         words += ["--gpu", given.gpu, "--model", given.model, "--budget", f"{given.budget:g}s", *_config(place)]
-        _run([*words, "-o", str(fitted)], given.budget + SPARE_S)
+        run_profile([*words, "-o", str(fitted)], given.budget + SPARE_S)
         profile = yaml.safe_load(fitted.read_text(encoding="utf-8"))["spec"]
         profile["provenance"] = {**(profile.get("provenance") or {}), **notes}
         return packed({"profile": profile})
@@ -108,21 +110,32 @@ def _config(place: Path) -> list[str]:
     return ["--config", str(path)]
 
 
-def _run(words: Sequence[str], limit_s: float) -> None:
-    """Run ``weft profile`` with these words; what it prints goes to the pod's log.
+def run_profile(words: Sequence[str], limit_s: float) -> None:
+    """Run ``weft profile`` with these words, for so many seconds at most; what it says is in the pod's log at once.
 
     Raises:
         Failed: it failed or took too long; the last line that it said is the reason.
     """
-    command = [sys.executable, "-m", "weft_planner", "profile", *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise Failed(f"measuring took longer than {limit_s:.0f} s") from error
-    sys.stdout.write(f"{done.stdout}\n{done.stderr}\n")
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Failed(lines[-1].removeprefix("Error: ") if lines else f"weft profile ended with {done.returncode}")
+    last, over = "", Event()
+    with subprocess.Popen([*PROFILE, *words], stderr=subprocess.PIPE, text=True) as child:
+
+        def end() -> None:
+            over.set()
+            child.kill()
+
+        limit = Timer(limit_s, end)
+        limit.start()
+        try:
+            for line in child.stderr or ():
+                sys.stderr.write(line)
+                last = line.strip() or last
+            child.wait()
+        finally:
+            limit.cancel()
+    if over.is_set():
+        raise Failed(f"measuring took longer than {limit_s:.0f} s")
+    if child.returncode:
+        raise Failed(last.removeprefix("Error: ") or f"weft profile ended with {child.returncode}")
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def _in_format(given: dict[str, Any], about: "About") -> tuple["Known", "About"]
     return facts, about
 
 
-WHY_FEW = ("grid", "contradictions", "partial", "transfersLeftOut")
+WHY_FEW = ("grid", "contradictions", "partial")
 """Notes of a run that say why some shapes are not there; a profile that cannot be made for want of them tells these."""
 
 

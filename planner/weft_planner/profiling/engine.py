@@ -7,48 +7,40 @@ there; it is timed both ways (``engine_transfers.py``). Every shape is timed in 
 run has a bit of everything.
 """
 
-import asyncio
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic
 
 from weft_planner.profiling.engine_budget import Pace
 from weft_planner.profiling.engine_client import EngineClient, EngineFacts, Steps, Texts
-from weft_planner.profiling.engine_errors import EngineError, NotMeasurable
+from weft_planner.profiling.engine_errors import EngineError, NotMeasurable, TooSlow
 from weft_planner.profiling.engine_grid import prompt_length
+from weft_planner.profiling.engine_mixed import AloneError, FullError, mixed_step
 from weft_planner.profiling.engine_transfers import Transfers
 from weft_planner.profiling.measurements import Cell, Measurement, Measurements
 from weft_planner.profiling.validation import NOISE, contradicting
 
 log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.002
-_TOGETHER = 0.3
-"""Tokens of one step come closer together than this share of the step."""
 _ATTEMPTS = 3
+_ALONE = 2
+"""So many shapes whose prefill ran between two steps, and none within one, are taken for the engine's way."""
 _TRANSFER_SHARE = 0.3
 """Of the budget: transfers are shorter than anything else, and as noisy."""
 _MORE_ROUNDS = 4
 """For shapes that contradict others."""
 _LONG_ENOUGH_S = 2.0
 """For one timing of a transfer: long ones are less noisy, and need no more pairs."""
-_MOST_TOKENS_BESIDE = 4000
-"""A batch decodes at most this many tokens each while prefills are sent beside it."""
-
 
 _UNREPORTED = (
     "the engine does not say how much of a prompt it had cached, histories are taken as cached "
     "(vLLM: start it with --enable-prompt-tokens-details)"
 )
-
-
-class _AloneError(NotMeasurable):
-    """Report a prefill that ran between two steps and not within one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +81,14 @@ class Run:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A timing that is worth having where there is time for it, and about how long it takes."""
+
+    cell: Cell
+    seconds: float
+
+
 Keep = Callable[[Measurements], None]
 Tell = Callable[[Progress], None]
 
@@ -110,23 +110,29 @@ class EngineProfiler:
         self._read_before: float | None = None
         self._warm = False
         self._cached: dict[str, int] = {}
-        self._exclusive = False
+        self._alone = 0.0
+        self._full = 0
         self._unreported = False
 
     def use(self, settings: Settings) -> None:
         """Measure with other settings from now on."""
         self._settings = settings
 
-    async def run(self, start: Measurements, cells: Sequence[Cell], *, keep: Keep, tell: Tell) -> Run:
+    async def run(
+        self, start: Measurements, cells: Sequence[Cell], *, keep: Keep, tell: Tell, spare: Sequence[Spare] = ()
+    ) -> Run:
         """Time every cell as often as wanted, those that ``start`` has already counted in; ``keep`` gets every state.
+
+        What is ``spare`` is timed in its order while there is time for it.
 
         Raises:
             EngineError: the engine fails or does not cache prefixes; what was measured before has been kept.
         """
         have = Counter(row.cell for row in start.rows)
-        state = replace(start, planned=tuple(cells))
+        book = _Book(replace(start, planned=tuple(cells)), keep)
         todo = [(r, cell) for r in range(self._settings.repeats) for cell in cells if have[cell] <= r]
-        began, notes, dropped = monotonic(), list[str](), set[Cell]()
+        began = monotonic()
+        ends = began + self._settings.budget_s
         if todo:
             await self.warm_up()
             await self._open_transfers(cells)
@@ -135,43 +141,51 @@ class EngineProfiler:
             tell(Progress(done, len(todo), elapsed, cell))
             if elapsed > self._settings.budget_s:
                 left = f"stopped after {elapsed:.0f} s with {len(todo) - done} timings left"
-                return Run(await self._told(state, keep), complete=False, notes=(*notes, f"{left}; resume the run"))
-            if cell in dropped:
-                continue
-            try:
-                seconds = await self._time(cell)
-            except NotMeasurable as reason:
-                if cell.function == "transfer" and any(row.cell == cell for row in state.rows):
-                    continue  # noise hid it this time
-                log.info("cell_not_measurable", extra={"cell": str(cell), "reason": str(reason)})
-                notes.append(f"{cell}: {reason}")
-                dropped.add(cell)
-                planned = tuple(c for c in state.planned if c != cell)
-                state = Measurements(state.about, tuple(r for r in state.rows if r.cell != cell), planned)
-            else:
-                where = f"rows[{len(state.rows)}]"
-                state = replace(state, rows=(*state.rows, Measurement(cell, seconds, where)))
-            keep(state)
-        state = await self._settled(state, keep, ends=began + self._settings.budget_s)
+                book.notes.append(f"{left}; resume the run")
+                return Run(await self._told(book), complete=False, notes=tuple(book.notes))
+            await self._add(cell, book)
+        await self._settle(book, ends=ends)
+        for done, one in enumerate(spare):
+            if monotonic() + one.seconds < ends:
+                tell(Progress(len(todo) + done, len(todo) + len(spare), monotonic() - began, one.cell))
+                await self._add(one.cell, book)
+        if spare:
+            await self._settle(book, ends=ends)
         if self._unreported:
-            notes.append(_UNREPORTED)
-        return Run(await self._told(state, keep), complete=True, notes=tuple(notes))
+            book.notes.append(_UNREPORTED)
+        return Run(await self._told(book), complete=True, notes=tuple(book.notes))
 
-    async def _settled(self, state: Measurements, keep: Keep, *, ends: float) -> Measurements:
-        """Return measurements with more timings of shapes that contradict others, as far as the budget goes."""
+    async def _add(self, cell: Cell, book: "_Book") -> None:
+        """Time a cell and put it into the book, or why it cannot be timed.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        if cell in book.dropped:
+            return
+        try:
+            if smaller := next((one for one in book.slow if _within(one, cell)), None):
+                raise NotMeasurable(f"is no smaller than {smaller}, for which the engine took too long")
+            seconds = await self._time(cell)
+        except NotMeasurable as reason:
+            book.drop(cell, reason)
+        except EngineError as error:
+            raise EngineError(f"{cell}: {error}") from error
+        else:
+            book.add(cell, seconds)
+
+    async def _settle(self, book: "_Book", *, ends: float) -> None:
+        """Time shapes that contradict others again, as far as the budget goes."""
         for _ in range(_MORE_ROUNDS):
-            for cell in contradicting(state, noise=self._settings.noise):
+            for cell in contradicting(book.state, noise=self._settings.noise):
                 if monotonic() > ends:
-                    return state
+                    return
                 with suppress(NotMeasurable):
-                    seconds = await self._time(cell)
-                    row = Measurement(cell, seconds, f"rows[{len(state.rows)}]")
-                    state = replace(state, rows=(*state.rows, row))
-                    keep(state)
-        return state
+                    book.add(cell, await self._time(cell))
 
-    async def _told(self, state: Measurements, keep: Keep) -> Measurements:
+    async def _told(self, book: "_Book") -> Measurements:
         """Return what was measured with what is to be known of how."""
+        state = book.state
         more: dict[str, str] = {}
         if self._unreported:
             more["prefixCache"] = _UNREPORTED
@@ -181,9 +195,8 @@ class EngineProfiler:
             if counted is not None and self._read_before is not None and read:
                 more["kvBytesMoved"] = f"{(counted - self._read_before) / read:.6g} a token, by the reading engine"
         if more:
-            state = replace(state, about=replace(state.about, notes={**state.about.notes, **more}))
-            keep(state)
-        return state
+            book.become(replace(state, about=replace(state.about, notes={**state.about.notes, **more})))
+        return book.state
 
     async def _open_transfers(self, cells: Sequence[Cell]) -> None:
         """Bring the engines together, where any transfer is to be timed."""
@@ -288,63 +301,33 @@ class EngineProfiler:
         Raises:
             NotMeasurable: no attempt showed one.
         """
-        if not self._exclusive:
+        if 0 < self._full <= cell.batch:
+            raise NotMeasurable(f"the engine takes no prefill beside a batch of {self._full}")
+        if self._alone < _ALONE:
             for attempt in range(_ATTEMPTS):
                 try:
-                    return await self._mixed_once(cell)
-                except _AloneError:
+                    seconds = await self._mixed_once(cell)
+                except FullError:
+                    self._full = cell.batch
+                    raise
+                except AloneError:
                     if attempt == _ATTEMPTS - 1:
-                        self._exclusive = True
+                        self._alone += 1
                 except NotMeasurable:
                     if attempt == _ATTEMPTS - 1:
                         raise
+                else:
+                    self._alone = -math.inf  # the engine has mixed steps, and noise hides some
+                    return seconds
+        if self._alone < _ALONE:
+            raise NotMeasurable("its first token came between two steps; the engine prefills alone, or noise hid it")
         raise NotMeasurable("the engine prefills alone, decoding waits: it has no mixed steps")
 
     async def _mixed_once(self, cell: Cell) -> float:
         prompts = await self._batch(cell)
         await self._fill(["history"], cell.history)
-        limit = self._facts.max_model_len
-        length = prompt_length(cell, self._settings.steps)
-        most = min(_MOST_TOKENS_BESIDE, limit - length) if limit else _MOST_TOKENS_BESIDE
-        arrivals = Steps()
-        batch = asyncio.create_task(self._engine.decode(prompts, max_tokens=most, into=arrivals))
-        try:
-            await self._until(batch, lambda: _count(arrivals) >= 3)
-            prompt = self._texts.base("history", cell.history) + self._texts.fresh(cell.chunk)
-            sent = perf_counter()
-            first = await self._engine.first_token(prompt)
-            seen = _count(arrivals)
-            await self._until(batch, lambda: _count(arrivals) >= seen + 2)
-        finally:
-            batch.cancel()  # closing the connection ends the batch
-            with suppress(asyncio.CancelledError, EngineError):
-                await batch
-        return self._gap(arrivals, sent=sent, first=first.at)
-
-    async def _until(self, batch: "asyncio.Task[None]", ready: Callable[[], bool]) -> None:
-        """Wait for a number of steps, as long as the batch lives."""
-        while not ready():
-            if batch.done():
-                await batch
-                raise NotMeasurable("the batch ended before the prefill beside it")
-            await asyncio.sleep(_POLL_SECONDS)
-
-    def _gap(self, arrivals: Steps, *, sent: float, first: float) -> float:
-        """Return the step in which the prefill ran: the gap between tokens at whose end its own first token came."""
-        ends = list(_step_ends(arrivals))
-        gaps = [(b - a, a, b) for a, b in pairwise(ends)]
-        before = [gap for gap, _, b in gaps if b <= sent]
-        around = [(abs(b - first), gap) for gap, a, b in gaps if a >= sent - max(before, default=0.0) and b > sent]
-        if not before or not around:
-            raise NotMeasurable("the batch gave no steps around the prefill")
-        usual = median(before)
-        distance, gap = min(around)
-        if distance > _TOGETHER * usual:
-            raise _AloneError("the first token came between two steps")
-        inside = [max(0.0, g - usual) for g, _, b in gaps if sent < b <= first + _TOGETHER * usual]
-        if sum(inside) > 1.5 * max(gap - usual, 0.0):
-            raise NotMeasurable("the engine spread it over several steps; its token budget is smaller")
-        return gap
+        beside = self._texts.base("history", cell.history) + self._texts.fresh(cell.chunk)
+        return await mixed_step(self._engine, prompts, beside, limit=self._facts.max_model_len)
 
     async def _transfer(self, cell: Cell) -> float:
         if self._transfers is None:
@@ -352,17 +335,43 @@ class EngineProfiler:
         return await self._transfers.seconds(cell, back=self._both_ways)
 
 
-def _count(arrivals: Steps) -> int:
-    """Return how many tokens the first sequence has."""
-    return len(arrivals.times.get(0, ()))
+class _Book:
+    """What a run has measured so far, and what it could not."""
+
+    def __init__(self, state: Measurements, keep: Keep) -> None:
+        self.state = state
+        self.notes: list[str] = []
+        self.dropped: set[Cell] = set()
+        self.slow: list[Cell] = []
+        self._keep = keep
+
+    def become(self, state: Measurements) -> None:
+        self.state = state
+        self._keep(state)
+
+    def add(self, cell: Cell, seconds: float) -> None:
+        rows, planned = self.state.rows, self.state.planned
+        row = Measurement(cell, seconds, f"rows[{len(rows)}]")
+        # What is timed with time to spare is planned from then on.
+        planned = planned if cell in planned else (*planned, cell)
+        self.become(replace(self.state, rows=(*rows, row), planned=planned))
+
+    def drop(self, cell: Cell, reason: NotMeasurable) -> None:
+        if isinstance(reason, TooSlow):
+            self.slow.append(cell)
+        rows = self.state.rows
+        if cell.function == "transfer" and any(row.cell == cell for row in rows):
+            return  # noise hid it this time
+        log.info("cell_not_measurable", extra={"cell": str(cell), "reason": str(reason)})
+        self.notes.append(f"{cell}: {reason}")
+        self.dropped.add(cell)
+        planned = tuple(other for other in self.state.planned if other != cell)
+        self.become(replace(self.state, rows=tuple(row for row in rows if row.cell != cell), planned=planned))
 
 
-def _step_ends(arrivals: Steps) -> Iterator[float]:
-    """Yield when each step ended: the median arrival of its tokens, so that one late event does not count."""
-    rows = list(arrivals.times.values())
-    first = rows[0]
-    # Tokens of one step may come in several pieces: half a gap tells them from those of the step before.
-    begin = max(times[0] for times in rows) - (first[-1] - first[0]) / max(len(first) - 1, 1) / 2
-    together = [[at for at in times if at >= begin] for times in rows]
-    for ends in zip(*together, strict=False):
-        yield median(ends)
+def _within(small: Cell, large: Cell) -> bool:
+    """Tell whether a cell of the same kind is no larger than another one in any length."""
+    return (small.function, small.way) == (large.function, large.way) and all(
+        getattr(small, name) <= getattr(large, name)
+        for name in ("history", "increment", "batch", "context", "chunk", "tokens")
+    )

@@ -95,7 +95,13 @@ def fitting(grid: Grid, repeats: int, cost: Cost, budget_s: float) -> Fitted:
 
 
 def _without_idle(grid: Grid, cost: Cost) -> Grid:
-    for name in Grid.__dataclass_fields__:
+    # Which batches and contexts chunks ride along with depends on all others: without one they may cost more.
+    plain = _needed(replace(grid, chunks=()), cost)
+    return _needed(replace(plain, chunks=grid.chunks), cost, "chunks")
+
+
+def _needed(grid: Grid, cost: Cost, *names: str) -> Grid:
+    for name in names or Grid.__dataclass_fields__:
         for value in sorted(getattr(grid, name), reverse=True):
             smaller = _less(grid, name, value)
             if getattr(smaller, name) and cost(smaller, 1) >= cost(grid, 1):
@@ -107,7 +113,13 @@ def _middles(grid: Grid) -> Iterator[Grid]:
     for name in _LEAST:
         values = sorted(set(getattr(grid, name)))
         if len(values) >= _MIDDLE:
-            yield from (_less(grid, name, value) for value in values[1:-1])
+            yield _less(grid, name, min(values[1:-1], key=lambda value: _gap_without(values, value)))
+
+
+def _gap_without(values: Sequence[int], value: int) -> float:
+    """Return how far apart its neighbours are, as a ratio: lengths that stay are spread evenly over their orders."""
+    at = values.index(value)
+    return values[at + 1] / max(1, values[at - 1])
 
 
 def _ends(grid: Grid) -> Iterator[Grid]:

@@ -15,7 +15,7 @@ from typing import Self
 
 import httpx
 
-from weft_planner.profiling.engine_errors import EngineError
+from weft_planner.profiling.engine_errors import EngineError, TooSlow
 from weft_planner.profiling.kv_format import cache_dtype, moved_bytes
 
 __all__ = ["EngineClient", "EngineError", "EngineFacts", "First", "Steps", "Texts", "Whole"]
@@ -101,6 +101,7 @@ class EngineClient:
         )
         self.url = url
         self.model = model
+        self._timeout_s = timeout_s
 
     async def __aenter__(self) -> Self:
         """Open nothing: connections open when needed."""
@@ -275,7 +276,7 @@ class EngineClient:
                     raise EngineError(_refusal(self.url, reply.status_code, await reply.aread()))
                 yield self._checked(reply.aiter_raw())
         except httpx.HTTPError as error:
-            raise EngineError(f"{self.url}: {type(error).__name__} ({error}); is it up and reachable?") from error
+            raise self._unanswered(error) from error
 
     async def _checked(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for piece in pieces:
@@ -287,7 +288,7 @@ class EngineClient:
         try:
             reply = await self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise EngineError(f"{self.url}: {type(error).__name__} ({error}); is it up and reachable?") from error
+            raise self._unanswered(error) from error
         if reply.status_code != 200:
             raise EngineError(_refusal(self.url + path, reply.status_code, reply.content))
         try:
@@ -295,6 +296,11 @@ class EngineClient:
         except ValueError as error:
             raise EngineError(f"{self.url}{path}: answered no JSON; is this an OpenAI-compatible engine?") from error
         return found if isinstance(found, dict) else {}
+
+    def _unanswered(self, error: httpx.HTTPError) -> EngineError:
+        if isinstance(error, httpx.ReadTimeout):
+            return TooSlow(f"{self.url}: no answer within {self._timeout_s:g} s")
+        return EngineError(f"{self.url}: {type(error).__name__} ({error}); is it up and reachable?")
 
     async def _optional(self, method: str, path: str, body: Json | None = None) -> Json:
         """Return a reply that other engines than vLLM do not give; empty without it."""

@@ -7,3 +7,7 @@ class EngineError(Exception):
 
 class NotMeasurable(EngineError):  # noqa: N818 - says what became of a cell, not that something broke
     """Report a cell this engine cannot show, with the reason; the run goes on without it."""
+
+
+class TooSlow(NotMeasurable):
+    """Report a request that was not answered within the time that is allowed to each."""

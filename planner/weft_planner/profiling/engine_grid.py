@@ -14,6 +14,8 @@ from weft_planner.profiling.measurements import Cell
 
 _KV_SHARE = 0.9
 """Fuller, the engine would throw cached prefixes out between the timings that need them."""
+_SHORT = 4096
+"""Longer histories are not tried beside a batch, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,8 @@ def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_b
         Cell("step", ends.degree, batch=batch, context=batch * (prompt_of(each, block) + steps // 2))
         for batch, each in product(sorted(set(grid.batches)), sorted(set(grid.contexts)))
     ]
-    if grid.chunks:
-        middle = sorted(grid.contexts)[len(grid.contexts) // 2 - 1] if len(grid.contexts) > 1 else grid.contexts[0]
-        few = sorted({grid.batches[len(grid.batches) // 4], grid.batches[-len(grid.batches) // 4]})
-        short = [h for h in histories if h <= 4096]
-        for batch, chunk, history in product(few, sorted(set(grid.chunks)), {short[0], short[-1]}):
-            context = batch * (prompt_of(middle, block) + steps // 2)
-            cells.append(Cell("step", ends.degree, history=history, batch=batch, context=context, chunk=chunk))
+    fitting = [cell for cell in cells if not _too_large(cell, facts, steps=steps, most_batch=most_batch)]
+    cells += _mixed(grid, fitting)
     if ends.decode_degree:
         for tokens in sorted({prompt_of(t, block) for t in grid.transfers}):
             there = Cell("transfer", ends.degree, tokens=tokens, destination=ends.decode_degree, link=ends.link)
@@ -87,6 +84,19 @@ def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_b
     kept.sort(key=_order)
     first = sorted(set(_ends(kept)), key=_order)
     return Planned(tuple(dict.fromkeys((*first, *kept))), tuple(left_out))
+
+
+def _mixed(grid: Grid, fitting: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield steps with a chunk, for the middle of what fits alone: of what does not, none would fit either."""
+    steps = [cell for cell in fitting if cell.function == "step"]
+    histories = [cell.history for cell in fitting if cell.function == "prefill" and cell.history <= _SHORT]
+    if not steps or not histories:
+        return
+    batches, contexts = sorted({cell.batch for cell in steps}), sorted({cell.context // cell.batch for cell in steps})
+    middle = contexts[max(0, len(contexts) // 2 - 1)]
+    few = sorted({batches[len(batches) // 4], batches[-len(batches) // 4]})
+    for batch, chunk, history in product(few, sorted(set(grid.chunks)), sorted({min(histories), max(histories)})):
+        yield replace(steps[0], history=history, batch=batch, context=batch * middle, chunk=chunk)
 
 
 def _ends(cells: Sequence[Cell]) -> Iterator[Cell]:

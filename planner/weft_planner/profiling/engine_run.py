@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from weft_planner.profiling.engine import EngineProfiler, Keep, Progress, Run, Settings
-from weft_planner.profiling.engine_budget import Fitted, fitting
+from weft_planner.profiling.engine import EngineProfiler, Keep, Progress, Run, Settings, Spare
+from weft_planner.profiling.engine_budget import Fitted, Pace, fitting
 from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
 from weft_planner.profiling.engine_grid import Ends, Grid, Planned, plan_cells
-from weft_planner.profiling.measurements import About, Cell, MeasurementError, Measurements, Memory
+from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
 from weft_planner.profiling.validation import contradicting
 
 
@@ -45,8 +45,8 @@ async def measure_engine(
 ) -> Run:
     """Time everything that fits engine and budget; ``start`` holds what an earlier run measured of the same one.
 
-    A grid too large for the budget is thinned first; where the time is up all the same, what was measured is the
-    result, and says so.
+    A grid too large for the budget is thinned first, by an estimate; what is left of the time then goes to the shapes
+    that were thinned out. Where the time is up before, what was measured is the result, and says so.
 
     Raises:
         EngineError: an engine cannot be profiled.
@@ -69,7 +69,7 @@ async def measure_engine(
         before = _continued(start, about)
         seeded = replace(settings, seed=settings.seed or secrets.randbits(32))
         profiler = EngineProfiler(engine, facts, settings=seeded, reader=reader)
-        fitted = Fitted(grid, settings.repeats)
+        fitted, spare = Fitted(grid, settings.repeats), list[Spare]()
 
         def planned_for(some: Grid) -> Planned:
             return plan_cells(some, facts, target.ends, steps=settings.steps, most_batch=most_batch)
@@ -81,14 +81,34 @@ async def measure_engine(
                 return pace.seconds(planned_for(some).cells, repeats=repeats, steps=settings.steps)
 
             fitted = fitting(grid, settings.repeats, cost, settings.budget_s - (monotonic() - began))
+            spare = _spare(planned_for(grid), planned_for(fitted.grid), fitted.repeats, settings, pace)
         planned = planned_for(fitted.grid)
         if not planned.cells:
             raise EngineError(f"{target.url}: holds no shape of the grid: {'; '.join(planned.left_out[:3])}")
-        if fitted.left_out:
-            before = _noted(before, "grid", "; ".join(fitted.left_out))
         profiler.use(replace(seeded, repeats=fitted.repeats, budget_s=settings.budget_s - (monotonic() - began)))
-        run = await profiler.run(before, planned.cells, keep=keep, tell=tell)
-        return _judged(replace(run, notes=(*planned.left_out, *fitted.left_out, *run.notes)), settings.noise, keep)
+        run = await profiler.run(before, planned.cells, keep=keep, tell=tell, spare=spare)
+        thinned = _thinned(fitted, planned_for(grid), run.measurements)
+        if thinned:
+            run = replace(run, measurements=_noted(run.measurements, "grid", "; ".join(thinned)))
+            keep(run.measurements)
+        return _judged(replace(run, notes=(*planned.left_out, *thinned, *run.notes)), settings.noise, keep)
+
+
+def _spare(whole: Planned, chosen: Planned, repeats: int, settings: Settings, pace: Pace) -> list[Spare]:
+    """Return what a budget left out of a grid, what costs least first, then the repeats that it left out."""
+    once = {cell: pace.seconds([cell], repeats=1, steps=settings.steps) for cell in whole.cells}
+    shapes = sorted((cell for cell in whole.cells if cell not in chosen.cells), key=once.__getitem__)
+    order = [cell for cell in shapes for _ in range(repeats)]
+    order += [cell for _ in range(settings.repeats - repeats) for cell in whole.cells]
+    return [Spare(cell, once[cell]) for cell in order]
+
+
+def _thinned(fitted: Fitted, whole: Planned, measured: Measurements) -> tuple[str, ...]:
+    """Return what a budget left out of a grid, and how much of it was timed all the same."""
+    missing = set(whole.cells) - {row.cell for row in measured.rows}
+    if not fitted.left_out or not missing:
+        return ()
+    return (*fitted.left_out, f"{len(whole.cells) - len(missing)} of {len(whole.cells)} shapes were timed")
 
 
 def _judged(run: Run, noise: float, keep: Keep) -> Run:
@@ -105,13 +125,6 @@ def _judged(run: Run, noise: float, keep: Keep) -> Run:
         measurements = replace(
             measurements, rows=rows, planned=tuple(cell for cell in measurements.planned if cell not in odd)
         )
-    if lone := _lone_transfers(measurements):
-        notes["transfersLeftOut"] = "of one length alone, which tells no rate: " + "; ".join(map(str, lone))
-        measurements = replace(
-            measurements,
-            rows=tuple(row for row in measurements.rows if row.cell not in lone),
-            planned=tuple(cell for cell in measurements.planned if cell not in lone),
-        )
     if not run.complete:
         missing = len(measurements.missing())
         notes["partial"] = f"the budget ended first: {missing} of {len(measurements.planned)} shapes were not timed"
@@ -120,15 +133,6 @@ def _judged(run: Run, noise: float, keep: Keep) -> Run:
     measurements = replace(measurements, about=replace(measurements.about, notes=notes))
     keep(measurements)
     return replace(run, measurements=measurements)
-
-
-def _lone_transfers(measurements: Measurements) -> list[Cell]:
-    """Return the transfers of pairs that only one length was timed of: the others failed, or the time was up."""
-    lengths: dict[tuple[int, int, str], set[int]] = {}
-    cells = sorted({row.cell for row in measurements.rows if row.cell.function == "transfer"})
-    for cell in cells:
-        lengths.setdefault((cell.degree, cell.destination, cell.link), set()).add(cell.tokens)
-    return [cell for cell in cells if len(lengths[cell.degree, cell.destination, cell.link]) == 1]
 
 
 def _noted(measurements: Measurements, name: str, text: str) -> Measurements:

@@ -17,7 +17,7 @@ from weft_core.profile_json import profile_to_json
 from weft_planner.profiling.fit import Unmeasured, fit_profile
 from weft_planner.profiling.kv_format import with_format
 from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
-from weft_planner.profiling.validation import NOISE, Plausibility, check, plausibility
+from weft_planner.profiling.validation import NOISE, Plausibility, check, plausibility, without_hidden_transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,11 @@ class Known:
 
     def analytic(self, degrees: Iterable[int]) -> CostProfile | None:
         """Return the analytic profile; None where a figure is missing or the model should not fit."""
-        if self.model is None or self.gpu is None:
+        wanted = sorted(set(degrees))
+        if self.model is None or self.gpu is None or not wanted:
             return None
         try:
-            return derive_profile(self.model, self.gpu, degrees=sorted(set(degrees)))
+            return derive_profile(self.model, self.gpu, degrees=wanted)
         except ModelDoesNotFit:
             return None
 
@@ -103,12 +104,10 @@ def judged(measurements: Measurements, facts: Known, judgement: Judgement = Judg
         MeasurementError: they are not sound, or do not suffice.
     """
     degrees = sorted({row.cell.degree for row in measurements.rows if row.cell.function != "transfer"})
-    check(
-        measurements,
-        noise=judgement.noise,
-        allow_missing=judgement.allow_missing,
-        limits=facts.limits(degrees),
-    )
+    limits = facts.limits(degrees)
+    if measurements.about.notes.get("source") == "engine":
+        measurements = without_hidden_transfers(measurements, limits)
+    check(measurements, noise=judgement.noise, allow_missing=judgement.allow_missing, limits=limits)
     complete = replace(measurements, about=completed(measurements.about, facts, degrees))
     share = expert_share(facts.model) if facts.model else 0.0
     return fit_profile(complete, Unmeasured(share, facts.analytic(degrees), judgement.link_rate))

@@ -5,7 +5,7 @@ before the table is known to be sound; and, where model and GPU are known, again
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 
 import numpy as np
@@ -27,6 +27,7 @@ _SUSPECT = 10.0
 _GRID_SHARE = 0.6
 """Rows that fill this share of the grid they span are meant to be a grid."""
 _MOST = 10
+_MOST_NOTE = 1000
 _SLOWEST = 100.0
 """No engine is this much slower than a careful estimate; milliseconds read as seconds are 1,000 times slower."""
 
@@ -176,6 +177,44 @@ def _contradiction(row: Measurement, partner: Measurement, factor: float, *, too
         f"{row.where}, seconds: {row.seconds:.6g} for {row.cell} is {factor:.2g} times {side} than {against} allows; "
         "measure both again, remove one, or accept more by --noise"
     )
+
+
+def without_hidden_transfers(measurements: Measurements, limits: Plausibility | None) -> Measurements:
+    """Return timings of a live engine without transfers that its hardware could not do so fast.
+
+    Such a timing is the difference of two requests, and noise in the second hides the first's transfer. Unlike a table
+    whose unit is wrong, the others are good. A pair of engines of which one length is left tells no rate: it goes, too.
+    """
+    hidden: set[Measurement] = set()
+    if limits is not None:
+        for row in measurements.rows:
+            least = predicted(limits.floor, row.cell) if row.cell.function == "transfer" else None
+            if least is not None and row.seconds < least / 2:
+                hidden.add(row)
+    rows = tuple(row for row in measurements.rows if row not in hidden)
+    lone = _lone_transfers(rows)
+    rows = tuple(row for row in rows if row.cell not in lone)
+    gone = {row.cell for row in measurements.rows} - {row.cell for row in rows}
+    words = []
+    if hidden:
+        cells = "; ".join(map(str, sorted({row.cell for row in hidden})))
+        words.append(f"{len(hidden)} timings that noise made faster than the hardware: {cells}")
+    if lone:
+        words.append("of one length alone, which tells no rate: " + "; ".join(map(str, sorted(lone))))
+    if not words:
+        return measurements
+    notes = {**measurements.about.notes, "transfersLeftOut": "; ".join(words)[:_MOST_NOTE]}
+    planned = tuple(cell for cell in measurements.planned if cell not in gone)
+    return replace(measurements, about=replace(measurements.about, notes=notes), rows=rows, planned=planned)
+
+
+def _lone_transfers(rows: Sequence[Measurement]) -> set[Cell]:
+    """Return the transfers of pairs that only one length was timed of: the others failed, or the time was up."""
+    lengths: dict[tuple[int, int, str], set[int]] = {}
+    cells = {row.cell for row in rows if row.cell.function == "transfer"}
+    for cell in cells:
+        lengths.setdefault((cell.degree, cell.destination, cell.link), set()).add(cell.tokens)
+    return {cell for cell in cells if len(lengths[cell.degree, cell.destination, cell.link]) == 1}
 
 
 def _implausible(rows: Sequence[Measurement], limits: Plausibility) -> list[str]:
