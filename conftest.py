@@ -1,4 +1,7 @@
-"""Spares a stage of `make test` the reading of files without tests of it: reading takes longer than a look."""
+"""Two things that every stage of `make test` gains: fewer files to read, and why a test that passed had failed before.
+
+A stage of a marker reads only files that name it: reading takes longer than a look.
+"""
 
 import re
 from pathlib import Path
@@ -12,3 +15,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if asked is None or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     return True if f"mark.{asked[1]}" not in collection_path.read_text() else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how a test failed that passed at its second try: pytest itself names it and keeps the reason."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"first try of {report.nodeid}", sep="_")
+        terminalreporter.line(report.longreprtext[-_TOLD:])
+        for name, text in report.sections:
+            terminalreporter.section(name, sep="-")
+            terminalreporter.line(text[-_TOLD:])
+
+
+_TOLD = 4000
