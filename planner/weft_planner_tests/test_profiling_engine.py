@@ -173,6 +173,21 @@ async def test_time_that_is_left_goes_to_what_fits_into_it() -> None:
     assert run.measurements.planned == (short, long)
 
 
+async def test_an_engine_that_fails_at_what_is_spare_takes_nothing_from_what_was_wanted() -> None:
+    short, long = (Cell("prefill", 1, increment=n) for n in (16, 64))
+    async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
+        facts = await engine.facts()
+        profiler = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=1))
+        timed = await profiler.run(Measurements(About(), ()), (short,), keep=lambda _: None, tell=lambda _: None)
+        await client.faults(status=503)
+        run = await profiler.run(
+            timed.measurements, (short,), keep=lambda _: None, tell=lambda _: None, spare=(Spare(long, 0.1),)
+        )
+    assert run.complete
+    assert run.measurements.rows == timed.measurements.rows
+    assert any(note.startswith("ended early") and "answered 503" in note for note in run.notes)
+
+
 async def test_mixed_steps_are_measured_on_an_engine_that_has_them() -> None:
     truth = slow_profile(prefill=0.1)
     grid = replace(SMALL, increments=(16,), histories=(0, 256), contexts=(64,), batches=(2, 4), chunks=(128, 512))

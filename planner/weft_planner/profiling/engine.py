@@ -123,7 +123,7 @@ class EngineProfiler:
     ) -> Run:
         """Time every cell as often as wanted, those that ``start`` has already counted in; ``keep`` gets every state.
 
-        What is ``spare`` is timed in its order while there is time for it.
+        What is ``spare`` is timed in its order while there is time for it, and while the engine does not fail at it.
 
         Raises:
             EngineError: the engine fails or does not cache prefixes; what was measured before has been kept.
@@ -145,12 +145,15 @@ class EngineProfiler:
                 return Run(await self._told(book), complete=False, notes=tuple(book.notes))
             await self._add(cell, book)
         await self._settle(book, ends=ends)
-        for done, one in enumerate(spare):
-            if monotonic() + one.seconds < ends:
-                tell(Progress(len(todo) + done, len(todo) + len(spare), monotonic() - began, one.cell))
-                await self._add(one.cell, book)
-        if spare:
-            await self._settle(book, ends=ends)
+        try:
+            for done, one in enumerate(spare):
+                if monotonic() + one.seconds < ends:
+                    tell(Progress(len(todo) + done, len(todo) + len(spare), monotonic() - began, one.cell))
+                    await self._add(one.cell, book)
+            if spare:
+                await self._settle(book, ends=ends)
+        except EngineError as error:
+            book.notes.append(f"ended early, with all that was wanted: {error}")
         if self._unreported:
             book.notes.append(_UNREPORTED)
         return Run(await self._told(book), complete=True, notes=tuple(book.notes))
