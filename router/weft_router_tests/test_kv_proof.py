@@ -141,6 +141,18 @@ async def test_a_port_that_nobody_answers_is_told_from_other_failures(
     assert await proof(stack, prover(stack, waits=frozenset({38177}))) == Proof("data-port")
 
 
+async def test_a_port_that_nobody_answers_is_told_though_it_has_stopped_the_whole_engine(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("READ_S", "ALONE_S"):
+        monkeypatch.setattr(kv_proof, name, 0.3)
+    monkeypatch.setattr(kv_proof, "SLOW_S", 0.1)
+    await stack.up()
+    stack.engines["d0"].script.hang = True
+    assert await proof(stack, prover(stack)) is None
+    assert await proof(stack, prover(stack, waits=frozenset({38177}))) == Proof("data-port")
+
+
 async def test_a_proof_that_waits_long_makes_no_engine_rest(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine may have a long prompt to do first, or another engine to meet."""
     for name in ("STALL_S", "HANDSHAKE_S"):

@@ -91,7 +91,7 @@ def ask_again_soon(pod: str) -> None:
         LookupError: no process of that pod runs on this machine yet.
     """
     inside = _inside(pod)
-    for setting in ("tcp_rto_max_ms=1000", "tcp_retries2=200"):
+    for setting in ("tcp_rto_max_ms=1000", "tcp_retries2=255"):
         words = (*inside, "sysctl", "-q", "-w", f"net.ipv4.{setting}")
         if subprocess.run(words, check=False, timeout=30, capture_output=True).returncode:
             return
