@@ -6,9 +6,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -22,13 +21,14 @@ from weft_e2e.engines.pods import (
     example,
     keep_pods_on_their_cores,
     keeping_on_cores,
+    kill_engine,
     reach,
 )
 from weft_e2e.engines.process import Engine
-from weft_e2e.metrics import Growth, growth, parse
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.service import ROUTER_PORT, Service, component_of
 from weft_e2e.waiting import until
+from weft_e2e_tests.engine_pods import Pods, engines_of
 from weft_e2e_tests.engine_stack import LONG, ROUND_S, Chat, wanted
 from weft_operator.engines.container import ENGINE_PORT
 
@@ -83,44 +83,6 @@ def _conversation(url: str, texts: tuple[str, ...]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
-@dataclass(frozen=True, slots=True)
-class Pods:
-    """The service, where its coordinator is, and its engine pods by role."""
-
-    service: Service
-    url: str
-    names: dict[str, str]
-    metrics: Mapping[str, str]
-    """Where to read what engines, by role, and their sidecars have counted."""
-
-    def pages(self) -> dict[str, str]:
-        """Return the counters of engines, by role, and of their sidecars.
-
-        Past the API server, which would take seconds: rounds are judged between two proofs.
-        """
-        return {name: httpx.get(url, timeout=20.0).raise_for_status().text for name, url in self.metrics.items()}
-
-    def grown(self, before: dict[str, str]) -> Growth:
-        """Return what was counted since."""
-        return growth(before, self.pages())
-
-    def kv_usage(self) -> dict[str, float]:
-        """Return the share of each engine's KV cache that is taken, pinned blocks included."""
-        pages = self.pages()
-        return {
-            role: sum(value for (name, _), value in parse(pages[role]).samples.items() if name == USAGE)
-            for role in self.names
-        }
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        """Return a condition's status and reason."""
-        found = self.service.conditions().get(kind)
-        return ("", "") if found is None else (found.status, found.reason)
-
-
-USAGE = "vllm:kv_cache_usage_perc"
-
-
 @pytest.fixture(scope="module")
 def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
     """Apply the example in a namespace under the restricted Pod Security standard, as in docs/examples."""
@@ -141,7 +103,7 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
         service = Service(weft.kube, namespace, "tiny")
         try:
             until(lambda: _starting(service), what="pods of both roles", timeout_s=READY_S)
-            with keeping_on_cores(_engines(service)):
+            with keeping_on_cores(engines_of(service)):
                 check_ready(service, timeout_s=READY_S)
         except Exception:
             _tell(service)
@@ -160,17 +122,9 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
         weft.kube.kubectl("delete", "persistentvolume", volume, "--wait=false")
 
 
-def _engines(service: Service) -> list[str]:
-    return _pods_of(service, "prefill", "decode")
-
-
-def _pods_of(service: Service, *components: str) -> list[str]:
-    return [str(pod["metadata"]["name"]) for pod in service.pods() if component_of(pod) in components]
-
-
 def _starting(service: Service) -> bool:
     """Prepare the engines' pods as soon as both are there, before any of their connections is."""
-    names = _engines(service)
+    names = engines_of(service)
     if len(names) < 2:
         return False
     try:
@@ -253,6 +207,8 @@ def test_the_plug_in_is_active_and_knows_the_sidecar_by_the_proof(pods: Pods) ->
 SIDE_CHANNEL = ("-p", "tcp", "--dport", "5600")
 DATA = ("-p", "tcp", "--sport", "32768:60999", "--dport", "32768:60999")
 CUTS = {"side-channel": (SIDE_CHANNEL, ("SideChannelClosed",)), "data": (DATA, ("TransferFailed", "DataPortsClosed"))}
+KILLED_S = 180.0
+"""An engine that starts, and two proofs of its paths."""
 TOLD_S = 240.0
 """Some seconds for each proof, twice 20 s until a read counts as hung, and as long for the operator to look."""
 
@@ -301,6 +257,23 @@ def ask(pods: Pods, word: str) -> str:
     return chat.route
 
 
+def test_an_engine_that_is_killed_is_started_again_and_read_from_again(pods: Pods) -> None:
+    goes(pods, "before it is killed", "remote")
+    kill_engine(pods.names["prefill"])
+    assert ask(pods, "while it is gone") == "local"
+    began = time.monotonic()
+    with keeping_on_cores(pods.engines()):
+        until(lambda: ask(pods, "when it is back") == "remote", what="a remote round", timeout_s=KILLED_S, every_s=2.0)
+    print(f"killed: read from again after {time.monotonic() - began:.0f} s", file=sys.stderr)  # noqa: T201 - to note
+    until(
+        lambda: pods.condition("KVTransportVerified") == ("True", "TransportVerified"),
+        what="KV paths that are proven again",
+        timeout_s=KILLED_S,
+        last=lambda: str(pods.service.conditions().get("KVTransportVerified")),
+    )
+    until_idle(pods)
+
+
 def test_a_client_that_leaves_leaves_no_kv(pods: Pods) -> None:
     body = {**wanted([{"role": "user", "content": f"cancel {FIRST}"}]), "stream": True, "max_tokens": 3000}
     with httpx.stream("POST", f"{pods.url}/v1/chat/completions", json=body, timeout=ROUND_S) as reply:
@@ -319,6 +292,25 @@ def until_idle(pods: Pods) -> None:
     )
 
 
+def test_workers_that_leave_leave_no_kv_in_others(pods: Pods) -> None:
+    pods.patch({"planning": {"mode": "Off"}})
+    until(pods.heeded, what="a service whose workers are scaled by hand", timeout_s=60)
+    kube, space = pods.service.kube, ("-n", pods.service.namespace)
+    groups = json.loads(kube.kubectl(*space, "get", "workergroups", "-o", "json").stdout)["items"]
+    for role in ("prefill", "decode"):
+        (group,) = [item["metadata"]["name"] for item in groups if item["spec"]["role"] == role]
+        kube.kubectl(*space, "scale", "workergroup", group, "--replicas=0")
+        until(lambda role=role: not pods.of(role), what=f"an end of {role}", timeout_s=120)  # type: ignore[misc]
+        if pods.of("decode"):
+            until(
+                lambda: not pods.kv_usage("decode")["decode"],
+                what="a decode engine that keeps nothing for who has left",
+                timeout_s=120,
+                every_s=2.0,
+                last=lambda: str(pods.kv_usage("decode")),
+            )
+
+
 MEASURED_S = 400.0
 """Two engines that start, a minute and a half of timing, and a fit."""
 
@@ -326,21 +318,18 @@ MEASURED_S = 400.0
 def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> None:
     """Last, and without those that serve: four engines would have no time of two cores that is worth measuring."""
     kube, space = pods.service.kube, ("-n", pods.service.namespace)
-    _patch(pods, {"planning": {"mode": "Off"}})
-    until(lambda: _heeded(pods), what="a service whose workers are scaled by hand", timeout_s=60)
-    kube.kubectl(*space, "scale", "workergroups", "--all", "--replicas=0")
-    until(lambda: not _engines(pods.service), what="an end of the workers", timeout_s=120)
-    _patch(pods, {"profile": {"measure": None}})  # what an earlier try has left is gone with it
+    assert not pods.engines(), "the test before this one has them leave"
+    pods.patch({"profile": {"measure": None}})  # what an earlier try has left is gone with it
     until(
-        lambda: pods.condition("ProfileMeasured") == ("", "") and not _pods_of(pods.service, "profile"),
+        lambda: pods.condition("ProfileMeasured") == ("", "") and not pods.of("profile"),
         what="an end of earlier Jobs",
         timeout_s=60,
     )
     begun = time.monotonic()
-    _patch(pods, {"profile": {"measure": {"budget": "90s", "extraGpus": 2}}})
-    until(lambda: len(_pods_of(pods.service, "profile")) == 2, what="both engines' pods", timeout_s=60)
+    pods.patch({"profile": {"measure": {"budget": "90s", "extraGpus": 2}}})
+    until(lambda: len(pods.of("profile")) == 2, what="both engines' pods", timeout_s=60)
     try:
-        with keeping_on_cores(_pods_of(pods.service, "profile")):
+        with keeping_on_cores(pods.of("profile")):
             until(
                 lambda: pods.condition("ProfileMeasured")[0] in ("True", "False"),
                 what="an end of measuring",
@@ -358,14 +347,6 @@ def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> 
     (row,) = profile["spec"]["degrees"]
     assert row["fit"]["prefill"]["points"] >= 4
     assert row["fit"]["step"]["points"] >= 4
-    assert any("fit" in way for way in profile["spec"]["transfers"]), profile["spec"]["provenance"]
-
-
-def _patch(pods: Pods, spec: dict[str, object]) -> None:
-    words = ("patch", "dis", "tiny", "--type=merge", "-p", json.dumps({"spec": spec}))
-    pods.service.kube.kubectl("-n", pods.service.namespace, *words)
-
-
-def _heeded(pods: Pods) -> bool:
-    found = pods.service.object()
-    return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
+    ways = profile["spec"]["provenance"]["transferWays1"]
+    assert "there " in ways, ways
+    assert "back " in ways, ways

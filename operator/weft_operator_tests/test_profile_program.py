@@ -40,6 +40,12 @@ def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
 
 
+def test_words_that_are_no_text_do_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    playing(monkeypatch, "import sys; sys.stderr.buffer.write(b'broken \\xff\\n'); sys.exit(2)")
+    with pytest.raises(measure.Failed, match="broken"):
+        measure.run_profile([], 30.0)
+
+
 def test_its_words_reach_it_and_success_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     playing(monkeypatch, "import sys; assert sys.argv[1:] == ['engine', '--budget', '1m'], sys.argv")
     measure.run_profile(["engine", "--budget", "1m"], 30.0)

@@ -11,6 +11,7 @@ from weft_mock_tests.engines import MODEL, at_rest, config, engines
 from weft_planner.profiling import engine_transfers
 from weft_planner.profiling.engine import EngineProfiler, Progress, Run, Settings, Spare
 from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
+from weft_planner.profiling.engine_errors import TooSlow
 from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
 from weft_planner.profiling.engine_run import Target, measure_engine
 from weft_planner.profiling.files import read, write
@@ -151,7 +152,7 @@ async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> No
 async def test_a_grid_too_large_for_the_budget_is_thinned_and_ends_whole() -> None:
     grid = Grid((0, 64, 128), tuple(range(16, 1024, 8)), (1, 2, 4, 8), (64, 128, 256), chunks=(), transfers=())
     async with engines(config(profile=slow_profile(prefill=0.1), max_model_len=2048)) as (client,):
-        run = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=5, budget_s=6.0))
+        run = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=5, budget_s=10.0))
         assert run.complete, run.notes
         assert "left out for the budget of" in run.measurements.about.notes["grid"]
         assert {row.cell.function for row in run.measurements.rows} == {"prefill", "step"}
@@ -320,7 +321,7 @@ async def test_a_prefill_that_waits_for_a_full_batch_is_not_waited_for() -> None
         took = monotonic() - began
         await at_rest(client)
     assert run.complete
-    assert {cell.batch for cell in run.measurements.planned if cell.chunk} == {1}
+    assert 2 not in {cell.batch for cell in run.measurements.planned if cell.chunk}
     assert sum("takes no prefill beside a batch of 2" in note for note in run.notes) == 2
     assert took < 30, "two batches of 4,000 steps take 3 minutes"
 
@@ -338,6 +339,32 @@ async def test_shapes_that_take_too_long_are_left_out_and_no_larger_ones_are_tri
     assert timed == {(0, 16), (0, 512), (1024, 16), (1024, 512)}, run.notes
     assert any(note.endswith("no answer within 0.7 s") for note in run.notes)
     assert any("is no smaller than prefill at degree 1, history 0, increment 3072" in note for note in run.notes)
+
+
+@pytest.mark.parametrize("spare", [False, True], ids=["wanted", "spare"])
+async def test_a_repeat_that_takes_too_long_takes_nothing_from_what_was_timed(
+    monkeypatch: pytest.MonkeyPatch, spare: bool
+) -> None:
+    """One request that an engine is late with, for once, is not a shape that it is too slow for."""
+    short, long = (Cell("prefill", 1, increment=n) for n in (16, 64))
+    asked: list[int] = []
+
+    async def late_in_round_two(_: EngineProfiler, history: int, increment: int) -> float:
+        asked.append(increment)
+        if asked.count(16) == 2 and increment == 16:
+            raise TooSlow("no answer within 120 s")
+        return 0.01 + 1e-4 * (history + increment)
+
+    monkeypatch.setattr(EngineProfiler, "_prefill", late_in_round_two)
+    more = [Spare(cell, 0.01) for _ in "ab" for cell in (short, long)] if spare else []
+    async with engines(config()) as (client,), EngineClient(client.url) as engine:
+        profiler = EngineProfiler(engine, await engine.facts(), settings=Settings(repeats=1 if spare else 3))
+        start = Measurements(About(), ())
+        run = await profiler.run(start, (short, long), keep=lambda _: None, tell=lambda _: None, spare=more)
+    assert run.complete
+    assert [row.cell for row in run.measurements.rows] == [short, long, long, long]
+    assert run.measurements.planned == (short, long)
+    assert run.notes == ()
 
 
 async def test_an_engine_that_fails_at_a_shape_is_named_with_it() -> None:

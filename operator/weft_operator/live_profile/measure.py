@@ -117,7 +117,7 @@ def run_profile(words: Sequence[str], limit_s: float) -> None:
         Failed: it failed or took too long; the last line that it said is the reason.
     """
     last, over = "", Event()
-    with subprocess.Popen([*PROFILE, *words], stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen([*PROFILE, *words], stderr=subprocess.PIPE, text=True, errors="replace") as child:
 
         def end() -> None:
             over.set()
@@ -132,7 +132,7 @@ def run_profile(words: Sequence[str], limit_s: float) -> None:
             child.wait()
         finally:
             limit.cancel()
-    if over.is_set():
+    if child.returncode and over.is_set():
         raise Failed(f"measuring took longer than {limit_s:.0f} s")
     if child.returncode:
         raise Failed(last.removeprefix("Error: ") or f"weft profile ended with {child.returncode}")

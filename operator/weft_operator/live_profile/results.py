@@ -112,6 +112,8 @@ def merged(
                 "good enough)"
             )
     provenance[f"transfers{degree}"] = moved
+    if ways := (new.get("provenance") or {}).get("transferWays"):
+        provenance[f"transferWays{degree}"] = ways  # beside the rest of what was told, which may be cut
     return {
         **{name: new[name] for name in ("model", "gpu", "engine", "kvBytesPerToken")},
         "degrees": [rows[one] for one in sorted(rows)],

@@ -74,11 +74,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run gave; ``complete`` is False when the time was up, ``notes`` say what could not be measured."""
+    """What a run gave; ``complete`` is False when the time was up, ``notes`` say why some shapes were ``dropped``."""
 
     measurements: Measurements
     complete: bool
     notes: tuple[str, ...] = ()
+    dropped: frozenset[Cell] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,8 @@ class EngineProfiler:
                 book.notes.append(f"{left}; resume the run")
                 return Run(await self._told(book), complete=False, notes=tuple(book.notes))
             await self._add(cell, book)
-        await self._settle(book, ends=ends)
         try:
+            await self._settle(book, ends=ends)
             for done, one in enumerate(spare):
                 if monotonic() + one.seconds < ends:
                     tell(Progress(len(todo) + done, len(todo) + len(spare), monotonic() - began, one.cell))
@@ -156,7 +157,7 @@ class EngineProfiler:
             book.notes.append(f"ended early, with all that was wanted: {error}")
         if self._unreported:
             book.notes.append(_UNREPORTED)
-        return Run(await self._told(book), complete=True, notes=tuple(book.notes))
+        return Run(await self._told(book), complete=True, notes=tuple(book.notes), dropped=frozenset(book.dropped))
 
     async def _add(self, cell: Cell, book: "_Book") -> None:
         """Time a cell and put it into the book, or why it cannot be timed.
@@ -167,7 +168,8 @@ class EngineProfiler:
         if cell in book.dropped:
             return
         try:
-            if smaller := next((one for one in book.slow if _within(one, cell)), None):
+            smaller = next((one for one in book.slow if _within(one, cell)), None)
+            if smaller is not None and not book.has(cell):
                 raise NotMeasurable(f"is no smaller than {smaller}, for which the engine took too long")
             seconds = await self._time(cell)
         except NotMeasurable as reason:
@@ -183,8 +185,12 @@ class EngineProfiler:
             for cell in contradicting(book.state, noise=self._settings.noise):
                 if monotonic() > ends:
                     return
-                with suppress(NotMeasurable):
+                try:
                     book.add(cell, await self._time(cell))
+                except TooSlow:
+                    return  # the engine is busy with something else, and each more would take as long
+                except NotMeasurable:
+                    continue
 
     async def _told(self, book: "_Book") -> Measurements:
         """Return what was measured with what is to be known of how."""
@@ -359,17 +365,21 @@ class _Book:
         planned = planned if cell in planned else (*planned, cell)
         self.become(replace(self.state, rows=(*rows, row), planned=planned))
 
+    def has(self, cell: Cell) -> bool:
+        return any(row.cell == cell for row in self.state.rows)
+
     def drop(self, cell: Cell, reason: NotMeasurable) -> None:
+        """Leave a cell out, with the reason; one that was timed before stays as it is."""
+        if isinstance(reason, TooSlow):
+            self.dropped.add(cell)  # waiting as long for it once more would be no use
+        if self.has(cell):
+            return  # noise hid it this time
+        self.dropped.add(cell)
         if isinstance(reason, TooSlow):
             self.slow.append(cell)
-        rows = self.state.rows
-        if cell.function == "transfer" and any(row.cell == cell for row in rows):
-            return  # noise hid it this time
         log.info("cell_not_measurable", extra={"cell": str(cell), "reason": str(reason)})
         self.notes.append(f"{cell}: {reason}")
-        self.dropped.add(cell)
-        planned = tuple(other for other in self.state.planned if other != cell)
-        self.become(replace(self.state, rows=tuple(row for row in rows if row.cell != cell), planned=planned))
+        self.become(replace(self.state, planned=tuple(other for other in self.state.planned if other != cell)))
 
 
 def _within(small: Cell, large: Cell) -> bool:

@@ -13,7 +13,7 @@ from weft_planner.profiling.measurements import Cell
 _LEAST = {"histories": 2, "increments": 3, "batches": 3, "contexts": 2, "chunks": 0, "transfers": 2}
 """Lengths of each kind that a fit needs, where noise may take a shape or two."""
 _MIDDLE = 4
-"""More lengths of a kind than this are thinned between the ends before anything else."""
+"""So many lengths of a kind, or more, are thinned between the ends before anything else."""
 _MARGIN = 1.25
 _PAIR = 4
 """Short requests of a transfer's pair, both ways."""

@@ -87,7 +87,7 @@ async def measure_engine(
             raise EngineError(f"{target.url}: holds no shape of the grid: {'; '.join(planned.left_out[:3])}")
         profiler.use(replace(seeded, repeats=fitted.repeats, budget_s=settings.budget_s - (monotonic() - began)))
         run = await profiler.run(before, planned.cells, keep=keep, tell=tell, spare=spare)
-        thinned = _thinned(fitted, planned_for(grid), run.measurements)
+        thinned = _thinned(fitted, planned_for(grid), run)
         if thinned:
             run = replace(run, measurements=_noted(run.measurements, "grid", "; ".join(thinned)))
             keep(run.measurements)
@@ -103,12 +103,13 @@ def _spare(whole: Planned, chosen: Planned, repeats: int, settings: Settings, pa
     return [Spare(cell, once[cell]) for cell in order]
 
 
-def _thinned(fitted: Fitted, whole: Planned, measured: Measurements) -> tuple[str, ...]:
+def _thinned(fitted: Fitted, whole: Planned, run: Run) -> tuple[str, ...]:
     """Return what a budget left out of a grid, and how much of it was timed all the same."""
-    missing = set(whole.cells) - {row.cell for row in measured.rows}
+    timed = {row.cell for row in run.measurements.rows}
+    missing = [cell for cell in whole.cells if cell not in timed | run.dropped]
     if not fitted.left_out or not missing:
         return ()
-    return (*fitted.left_out, f"{len(whole.cells) - len(missing)} of {len(whole.cells)} shapes were timed")
+    return (*fitted.left_out, f"time was left for all but {len(missing)} of {len(whole.cells)} shapes")
 
 
 def _judged(run: Run, noise: float, keep: Keep) -> Run:
@@ -177,6 +178,6 @@ def _continued(start: Measurements | None, about: About) -> Measurements:
         gpu=start.about.gpu or about.gpu,
         engine=start.about.engine or about.engine,
         memory={**about.memory, **start.about.memory},
-        notes={**about.notes, **start.about.notes},
+        notes={**about.notes, **{name: text for name, text in start.about.notes.items() if name != "grid"}},
     )
     return replace(start, about=filled)
