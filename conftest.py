@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+_TOLD = 4000
+"""Characters of a first try's words, from their end."""
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out a test file that never says the marker with which the expression of `-m` begins."""
@@ -25,6 +28,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, text in report.sections:
             terminalreporter.section(name, sep="-")
             terminalreporter.line(text[-_TOLD:])
-
-
-_TOLD = 4000

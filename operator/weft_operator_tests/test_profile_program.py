@@ -25,9 +25,17 @@ def test_the_last_line_is_the_reason_and_all_lines_are_in_the_log(
     assert capsys.readouterr().err == "warming up\nError: the engine failed\n"
 
 
-def test_a_program_that_ends_without_a_word_is_named_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    playing(monkeypatch, "raise SystemExit(7)")
-    with pytest.raises(measure.Failed, match="ended with 7"):
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit(7)", "ended with 7"),
+        ("import sys; sys.stderr.buffer.write(b'broken \\xff\\n'); sys.exit(2)", "broken"),
+    ],
+    ids=["without a word", "no text"],
+)
+def test_a_program_that_fails_is_named_whatever_it_says(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
+    playing(monkeypatch, code)
+    with pytest.raises(measure.Failed, match=said):
         measure.run_profile([], 30.0)
 
 
@@ -38,12 +46,6 @@ def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         measure.run_profile([], 1.0)
     assert time.monotonic() - began < 30
     assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
-
-
-def test_words_that_are_no_text_do_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    playing(monkeypatch, "import sys; sys.stderr.buffer.write(b'broken \\xff\\n'); sys.exit(2)")
-    with pytest.raises(measure.Failed, match="broken"):
-        measure.run_profile([], 30.0)
 
 
 def test_its_words_reach_it_and_success_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

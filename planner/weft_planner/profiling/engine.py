@@ -370,12 +370,13 @@ class _Book:
 
     def drop(self, cell: Cell, reason: NotMeasurable) -> None:
         """Leave a cell out, with the reason; one that was timed before stays as it is."""
-        if isinstance(reason, TooSlow):
-            self.dropped.add(cell)  # waiting as long for it once more would be no use
+        late = isinstance(reason, TooSlow)
         if self.has(cell):
+            if late:
+                self.dropped.add(cell)  # to wait as long for it once more would be no use
             return  # noise hid it this time
         self.dropped.add(cell)
-        if isinstance(reason, TooSlow):
+        if late:
             self.slow.append(cell)
         log.info("cell_not_measurable", extra={"cell": str(cell), "reason": str(reason)})
         self.notes.append(f"{cell}: {reason}")
