@@ -32,8 +32,6 @@ VERY_LONG = FIRST * 5
 """Some 3,500 of the 4,096 tokens that a conversation may have."""
 CROWD = 8
 CROWD_S = 400.0
-SYMMETRIC = 12
-"""Sessions until both workers of a symmetric pool have prefilled: the first four nearly always do."""
 CORPUS = 300
 CLIENTS = 4
 TRIALS = 3
@@ -206,12 +204,11 @@ def test_no_transfer_parameters_of_a_stranger_reach_an_engine(stack: EngineStack
 
 def test_each_worker_of_a_symmetric_pool_prefills_for_the_others_sessions(stack: EngineStack, tmp_path: Path) -> None:
     roles, slo = {"prefill": "decode", "decode": "decode"}, {"ttft": 120.0, "itl": 1.0}
-    routing = {"symmetric": True, "policy": "always-remote"}
+    # By headroom all sessions may go to one worker, where tests before have left KV on the other one.
+    routing = {"symmetric": True, "policy": "always-remote", "binding": "round-robin"}
     with other_router(stack, tmp_path / "symmetric", roles, routing=routing, slo=slo) as url:
         before = stack.pages()
-        chats: list[Chat] = []
-        while not chats or (not prefilled_by_both(stack, before) and len(chats) < SYMMETRIC):
-            chats += talk_at_once([Chat(url, stream=index % 2 == 0) for index in range(4)])
+        chats = talk_at_once([Chat(url, stream=index % 2 == 0) for index in range(4)])
         assert all(chat.route == "remote" for chat in chats)
         until(
             lambda: all(stack.transfers(before).values()),
@@ -222,23 +219,17 @@ def test_each_worker_of_a_symmetric_pool_prefills_for_the_others_sessions(stack:
         for chat in chats:
             agree(stack, chat)
     computed = {engine: prompt_tokens(stack, before, engine) for engine in ("prefill", "decode")}
-    assert prefilled_by_both(stack, before), computed
+    assert all(sources["local_compute"] > 2 * len(FIRST) for sources in computed.values()), computed  # two sessions each
     assert stack.prefill.alive
     assert stack.decode.alive
 
 
 def talk_at_once(chats: list[Chat]) -> list[Chat]:
-    """Have two rounds of each, all at the same time: sessions that come one by one may all go to the same worker."""
+    """Have two rounds of each, all at the same time."""
     with ThreadPoolExecutor(len(chats)) as pool:
         for later in (False, True):
             list(pool.map(lambda chat, later=later: chat.ask(LATER if later else f"{chat.session} {FIRST}"), chats))
     return chats
-
-
-def prefilled_by_both(stack: EngineStack, before: dict[str, str]) -> bool:
-    """Tell whether each engine has computed at least a session's first prompt since, by its own counters."""
-    computed = (prompt_tokens(stack, before, engine)["local_compute"] for engine in ("prefill", "decode"))
-    return all(tokens > len(FIRST) for tokens in computed)
 
 
 def test_slices_of_a_long_local_prefill_leave_streams_short_gaps(stack: EngineStack, tmp_path: Path) -> None:
