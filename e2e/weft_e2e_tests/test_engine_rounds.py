@@ -219,7 +219,8 @@ def test_each_worker_of_a_symmetric_pool_prefills_for_the_others_sessions(stack:
         for chat in chats:
             agree(stack, chat)
     computed = {engine: prompt_tokens(stack, before, engine) for engine in ("prefill", "decode")}
-    assert all(sources["local_compute"] > 2 * len(FIRST) for sources in computed.values()), computed  # two sessions each
+    # Two sessions' first prompts each.
+    assert all(sources["local_compute"] > 2 * len(FIRST) for sources in computed.values()), computed
     assert stack.prefill.alive
     assert stack.decode.alive
 
