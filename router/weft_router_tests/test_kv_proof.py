@@ -1,5 +1,7 @@
 """Proofs that KV goes from a prefill engine to a decode engine and back, and what each way of failing is taken for."""
 
+import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ from weft_router.rounds import kv_proof
 from weft_router.rounds.kv_proof import LEAST, KvProof
 from weft_router.state.kv_paths import Proof
 from weft_router_tests.fake_engine import TOKEN_BYTES, TOKEN_S
-from weft_router_tests.stack import Stack, until
+from weft_router_tests.stack import Stack, is_so, until
 
 pytestmark = pytest.mark.component
 
@@ -135,10 +137,36 @@ async def test_a_port_that_nobody_answers_is_told_from_other_failures(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_proof, "READ_S", 0.5)
-    monkeypatch.setattr(kv_proof, "SLOW_S", 0.1)
+    monkeypatch.setattr(kv_proof, "SLOW_S", 0.2)  # two looks
     await stack.up()
     hangs(stack)
     assert await proof(stack, prover(stack, waits=frozenset({38177}))) == Proof("data-port")
+
+
+async def test_a_read_over_a_port_that_stays_silent_is_not_waited_for(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_proof, "SLOW_S", 0.1)
+    await stack.up()
+    hangs(stack)
+    async with asyncio.timeout(kv_proof.READ_S / 2):
+        assert await proof(stack, prover(stack, waits=frozenset({38177}))) == Proof("data-port")
+    await until(lambda: is_so(not stack.engines["d0"].running))
+
+
+async def test_ports_that_are_silent_in_turn_are_connections_that_come_about(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that meet open many, one after the other."""
+    monkeypatch.setattr(kv_proof, "SLOW_S", 0.01)
+    await stack.up()
+    for name in ("p0", "d0"):
+        stack.engines[name].script.delay_s = 0.3
+    ports = itertools.count(33000)
+    prove = prover(stack)
+    prove._unanswered = lambda _: frozenset({next(ports)})
+    assert await proof(stack, prove, figures=False) == Proof()
+    assert next(ports) > 33000 + 2 * kv_proof.SILENT_LOOKS
 
 
 async def test_a_port_that_nobody_answers_is_told_though_it_has_stopped_the_whole_engine(

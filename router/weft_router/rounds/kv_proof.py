@@ -50,6 +50,8 @@ COUNTED_S = 3.0
 LOOK_S = 0.05
 SLOW_S = 2.0
 """A connection that is not answered for so long meets nobody; the kernel asks again after 1, 3 and 7 s."""
+SILENT_LOOKS = 4
+"""So often in a row, ``SLOW_S`` apart, the same port gives no answer: a read over it is not waited for."""
 _TOKEN = 5
 """What prompts are made of; any vocabulary has it."""
 _PATH = "/v1/completions"
@@ -194,27 +196,33 @@ class KvProof:
         Raises:
             UnprovenError: it has none, or went.
         """
-        host, waits = str(params.get("remote_host")), frozenset[int]()
+        host = str(params.get("remote_host"))
         reading = asyncio.ensure_future(self._here(tokens, params, READ_S))
         try:
-            while not reading.done():
-                await asyncio.wait((reading,), timeout=SLOW_S)
-                waits = waits if reading.done() else self._unanswered(host)
+            waits = await self._unanswered_while(reading, host)
+            whole = reading.result() if reading.done() else None
         finally:
             reading.cancel()
-        whole = await reading
+            await asyncio.wait((reading,))
         if whole is not None and whole.status == 200:
             return whole
         if whole is None:
-            alone = await self._here(LEAST, None, ALONE_S)
             # A path that swallows what is sent can stop the whole engine: vLLM's worker waits for NIXL to send.
-            if (alone is None or alone.status != 200) and not waits:
+            if not waits and ((alone := await self._here(LEAST, None, ALONE_S)) is None or alone.status != 200):
                 raise UnprovenError("the decode engine did not answer")
         elif whole.status < 500:
             raise UnprovenError(f"the decode engine answered {whole.status}")
         if waits:
             log.warning("kv_port_closed", extra={"host": host, "ports": sorted(waits)})
         return "data-port" if waits else "transfer"
+
+    async def _unanswered_while(self, reading: asyncio.Future[Whole | None], host: str) -> frozenset[int]:
+        """Wait for a read, but not for one over a port that stays silent; return the host's ports that were last."""
+        waits, looks = frozenset[int](), 0
+        while looks < SILENT_LOOKS and not (await asyncio.wait((reading,), timeout=SLOW_S))[0]:
+            before, waits = waits, self._unanswered(host)
+            looks = looks + 1 if before & waits else min(1, len(waits))
+        return waits
 
     async def _here(self, tokens: int, params: Json | None, limit_s: float) -> Whole | None:
         engine, body = self._worker.engine, self._body(tokens, params)
