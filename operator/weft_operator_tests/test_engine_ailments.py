@@ -18,7 +18,7 @@ NO_SHM = """
 RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required, 64 MiB free. Increase \
 /dev/shm (e.g. --shm-size or --ipc=host).
 """
-NO_PROOF = "RuntimeError: WEFT_ENGINE_PROOF_FILE: /etc/weft-engine/engine-proof cannot be read (Permission denied)"
+NO_PROOF = "WEFT_ENGINE_PROOF_FILE: /etc/weft-engine/engine-proof cannot be read (Permission denied)"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def _proof() -> str:
     """Return the word that the router has to know.
 
     Raises:
-        RuntimeError: a file is named and cannot be read or is empty; an engine without its guard must not start.
+        SystemExit: a file is named and cannot be read or is empty. vLLM catches exceptions of plug-ins and serves on
+            without them, but an engine without the guard that it was promised must not.
     """
     name = os.environ.get(PROOF_FILE)
     if not name:
@@ -74,9 +75,9 @@ def _proof() -> str:
     try:
         word = Path(name).read_text().strip()
     except OSError as error:
-        raise RuntimeError(
+        raise SystemExit(
             f"{PROOF_FILE}: {name} cannot be read ({error.strerror}); mount it or unset the variable"
         ) from error
     if not word:
-        raise RuntimeError(f"{PROOF_FILE}: {name} is empty; write the proof into it or unset the variable")
+        raise SystemExit(f"{PROOF_FILE}: {name} is empty; write the proof into it or unset the variable")
     return word
