@@ -36,6 +36,10 @@ setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cl
 demo: setup ## Run the main job: cluster, Helm install, a planned service, replayed agent sessions, a report
 	@$(PY) -m weft_e2e.demo up $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT)) $(DEMO_ARGS)
 
+.PHONY: demo-engines
+demo-engines: setup ## Deploy real vLLM engines on a local cluster, no GPU needed, and hold a conversation (3 minutes; the first time 5 and 9 GB)
+	@$(PY) -m weft_e2e.demo engines
+
 .PHONY: demo-down
 demo-down: $(STAMP) ## Remove everything the demo made
 	@$(PY) -m weft_e2e.demo down $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT))

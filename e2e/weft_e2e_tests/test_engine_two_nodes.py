@@ -1,5 +1,6 @@
 """Real vLLM engines in pods of two nodes, deployed by the operator: KV goes both ways, answers are a plain one's."""
 
+import asyncio
 import json
 import math
 import os
@@ -7,30 +8,23 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import httpx
 import pytest
 
-from weft_e2e.checks import check_ready
+from weft_e2e.demo.real_engines import problems, table, talk
+from weft_e2e.engines.counters import Sources, counters, sources
+from weft_e2e.engines.deployed import apply_example, remove_example, wait_ready
 from weft_e2e.engines.environment import environment
 from weft_e2e.engines.host_image import host_image
-from weft_e2e.engines.pods import (
-    ask_again_soon,
-    cut,
-    example,
-    keep_pods_on_their_cores,
-    keeping_on_cores,
-    kill_engine,
-    reach,
-)
+from weft_e2e.engines.pods import cut, keeping_on_cores, kill_engine
 from weft_e2e.engines.process import Engine
+from weft_e2e.replay.client import Target
 from weft_e2e.scenarios.installed import Installed
-from weft_e2e.service import ROUTER_PORT, Service, component_of
+from weft_e2e.service import Service, component_of
 from weft_e2e.waiting import until
-from weft_e2e_tests.engine_pods import Pods, engines_of
-from weft_e2e_tests.engine_stack import LONG, ROUND_S, Chat, wanted
-from weft_operator.engines.container import ENGINE_PORT
+from weft_e2e_tests.engine_pods import Pods
+from weft_e2e_tests.engine_stack import LONG, MODEL, ROUND_S, Chat, ToldError, wanted
 
 pytestmark = [
     pytest.mark.cluster,
@@ -88,51 +82,25 @@ def pods(weft: Installed, answers: dict[bool, list[str]]) -> Iterator[Pods]:
     """Apply the example in a namespace under the restricted Pod Security standard, as in docs/examples."""
     assert answers
     assert weft.local is not None, "the volume is a folder of this machine: run on a local cluster"
-    image, volume = host_image(), f"tiny-engines-{secrets.token_hex(3)}"
+    image, namespace = host_image(), f"tiny-engines-{secrets.token_hex(3)}"
     weft.local.load([image])
-    namespace = volume
-    weft.kube.kubectl("create", "namespace", namespace)
-    weft.kube.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     nodes = [node.name for node in weft.local.nodes()]
-    objects = example(environment(), image=image, nodes=nodes, volume=volume)
-    objects[-1]["spec"]["engine"]["kvTransfer"]["proofSeconds"] = PROOF_S
     begun = time.monotonic()
     try:
-        for item in objects:
-            weft.kube.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(item))
-        service = Service(weft.kube, namespace, "tiny")
+        service = apply_example(
+            weft.kube, environment(), image=image, nodes=nodes, namespace=namespace, proof_s=PROOF_S
+        )
         try:
-            until(lambda: _starting(service), what="pods of both roles", timeout_s=READY_S)
-            with keeping_on_cores(engines_of(service)):
-                check_ready(service, timeout_s=READY_S)
+            names = wait_ready(service, timeout_s=READY_S)
         except Exception:
             _tell(service)
             raise
         print(f"Ready {time.monotonic() - begun:.0f} s after apply", file=sys.stderr)  # noqa: T201 - a figure to note
-        found = {component_of(pod): pod for pod in service.pods() if component_of(pod) in ("prefill", "decode")}
-        names = {role: str(pod["metadata"]["name"]) for role, pod in found.items()}
-        assert set(keep_pods_on_their_cores(list(names.values()))) == set(names.values())
-        assert len({pod["spec"]["nodeName"] for pod in found.values()}) == 2
-        with service.reachable() as target, ExitStack() as ways:
-            metrics = {role: ways.enter_context(reach(name, ENGINE_PORT)) + "/metrics" for role, name in names.items()}
-            metrics |= {name: ways.enter_context(reach(name, ROUTER_PORT)) + "/metrics" for name in names.values()}
+        assert len({pod["spec"]["nodeName"] for pod in service.pods() if component_of(pod) in names}) == 2
+        with service.reachable() as target, counters(names) as metrics:
             yield Pods(service, target.url, names, metrics)
     finally:
-        weft.kube.kubectl("delete", "namespace", namespace, "--wait=false")
-        weft.kube.kubectl("delete", "persistentvolume", volume, "--wait=false")
-
-
-def _starting(service: Service) -> bool:
-    """Prepare the engines' pods as soon as both are there, before any of their connections is."""
-    names = engines_of(service)
-    if len(names) < 2:
-        return False
-    try:
-        for name in names:
-            ask_again_soon(name)
-    except LookupError:
-        return False
-    return True
+        remove_example(weft.kube, namespace)
 
 
 def _tell(service: Service) -> None:
@@ -141,7 +109,8 @@ def _tell(service: Service) -> None:
         print(service.kube.kubectl("-n", service.namespace, *words, check=False).stdout[-6000:])  # noqa: T201
     for pod in service.pods():
         name = pod["metadata"]["name"]
-        said = service.kube.kubectl("-n", service.namespace, "logs", name, "-c", "engine", "--tail=60", check=False)
+        asked = ("logs", name, "--all-containers", "--prefix", "--tail=60")
+        said = service.kube.kubectl("-n", service.namespace, *asked, check=False)
         print(f"--- {name}\n{said.stdout}{said.stderr}")  # noqa: T201
 
 
@@ -159,29 +128,27 @@ def test_rounds_hand_kv_over_between_nodes_both_ways(pods: Pods, answers: dict[b
             came = until_read(pods, before, "prefill")
             grown = pods.grown(before)
             proofs = (grown.by_page("vllm:request_success_total")["prefill"] - 1) / 2
-            assert came["local_compute"] <= len(text) + AROUND + math.ceil(proofs) * OF_A_PROOF, (
+            assert came.computed <= len(text) + AROUND + math.ceil(proofs) * OF_A_PROOF, (
                 f"history was computed again: {came}, beside {proofs:g} proofs"
             )
             assert grown.total("weft_router_kv_handles_total", outcome="used") == 1
 
 
-def until_read(pods: Pods, before: dict[str, str], role: str) -> dict[str, float]:
+def test_the_demo_of_real_engines_shows_whence_each_prompt_came(pods: Pods) -> None:
+    heard = asyncio.run(talk(Target(pods.url, MODEL, run=f"{secrets.token_hex(3)}-"), pods.metrics))
+    print(*table(heard), sep="\n", file=sys.stderr)  # noqa: T201 - figures to note
+    assert [one.record.route for one in heard] == ["remote"] * 3
+    assert problems(heard) == ()
+
+
+def until_read(pods: Pods, before: dict[str, str], role: str) -> Sources:
     """Wait until an engine has read KV of the other one, and return where its prompt tokens came from since."""
 
-    def came() -> dict[str, float] | None:
-        found = pulled(pods, before, role)
-        return found if found["external_kv_transfer"] > 0 else None
+    def came() -> Sources | None:
+        found = sources(pods.grown(before), role)
+        return found if found.read > 0 else None
 
-    return until(
-        came, what=f"KV that the {role} engine read", timeout_s=60, last=lambda: str(pulled(pods, before, role))
-    )
-
-
-def pulled(pods: Pods, before: dict[str, str], role: str) -> dict[str, float]:
-    """Return where an engine's prompt tokens came from since, by its own counters."""
-    grown = pods.grown(before)
-    sources = ("local_compute", "local_cache_hit", "external_kv_transfer")
-    return {source: grown.by_page("vllm:prompt_tokens_by_source_total", source=source)[role] for source in sources}
+    return until(came, what=f"KV that the {role} engine read", timeout_s=60)
 
 
 def test_the_plug_in_is_active_and_knows_the_sidecar_by_the_proof(pods: Pods) -> None:
@@ -210,7 +177,7 @@ CUTS = {"side-channel": (SIDE_CHANNEL, ("SideChannelClosed",)), "data": (DATA, (
 KILLED_S = 180.0
 """An engine that starts, and two proofs of its paths."""
 TOLD_S = 240.0
-"""Some seconds for each proof, twice 20 s until a read counts as hung, and as long for the operator to look."""
+"""Some seconds for each proof, twice 20 s where a read hangs and no silent port is seen, and time for the operator."""
 
 
 @pytest.mark.parametrize("kind", CUTS)
@@ -253,7 +220,11 @@ def ask(pods: Pods, word: str) -> str:
     """Ask one short round of a session of its own, and return its route."""
     session = f"{word} {secrets.token_hex(3)}"
     chat = Chat(pods.url, stream=True, session=session.replace(" ", "-"))
-    chat.ask(f"{session} {FIRST}")
+    try:
+        chat.ask(f"{session} {FIRST}")
+    except ToldError:
+        _tell(pods.service)
+        raise
     return chat.route
 
 

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
+from weft_e2e.checks import CheckFailed
 from weft_e2e.cluster import ClusterError
-from weft_e2e.demo import table
+from weft_e2e.demo import real_engines, table
 from weft_e2e.demo.install import take_down
 from weft_e2e.demo.run import choose, fitted_workload, run
 from weft_e2e.demo.settings import TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed
+from weft_e2e.engines.environment import EngineSetupError
 from weft_e2e.images import ImagesError
 from weft_e2e.kube import KubeError
 from weft_e2e.replay.selection import Limits
@@ -134,6 +136,25 @@ def workload(*, trace: str, **limits: int | float | None) -> int:
         return 1
     click.echo(to_yaml(spec_form(fitted.body), comments=fitted.notes), nl=False)
     return 0
+
+
+@demo.command()
+def engines() -> int:
+    """Deploy real vLLM engines on a local cluster, no GPU needed, and watch KV go both ways in a conversation."""
+    if os.environ.get("KUBE_CONTEXT"):
+        click.echo("weft demo: its engines share this machine with a local cluster: unset KUBE_CONTEXT", err=True)
+        return 1
+    try:
+        found = real_engines.run(click.echo)
+    except (DemoFailed, EngineSetupError, ClusterError, ImagesError, KubeError, CheckFailed, WaitedTooLong) as error:
+        click.echo(f"weft demo: {error}", err=True)
+        return 1
+    except KeyboardInterrupt:
+        click.echo("weft demo: interrupted; `make demo-down` removes what was made", err=True)
+        return INTERRUPTED
+    for problem in found:
+        click.echo(f"PROBLEM: {problem}", err=True)
+    return 1 if found else 0
 
 
 @demo.command()

@@ -1,13 +1,24 @@
 """Put a cluster, the images and Weft in place, and take them away again."""
 
 import json
+from collections.abc import Sequence
 
 from weft_e2e import cluster, images
-from weft_e2e.cluster import ClusterConfig, toolchain
+from weft_e2e.cluster import Cluster, ClusterConfig, toolchain
 from weft_e2e.cluster.context import require_named_context
 from weft_e2e.cluster.packages import missing_commands
 from weft_e2e.cluster.paths import cache_root
-from weft_e2e.demo.settings import CHART, CLUSTER, MARK, NAMESPACE, RELEASE, SYSTEM_NAMESPACE, Settings, repository_root
+from weft_e2e.demo.settings import (
+    CHART,
+    CLUSTER,
+    ENGINES_CLUSTER,
+    MARK,
+    NAMESPACE,
+    RELEASE,
+    SYSTEM_NAMESPACE,
+    Settings,
+    repository_root,
+)
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, NamedContext
 from weft_e2e.service import KIND
@@ -44,16 +55,20 @@ def bring_up(settings: Settings, steps: Steps) -> tuple[Kube, str]:
         kube: Kube = NamedContext(settings.context)
         _install(kube, steps, settings.image_arguments())
         return kube, f"context '{settings.context}'"
-    config = ClusterConfig(name=CLUSTER)
-    with steps.step(
-        f"Start the local cluster '{CLUSTER}': {config.nodes} nodes with {config.gpus} simulated GPUs each"
-    ):
+    local = bring_up_local(CLUSTER, steps, settings.image_arguments())
+    return local, f"the local cluster '{CLUSTER}' ({len(local.nodes())} nodes)"
+
+
+def bring_up_local(name: str, steps: Steps, arguments: Sequence[str] = ()) -> Cluster:
+    """Return a local cluster with Weft installed from this checkout."""
+    config = ClusterConfig(name=name)
+    with steps.step(f"Start the local cluster '{name}': {config.nodes} nodes with {config.gpus} simulated GPUs each"):
         local = cluster.up(config)
     with steps.step("Build the images that changed, and load them") as detail:
         built = images.build(report=detail)
         local.load(list(built.values()), detail)
-    _install(local, steps, [*images.chart_values(built), *settings.image_arguments()])
-    return local, f"the local cluster '{CLUSTER}' ({config.nodes} nodes)"
+    _install(local, steps, [*images.chart_values(built), *arguments])
+    return local
 
 
 def _install(kube: Kube, steps: Steps, arguments: list[str]) -> None:
@@ -105,8 +120,10 @@ def _foreign_release(kube: Kube) -> bool:
 def take_down(context: str | None, say: Say) -> None:
     """Remove everything the demo made; on the user's own cluster, only what carries the demo's mark."""
     if context is None:
-        there = cluster.down(CLUSTER)
-        say(f"the local cluster '{CLUSTER}' {'and all in it are gone' if there else 'was not there'}")
+        for name in (CLUSTER, ENGINES_CLUSTER):
+            there = cluster.down(name)
+            if there or name == CLUSTER:
+                say(f"the local cluster '{name}' {'and all in it are gone' if there else 'was not there'}")
         say(
             f"what stays for the next time: images in buildah's storage (`.venv/bin/python -m weft_e2e.images prune` "
             f"removes old ones and build layers), programs in {cache_root()}, reports in out/demo"

@@ -6,6 +6,8 @@ from pathlib import Path
 from weft_e2e.replay.selection import Limits
 
 CLUSTER = "demo"
+# Real engines have one of their own: the demo's service takes all of the other one's GPUs.
+ENGINES_CLUSTER = "demo-engines"
 RELEASE = "weft"
 SYSTEM_NAMESPACE = "weft-system"
 NAMESPACE = "weft-demo"
