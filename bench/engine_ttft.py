@@ -28,6 +28,7 @@ LONGEST_S = 150.0
 """A slow machine measures fewer pairs."""
 WARM = 5
 AIM_S = 0.005
+"""For the median of pairs, which holds what the machine did meanwhile in both of its parts."""
 CHARACTERS = 600
 """Of a prompt; the tiny model's tokens are single characters."""
 KEEP = {
@@ -109,12 +110,12 @@ def main() -> int:
     p50 = statistics.median(seconds["routed"]) - statistics.median(seconds["direct"])
     paired = statistics.median(added)
     print(
-        f"added at P50: {p50 * 1e3:.2f} ms (aim {AIM_S * 1e3:g} ms: {'met' if p50 <= AIM_S else 'MISSED'}); "
-        f"median of pairs {paired * 1e3:.2f} ms [{low * 1e3:.2f}, {high * 1e3:.2f}]"
+        f"added at P50: {p50 * 1e3:.2f} ms; median of pairs {paired * 1e3:.2f} ms [{low * 1e3:.2f}, {high * 1e3:.2f}] "
+        f"(aim {AIM_S * 1e3:g} ms: {'met' if paired <= AIM_S else 'MISSED'})"
     )
     json.dump({"pairs": len(added), "p50AddedMs": p50 * 1e3, "pairedMedianMs": paired * 1e3}, sys.stdout)
     print()
-    return 0 if p50 <= AIM_S else 1
+    return 0 if paired <= AIM_S else 1
 
 
 if __name__ == "__main__":
