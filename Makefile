@@ -152,7 +152,7 @@ test-engine: $(STAMP) engine-env ## Let real vLLM engines hand KV there and back
 	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q $(ONCE_MORE) -m engine_quick e2e/weft_e2e_tests
 
 .PHONY: e2e-engine
-e2e-engine: setup engine-env ## Let real vLLM engines hand KV to each other, as processes and in pods of two nodes, no GPU needed (11 minutes)
+e2e-engine: setup engine-env ## Let real vLLM engines hand KV to each other, as processes and in pods of two nodes, no GPU needed (12 minutes)
 	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q $(ONCE_MORE) -m engine e2e/weft_e2e_tests
 
 .PHONY: e2e-gitops

@@ -86,7 +86,8 @@ async def test_a_killed_decode_process_ends_streams_with_an_error_event_and_a_ne
             await until(lambda: ready(http, front), seconds=60)
             engine.script.gap_s = 0.2
             async with http.post(front + "/v1/chat/completions", json=HELLO) as response:
-                await response.content.readuntil(b"\n\n")
+                first = await response.content.readuntil(b"\n\n")
+                assert first.startswith(b"data: {"), (response.status, first)
                 sidecar.kill()
                 started = time.monotonic()
                 rest = await response.read()
