@@ -1,20 +1,18 @@
-"""Speak to the Kubernetes API server: the only module that knows the client library.
+"""Speak to the Kubernetes API server: with ``connecting``, the only module that knows the client library.
 
-Requests are plain JSON over the client's connection pool, which brings the kubeconfig, TLS and token renewal.
+Requests are plain JSON over the client's connection pool, which brings TLS and token renewal.
 Typed models are left aside on purpose: importing them costs 60 MB. Calls block, so callers use threads.
 """
 
 import copy
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import urllib3
-from kubernetes import config as kube_config
-from kubernetes.client import api_client, configuration
+from kubernetes.client import api_client
 
 from weft_operator.errors import (
     ApiError,
@@ -31,9 +29,6 @@ from weft_operator.traffic import Traffic
 
 CONNECT_S = 5.0
 READ_S = 15.0
-UNSENT_S = 4.0
-"""The kernel gives up bytes that the API server has not acknowledged for so long: what was written while a Lease
-held must not arrive minutes later, when a broken network is whole again."""
 
 NAMES_AT_ONCE = 500
 """Names in one answer; each comes with who manages which field, 5 KB for a group."""
@@ -329,50 +324,6 @@ class ApiServer:
             raise refusal
         answer: bytes = response.data
         return answer
-
-
-def connect(
-    *,
-    context: str | None = None,
-    connect_s: float | None = None,
-    read_s: float | None = None,
-    heed_retry_after: bool = True,
-) -> ApiServer:
-    """Connect as the pod's service account, or as the kubeconfig's current context outside a cluster.
-
-    A ``context`` is looked for in the kubeconfig, wherever this runs. The other arguments are those of ``ApiServer``.
-
-    Raises:
-        ForbiddenError: neither is there.
-    """
-    settings = configuration.Configuration()
-    settings.connection_pool_maxsize = 8
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        unsent = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNSENT_S * 1000))
-        settings.socket_options = [*urllib3.connection.HTTPConnection.default_socket_options, unsent]
-    try:
-        try:
-            if context is not None:
-                raise kube_config.ConfigException("a context is wanted")
-            kube_config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        except kube_config.ConfigException:
-            kube_config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
-    except kube_config.ConfigException as error:
-        raise ForbiddenError(
-            f"no access to a cluster: {str(error).rstrip('.')}; run in a pod with a service account, or set KUBECONFIG"
-        ) from error
-    client = api_client.ApiClient(configuration=settings)
-    return ApiServer(client, connect_s=connect_s, read_s=read_s, heed_retry_after=heed_retry_after)
-
-
-def namespace_of_context(name: str | None = None) -> str:
-    """Return the namespace of a context of the kubeconfig, the current one if absent; default where there is none."""
-    try:
-        every, current = kube_config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
-    except kube_config.ConfigException:
-        return "default"
-    found = current if name is None else next((item for item in every if item["name"] == name), {})
-    return str((found.get("context") or {}).get("namespace") or "default")
 
 
 def object_path(key: ObjectKey) -> str:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from weft_operator import probes
-from weft_operator.apiserver import ApiServer, connect
+from weft_operator.apiserver import ApiServer
+from weft_operator.connecting import connect
 from weft_operator.controllers import OnePass, controllers
 from weft_operator.errors import NotLeaderError
 from weft_operator.handlers import Heard

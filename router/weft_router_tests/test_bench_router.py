@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from bench.duties import PARTS
 from bench.router import compiled, page
 from bench.router.compiled import BenchError, compiler
 from bench.router.figures import BY_KEY, PEERS, WEFT, Figure, Results, aim, met, missed, shown
@@ -230,3 +231,12 @@ def test_what_the_bench_started_ends_with_it_even_when_it_is_killed(tmp_path: Pa
     while below.exists() and "Z" not in (below / "stat").read_text().rpartition(")")[2][:3]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.component
+def test_the_bench_of_a_whole_round_finds_both_legs() -> None:
+    argv = [sys.executable, "-m", "bench.duties", "256"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "failed" not in done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[1:]] == [*PARTS, "a request"]

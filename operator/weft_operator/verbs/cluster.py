@@ -10,7 +10,8 @@ import yaml
 from click.shell_completion import CompletionItem
 
 from weft_operator.api.service import GROUP, KIND, VERSION
-from weft_operator.apiserver import ApiServer, connect, namespace_of_context
+from weft_operator.apiserver import ApiServer
+from weft_operator.connecting import connect, namespace_of_context
 from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError
 from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, WORKER_LABEL, Manifest, ObjectKey, labels_of, name_of
 

@@ -7,7 +7,7 @@ from functools import partial
 from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.policies.snapshot import Decision, PrefillTask
+from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
@@ -37,7 +37,7 @@ from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.sessions import Outlook, Session, Sessions
+from weft_router.rounds.sessions import Session, Sessions
 from weft_router.rounds.slicing import Slicing
 from weft_router.rounds.standing import Standing
 from weft_router.rounds.together import Together, peer_of, port_of
@@ -259,7 +259,7 @@ class Decoding:
         if outlook.gap_s is not None:
             self.leaving.paused(outlook.gap_s)
         if outlook.away and (job.local_only or not inference.transferable or not self.remote.peers()):
-            outlook = _anew(outlook)
+            outlook = outlook.anew()
         if outlook.lost is not None:
             self._metrics.kv_handles.labels(outlook.lost).inc()
             if outlook.spare is not None:
@@ -380,15 +380,6 @@ class Decoding:
         except LegFailedError as error:
             log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
             raise
-
-
-def _anew(outlook: Outlook) -> Outlook:
-    """Return what a round means whose history lies elsewhere and cannot be read: all of it is computed here."""
-    task = PrefillTask(0, outlook.task.history + outlook.task.increment)
-    return replace(
-        outlook, task=task, handle=None, spare=outlook.handle, lost="superseded", away=False,
-        forgone=outlook.task.history,
-    )  # fmt: skip
 
 
 def _lost(error: LegFailedError) -> ApiError:

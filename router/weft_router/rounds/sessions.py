@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from weft_core.policies.snapshot import PrefillTask
@@ -57,6 +57,13 @@ class Outlook:
     """Whether the history is on a worker that the session has left: it is read by the handle, or computed anew."""
     forgone: int = 0
     """Tokens of history that were on a worker that the session has left, and are computed anew."""
+
+    def anew(self) -> "Outlook":
+        """Return what the round means when its history elsewhere cannot be read: all of it is computed here."""
+        task = PrefillTask(0, self.task.history + self.task.increment)
+        return replace(
+            self, task=task, handle=None, spare=self.handle, lost="superseded", away=False, forgone=self.task.history
+        )
 
 
 class Sessions:
