@@ -8,7 +8,7 @@ import pytest
 
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
 from weft_mock_tests.engines import MODEL, at_rest, config, engines
-from weft_planner.profiling import engine_transfers
+from weft_planner.profiling import engine_budget, engine_transfers
 from weft_planner.profiling.engine import EngineProfiler, Progress, Run, Settings, Spare
 from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
 from weft_planner.profiling.engine_errors import TooSlow
@@ -339,6 +339,24 @@ async def test_shapes_that_take_too_long_are_left_out_and_no_larger_ones_are_tri
     assert timed == {(0, 16), (0, 512), (1024, 16), (1024, 512)}, run.notes
     assert any(note.endswith("no answer within 0.7 s") for note in run.notes)
     assert any("is no smaller than prefill at degree 1, history 0, increment 3072" in note for note in run.notes)
+
+
+async def test_one_shape_does_not_take_the_whole_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of the grid come first: an engine that hangs at one of them leaves time for the others."""
+    monkeypatch.setattr(engine_budget, "SHORTEST_WAIT_S", 0.5)
+    uneven = DegreeCosts(
+        prefill=(PrefillPiece(alpha=0.02, per_token=1e-5, per_pair=1e-6),),
+        decode=slow_profile().degrees[1].decode, weight_bytes_per_gpu=1, kv_capacity_tokens=65536,
+    )  # fmt: skip
+    hangs = config(profile=replace(slow_profile(), degrees={1: uneven}), max_model_len=8192)
+    grid = Grid((0,), (16, 64, 3072), (1,), (64,), chunks=(), transfers=())  # 3,072 tokens take 9.5 s
+    async with engines(hangs) as (client,):
+        began = monotonic()
+        run = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=1, budget_s=9.0))
+        took = monotonic() - began
+    assert took < 20, run.notes
+    assert {c.increment for c in run.measurements.planned if c.function == "prefill"} == {16, 64}, run.notes
+    assert any("no answer within" in note for note in run.notes)
 
 
 @pytest.mark.parametrize("spare", [False, True], ids=["wanted", "spare"])

@@ -19,6 +19,16 @@ _PAIR = 4
 """Short requests of a transfer's pair, both ways."""
 _PAIRS = 3
 
+_WAIT = 1 / 3
+"""Of the budget: a shape that takes longer leaves too little for those that a fit needs."""
+SHORTEST_WAIT_S = 5.0
+"""A busy machine alone makes an answer so late."""
+
+
+def longest_wait(budget_s: float) -> float:
+    """Return for how many seconds of a budget one answer may be waited for."""
+    return max(SHORTEST_WAIT_S, _WAIT * budget_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:

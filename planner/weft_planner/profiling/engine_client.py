@@ -103,6 +103,12 @@ class EngineClient:
         self.model = model
         self._timeout_s = timeout_s
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Bound every later wait for an answer, where it is longer as it is."""
+        if seconds < self._timeout_s:
+            self._timeout_s = seconds
+            self._http.timeout = httpx.Timeout(seconds, connect=_CONNECT_SECONDS)
+
     async def __aenter__(self) -> Self:
         """Open nothing: connections open when needed."""
         return self

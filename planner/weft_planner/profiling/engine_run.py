@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from weft_planner.profiling.engine import EngineProfiler, Keep, Progress, Run, Settings, Spare
-from weft_planner.profiling.engine_budget import Fitted, Pace, fitting
+from weft_planner.profiling.engine_budget import Fitted, Pace, fitting, longest_wait
 from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
 from weft_planner.profiling.engine_grid import Ends, Grid, Planned, plan_cells
@@ -46,7 +46,8 @@ async def measure_engine(
     """Time everything that fits engine and budget; ``start`` holds what an earlier run measured of the same one.
 
     A grid too large for the budget is thinned first, by an estimate; what is left of the time then goes to the shapes
-    that were thinned out. Where the time is up before, what was measured is the result, and says so.
+    that were thinned out. Where the time is up before, what was measured is the result, and says so. A shape that the
+    engine is late with is left out before it takes the others' time.
 
     Raises:
         EngineError: an engine cannot be profiled.
@@ -85,7 +86,10 @@ async def measure_engine(
         planned = planned_for(fitted.grid)
         if not planned.cells:
             raise EngineError(f"{target.url}: holds no shape of the grid: {'; '.join(planned.left_out[:3])}")
-        profiler.use(replace(seeded, repeats=fitted.repeats, budget_s=settings.budget_s - (monotonic() - began)))
+        left_s = settings.budget_s - (monotonic() - began)
+        for client in (engine, *([reader] if reader is not None else [])):
+            client.wait_at_most(longest_wait(left_s))
+        profiler.use(replace(seeded, repeats=fitted.repeats, budget_s=left_s))
         run = await profiler.run(before, planned.cells, keep=keep, tell=tell, spare=spare)
         thinned = _thinned(fitted, planned_for(grid), run)
         if thinned:
