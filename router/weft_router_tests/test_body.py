@@ -103,7 +103,7 @@ def test_depth_is_bounded_where_it_can_still_be_written() -> None:
 
 
 def test_what_is_passed_over_is_neither_owned_nor_a_container() -> None:
-    for key in body_module._SAFE:
+    for key in body_module.SAFE:
         assert sanitise({key: {"kv_transfer_params": 1}}) == []
         assert not body_module._router_owned(key)
         assert body_module._plain(key) not in body_module._CONTAINERS

@@ -25,7 +25,7 @@ def limited(**sections: dict[str, Any]) -> dict[str, Any]:
 def taken(stack: Stack) -> float:
     """Return how many tokens are missing from the one bucket there is."""
     duty: Any = stack.processes["c0"].duty
-    (bucket,) = duty._front._admission._tokens._buckets.values()
+    (bucket,) = duty._front.admission._tokens._buckets.values()
     return SIZE - float(bucket.level)
 
 

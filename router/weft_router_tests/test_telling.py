@@ -58,6 +58,8 @@ class Client:
     def put_two(self, first: bytes, second: bytes) -> None:
         self.got += first + second
 
+    def go_on(self, work: object) -> None: ...
+
     def flush_soon(self) -> None:
         pass
 

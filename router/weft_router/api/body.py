@@ -50,7 +50,7 @@ _FORBIDDEN_PREFIXES = ("bootstrap_", "disagg_", "x_weft_", "remote_")
 _CONTAINERS = frozenset({"extra_body", "extra_args", "vllm_xargs", "sampling_params", "custom_params"})
 
 
-_SAFE = frozenset(
+SAFE = frozenset(
     {
         "model", "messages", "prompt", "input", "instructions", "stream", "stream_options", "temperature", "top_p",
         "top_k", "min_p", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens",
@@ -98,7 +98,7 @@ def sanitise(body: Json, kind: str = "chat") -> list[str]:
     Of kind ``responses`` the exact field ``previous_response_id`` stays, for the response's history is the engine's;
     whoever lets it stay must have checked that it belongs to the tenant.
     """
-    if _SAFE.issuperset(body):
+    if SAFE.issuperset(body):
         return []
     kept = body.pop(CHAINED, None) if kind == "responses" else None
     dropped = _strip(body, everywhere=False)
@@ -108,7 +108,7 @@ def sanitise(body: Json, kind: str = "chat") -> list[str]:
 
 
 def _strip(level: Json, *, everywhere: bool) -> list[str]:
-    dropped = [key for key in level if key not in _SAFE and _router_owned(key)]
+    dropped = [key for key in level if key not in SAFE and _router_owned(key)]
     for key in dropped:
         del level[key]
     for key, value in level.items():

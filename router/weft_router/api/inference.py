@@ -49,7 +49,7 @@ _MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _LENGTHS = frozenset({*_MOST, "min_tokens"})
 NOTHING: frozenset[str] = frozenset()
 _SELDOM = frozenset({"n", "best_of", "stream_options"})
-_FIXED = frozenset({"echo", "use_beam_search", "continue_final_message", "prompt_logprobs"})
+FIXED = frozenset({"echo", "use_beam_search", "continue_final_message", "prompt_logprobs"})
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +119,7 @@ class Inference:
         b = self.body
         if self.n != 1 or self.chained:
             return False
-        if _FIXED.isdisjoint(b):
+        if FIXED.isdisjoint(b):
             return True
         return not (b.get("echo") or b.get("use_beam_search") or b.get("continue_final_message")) and (
             b.get("prompt_logprobs") is None

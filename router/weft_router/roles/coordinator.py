@@ -21,6 +21,8 @@ from weft_router.wire.pool import Pool
 class Coordinator:
     """The duty of role ``coordinator``."""
 
+    lane = None
+
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
         self._pool = Pool(connect_s=config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S)

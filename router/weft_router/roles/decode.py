@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 class DecodeSidecar:
     """The duty of role ``decode``."""
 
+    lane = None
+
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
         self._settings = settings

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import models, not_ready
 from weft_router.api.body import Json, parse, sanitise
-from weft_router.api.identity import Identity, explicit
+from weft_router.api.identity import explicit
 from weft_router.api.inference import PATHS, Inference, check
 from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
@@ -83,7 +83,8 @@ class Front:
     ) -> None:  # fmt: skip
         config = settings.config
         self._settings = settings
-        self._config = config
+        self.config = config
+        """The configuration in force."""
         self._metrics = context.metrics
         self._tracer = context.tracer
         self._registry = registry
@@ -91,16 +92,17 @@ class Front:
         self._responses = adapter.can.responses
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
+        self.authenticator = context.door.authenticator
         self._tokenizing = Tokenizing(config.model, registry=registry, ask=workers.ask, admit=self._admit_counting)
         self._secret = settings.token
         self._kv_use = 0.0
         self._queued = 0.0
-        self._classifier = Classifier(config.qos)
-        self._admission = Admission(config.qos, config.limits, config.session_classes())
+        self.classifier = Classifier(config.qos)
+        self.admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch = self._bindings.republish
-        self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
-        self._placing = Placing(config, registry=registry, bindings=self._bindings)
+        self.counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
+        self.placing = Placing(config, registry=registry, bindings=self._bindings)
         self._closing = Closing(self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting)
         self._recognising = Recognising(
             store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up
@@ -108,8 +110,8 @@ class Front:
         self._holding: Holding | None = None
         if config.hold is not None:
             there = partial(registry.ready, "decode")
-            self._holding = Holding(config.hold, store=store, ready=there, refused=self._counts.refused)
-        self._ids = Ids()
+            self._holding = Holding(config.hold, store=store, ready=there, refused=self.counts.refused)
+        self.ids = Ids()
         self._background = Background()
         self._ending = False
 
@@ -124,7 +126,7 @@ class Front:
 
     def admits(self, headers: Mapping[str, str]) -> Caller:
         """Let known callers in."""
-        return self._door.authenticator.caller(headers.get("authorization"), time())
+        return self.authenticator.caller(headers.get("authorization"), time())
 
     def start(self) -> None:
         """Start background work."""
@@ -134,10 +136,10 @@ class Front:
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
-        self._config = config
-        self._classifier = Classifier(config.qos)
-        self._admission.use(config.qos, config.limits, config.session_classes())
-        self._placing.use(config)
+        self.config = config
+        self.classifier = Classifier(config.qos)
+        self.admission.use(config.qos, config.limits, config.session_classes())
+        self.placing.use(config)
 
     async def stop(self) -> None:
         """End background work."""
@@ -177,7 +179,7 @@ class Front:
     async def _tidy(self) -> None:
         self._door.reload()
         self._bindings.expire()
-        self._placing.tidy()
+        self.placing.tidy()
 
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)
@@ -185,7 +187,7 @@ class Front:
     async def _infer(self, exchange: Exchange) -> None:
         caller = cast(Caller, exchange.admitted)
         if self._holding is None and not self._registry.ready("decode"):
-            self._counts.refused("no-worker")
+            self.counts.refused("no-worker")
             raise not_ready("decode worker")
         body = parse(exchange.body)
         path = exchange.path
@@ -193,21 +195,21 @@ class Front:
         if responses and not self._responses:
             raise ApiError("the engines of this service have no Responses API; use chat completions", status=501)
         identity = explicit(caller.tenant, exchange.headers, body, secret=self._secret if responses else None)
-        class_ = self._classifier.of(caller, exchange.headers, body)
+        class_ = self.classifier.of(caller, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
-        inference = check(path, body, model=self._config.model, limits=self._config.limits)
-        load = self._load(inference)
+        inference = check(path, body, model=self.config.model, limits=self.config.limits)
+        load = self.load(inference)
         admitted = self._admit(caller, class_, load)
         if admitted.output_cap is not None or admitted.local_only:
-            self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
+            self.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
         outlet: Outlet | None = None
         refused = 0
         try:
             if self._holding is not None:
                 await self._holding.until_ready(class_)
-            trace = id_ = self._ids.next()
+            trace = id_ = self.ids.next()
             if self._tracer is not None:
                 spans = self._tracer.begin(exchange.headers.get("traceparent"), id_)
                 trace = id_ if spans is None else spans.id
@@ -229,14 +231,14 @@ class Front:
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            shown = {"X-Request-Id": job.id, "X-Weft-Session": _shown(identity)}
+            shown = {"X-Request-Id": job.id, "X-Weft-Session": shown_session(identity.key, identity.shown)}
             outlet = Outlet(exchange, shown, admitted.first_byte)
             await self._serve(job, outlet)
         except ApiError as error:
             refused = error.status
             raise
         finally:
-            admitted.done(monotonic(), _took(load, outlet, refused or exchange.status))
+            admitted.done(monotonic(), took(load, outlet, refused or exchange.status))
             if spans is not None:
                 facts = exchange.facts
                 spans.end(
@@ -244,18 +246,35 @@ class Front:
                     attempts=int(str(facts.get("attempts", 0))),
                 )  # fmt: skip
 
+    async def go_on(self, job: Job, outlet: Outlet, admitted: Admitted, load: Load) -> None:
+        """Serve a request that the lane began, from where it is."""
+        refused = 0
+        try:
+            await self._serve(job, outlet)
+        except ApiError as error:
+            refused = error.status
+            raise
+        finally:
+            admitted.done(monotonic(), took(load, outlet, refused or outlet.exchange.status))
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether nothing but admission and a place stands between a request and its worker."""
+        return self._holding is None and self._tracer is None
+
     def _admit_counting(self, exchange: Exchange, body: Json) -> Admitted:
         caller = cast(Caller, exchange.admitted)
-        return self._admit(caller, self._classifier.of(caller, exchange.headers, body), Load(1.0, output=1))
+        return self._admit(caller, self.classifier.of(caller, exchange.headers, body), Load(1.0, output=1))
 
     def _admit(self, caller: Caller, class_: str, load: Load) -> Admitted:
-        admitted = self._admission.admit(monotonic(), caller, class_, load)
+        admitted = self.admission.admit(monotonic(), caller, class_, load)
         if isinstance(admitted, Refusal):
-            self._counts.refused(admitted.reason, class_)
+            self.counts.refused(admitted.reason, class_)
             raise admitted.error()
         return admitted
 
-    def _load(self, inference: Inference) -> Load:
+    def load(self, inference: Inference) -> Load:
+        """Return what a request asks for, and how busy the service is."""
         prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
         return Load(prompt, output=inference.max_tokens, n=inference.n, kv_use=self._kv_use, queued=self._queued)
 
@@ -266,7 +285,8 @@ class Front:
         failed_engines = 0
         broken = ""
         for _ in range(MAX_ATTEMPTS):
-            record = await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0)
+            record = job.at or await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0)
+            job.at = None
             if record is None:
                 break
             job.facts["worker"] = record.worker
@@ -335,7 +355,7 @@ class Front:
         """Return the worker to serve by; a client with half a stream waits a moment for one that is coming back."""
         until = 0.0
         while True:
-            worker = await self._placing.place(job, tried)
+            worker = await self.placing.place(job, tried)
             record = self._registry.get(worker) if worker is not None else None
             if record is not None or not wait_s:
                 return record
@@ -346,7 +366,7 @@ class Front:
             await asyncio.sleep(POLL_S)
 
 
-def _took(load: Load, outlet: Outlet | None, status: int) -> float | None:
+def took(load: Load, outlet: Outlet | None, status: int) -> float | None:
     """Return the tokens that a request really took; None where nobody knows, so that the estimate stays charged."""
     prompt, answer = (0, 0) if outlet is None else outlet.used
     if prompt or answer:
@@ -366,5 +386,6 @@ def _final(reason: str) -> ApiError:
     )
 
 
-def _shown(identity: Identity) -> str:
-    return identity.shown if identity.shown.isascii() else identity.key
+def shown_session(key: str, shown: str) -> str:
+    """Return the name of a session as its client's headers may hold it."""
+    return shown if shown.isascii() else key

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from weft_router.api.inference import Inference
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.config import RouterConfig
 from weft_router.rounds.affinity import Affinity, bindings_of
@@ -43,6 +44,22 @@ class Placing:
             if worker is None or self._registry.get(worker) is not None:
                 return worker
         return None
+
+    def place_now(self, session: str, inference: Inference, *, tenant: str, class_: str) -> str | None:
+        """Return the worker of a usual round where that takes no store and no look at its prompt; None otherwise."""
+        affinity, registry = self._affinity, self._registry
+        if affinity.reads_prompts or self._canary.tries:
+            return None
+        bound = self._bindings.bound(session)
+        if bound is not None:
+            return bound if registry.get(bound) is not None else None
+        records = registry.ready("decode")
+        ratio = min([r.chars_per_token for r in records], default=START_CHARS_PER_TOKEN)
+        need = (inference.exact_tokens or int(inference.chars / ratio)) + (inference.max_tokens or EXPECTED_OUTPUT)
+        return self._bindings.resolve_now(
+            session,
+            lambda: affinity.choose(records, inference, None, tenant=tenant, ratio=ratio, need=need, class_=class_),
+        )
 
     async def _choose(self, job: Job, tried: Collection[str]) -> str | None:
         registry = self._registry

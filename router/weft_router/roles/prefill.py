@@ -23,6 +23,8 @@ from weft_router.wire.pool import Pool
 class PrefillSidecar:
     """The duty of role ``prefill``."""
 
+    lane = None
+
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         self._settings = settings
         metrics = self._metrics = context.metrics

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.guard.hops import require_token
+from weft_router.roles.books import Lane
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.signals.access import open_access_log, rounded
 from weft_router.signals.instruments import Value
@@ -49,6 +50,10 @@ Routes = Mapping[str, Mapping[str, Handler]]
 
 class Duty(Protocol):
     """What a role adds: its routes, its readiness and its background work."""
+
+    @property
+    def lane(self) -> Lane | None:
+        """Return its straight way for usual requests, where it has one."""
 
     def routes(self) -> Routes:
         """Return the role's own endpoints."""
@@ -142,7 +147,10 @@ class Server:
         )
         self.health = Listener(self._serve_open, refused=self._refused, limits=wire)
         """Health and metrics without TLS, where that is wanted beside it."""
-        self.listener = Listener(self._serve, refused=self._refused, limits=wire, gate=self._gate)
+        self._lane = duty.lane
+        if self._lane is not None:
+            self._lane.books = self
+        self.listener = Listener(self._begin, refused=self._refused, limits=wire, gate=self._gate)
 
     @property
     def inflight(self) -> int:
@@ -270,6 +278,12 @@ class Server:
         else:
             answer(exchange, NotFoundError(f"unknown path {exchange.path[:128]!r}; this port has health and metrics"))
 
+    def _begin(self, exchange: Exchange) -> Coroutine[object, object, None] | None:
+        """Serve a request; one that the lane takes by callbacks."""
+        if self._lane is not None and self._lane.takes(exchange):
+            return None
+        return self._serve(exchange)
+
     async def _serve(self, exchange: Exchange) -> None:
         path = exchange.path
         try:
@@ -281,11 +295,30 @@ class Server:
             answer(exchange, error)
             self._done(exchange)
             return
+        self.enter()
+        await self.through(exchange, self._checked(exchange, handler))
+
+    async def _checked(self, exchange: Exchange, handler: Handler) -> None:
+        exchange.admitted = self._check(exchange.path, exchange.headers)
+        await handler(exchange)
+
+    def enter(self) -> None:
+        """Count a request that is served from now on."""
         self._inflight += 1
         self._idle.clear()
+
+    def leave(self, exchange: Exchange) -> None:
+        """Count a request that is over, and write its access line."""
+        self._inflight -= 1
+        self._last_end = monotonic()
+        if not self._inflight:
+            self._idle.set()
+        self._done(exchange)
+
+    async def through(self, exchange: Exchange, work: Awaitable[None]) -> None:
+        """Serve a request that was counted already, to its end; the stack stays up whatever it does."""
         try:
-            exchange.admitted = self._check(path, exchange.headers)
-            await handler(exchange)
+            await work
         except ApiError as error:
             if exchange.begun:
                 exchange.abort()
@@ -299,18 +332,14 @@ class Server:
                 self._metrics.cancelled.inc()
             if not exchange.gone:
                 raise
-        except Exception:  # the stack stays up whatever a request does
-            log.exception("request_failed", extra={"path": path, **exchange.facts})
+        except Exception:
+            log.exception("request_failed", extra={"path": exchange.path, **exchange.facts})
             if exchange.begun:
                 exchange.abort()
             else:
                 answer(exchange, ApiError("internal error of the router", status=500, kind="server_error"))
         finally:
-            self._inflight -= 1
-            self._last_end = monotonic()
-            if not self._inflight:
-                self._idle.set()
-            self._done(exchange)
+            self.leave(exchange)
 
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
         """Answer what never became a request."""

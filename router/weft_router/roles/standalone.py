@@ -12,8 +12,11 @@ from weft_router.config.workers import WorkerEntry
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
+from weft_router.engines.vllm import Vllm
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError
+from weft_router.express.lane import Lane
 from weft_router.guard.salt import Salts
+from weft_router.roles.books import Lane as Way
 from weft_router.roles.front import Front
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.server import Routes
@@ -63,6 +66,12 @@ class Standalone:
         self._front = Front(
             settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, context=context
         )
+        self.lane: Way | None = None
+        if type(self._adapter) is Vllm and not self._adapter.can.first_token:
+            self.lane = Lane(
+                front=self._front, adapter=self._adapter, registry=self._registry, decodings=self._decodings,
+                prefillings=self._prefillings,
+            )  # fmt: skip
 
     def routes(self) -> Routes:
         """Return the public endpoints."""

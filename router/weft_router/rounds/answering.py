@@ -46,11 +46,15 @@ class Answering:
         self._worker = settings.worker
         self._config = settings.config
         self._adapter = adapter
-        self._engine = engine
+        self.engine = engine
         self._queue = queue
         self._accounts = accounts
+        self.total_s = settings.config.timeouts.total
+        """How long an answer in one piece may take."""
+        self.most_bytes = settings.config.limits.max_reply_bytes
+        """How long it may be."""
         self.decoding = Batch()
-        self._met: set[str] = set()
+        self.met: set[str] = set()
         """Prefill workers whose KV was read here once: their engines know this one."""
         self._reading: dict[Leg, str] = {}
         """Streams that have no token yet, and the prefill worker whose KV they wait for."""
@@ -64,6 +68,7 @@ class Answering:
             StreamBrokenError: it failed after that.
             EngineAnsweredError: the engine found the request itself wrong.
         """
+        rnd.fail()
         inference = rnd.inference
         handed = prefilled.handed if prefilled is not None else None
         if handed is not None and handed.finished is not None:
@@ -95,8 +100,8 @@ class Answering:
             passing.on_first = partial(self._got_on, leg)
             if prefilled is not None:
                 self._reading[leg] = prefilled.worker
-            meets = prefilled is not None and prefilled.worker not in self._met
-            self._engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
+            meets = prefilled is not None and prefilled.worker not in self.met
+            self.engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
         else:
             leg = Leg(first_s=timeouts.total)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
@@ -104,8 +109,8 @@ class Answering:
         try:
             if handed is not None and handed.first is not None and inference.stream:
                 passing.show(self._adapter.first_event(rnd.ask, handed.first))
-            self._engine.pool.send(
-                leg, self._engine.origin, call.path, call.body, passing, headers=self._engine.proven(call.headers),
+            self.engine.pool.send(
+                leg, self.engine.origin, call.path, call.body, passing, headers=self.engine.proven(call.headers),
                 resend=prefilled is None,
             )  # fmt: skip
             del call  # a long stream need not keep its prompt
@@ -118,11 +123,11 @@ class Answering:
             if PLUGIN_HEADER.lower() in passing.headers:
                 self._accounts.streams_export = True
             passing.finish()
-            self._engine.served()
+            self.engine.served()
             if prefilled is not None:
-                self._met.add(prefilled.worker)
+                self.met.add(prefilled.worker)
         except LegFailedError as error:
-            self._blame(error.reason, fresh=prefilled is None, begun=outlet.begun)
+            self.blame(error.reason, fresh=prefilled is None, begun=outlet.begun)
             if outlet.begun:
                 raise passing.broken(error.reason) from error
             raise
@@ -135,7 +140,7 @@ class Answering:
             outlet.fed_by(None)
             rnd.show = None
             self._reading.pop(leg, None)
-            self._engine.over(leg, got_on=False)
+            self.engine.over(leg, got_on=False)
             passing.close()
 
     def give_up(self, closed: frozenset[str]) -> None:
@@ -147,12 +152,12 @@ class Answering:
     def _got_on(self, leg: Leg) -> None:
         """Note that a stream has its first token, and with it all the KV that it was to read."""
         self._reading.pop(leg, None)
-        self._engine.over(leg, got_on=True)
+        self.engine.over(leg, got_on=True)
 
     def _streams_export(self) -> bool:
         """Tell whether a stream's handle will be seen: as its streams have shown, and before that as its page says."""
         seen = self._accounts.streams_export
-        return seen if seen is not None else self._engine.plugin is not False
+        return seen if seen is not None else self.engine.plugin is not False
 
     async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
         """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
@@ -162,7 +167,7 @@ class Answering:
             tenant=standing.tenant, lost=standing.lost, waited_s=standing.waited_s,
         )  # fmt: skip
         try:
-            if not self._engine.healthy:  # it was left while this round waited for its turn
+            if not self.engine.healthy:  # it was left while this round waited for its turn
                 raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
             if warm is not None:
                 await warm(slot)
@@ -185,12 +190,12 @@ class Answering:
         else:
             outlet.whole(200, data, shown(rnd, self._worker))
 
-    def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
+    def blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
         """Count a failed leg against the engine, unless the other side may be at fault: KV that could not be read."""
         if reason == "connect":
-            self._engine.lost()
+            self.engine.lost()
         elif not begun and reason not in NOT_THE_ENGINE and (fresh or reason == "timeout"):
-            self._engine.failed()
+            self.engine.failed()
 
     def _passing(
         self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, leg: Leg, tap: Tap | None

@@ -9,8 +9,9 @@ from time import monotonic
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
+from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
-from weft_router.api.transcript import of_request
+from weft_router.api.transcript import Transcript, of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
 from weft_router.engines.handles import KvHandle
@@ -37,7 +38,7 @@ from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.sessions import Session, Sessions
+from weft_router.rounds.sessions import Outlook, Session, Sessions
 from weft_router.rounds.slicing import Slicing
 from weft_router.rounds.standing import Standing
 from weft_router.rounds.together import Together, peer_of, port_of
@@ -70,17 +71,17 @@ class Decoding:
         """Serve rounds by one worker; ``takes`` is the way to workers that drain, None where none can."""
         settings = worker.settings
         config = settings.config
-        self._worker = worker
+        self.worker = worker
         self._settings = settings
         self._config = config
         self._metrics = metrics
         self._registry = registry
-        self._salts = salts
+        self.salts = salts
         self._resumes = kinds(adapter)
         self._adapter = adapter
         self._together = Together()
         self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds, on_end=self._ended)
-        self._paces = Paces()
+        self.paces = Paces()
         self._itl = Window(config.routing.stats_window_seconds)
         self.remote = RemotePrefill(
             settings, adapter=adapter, port=port, registry=registry, metrics=metrics, dispatched=dispatched,
@@ -96,23 +97,23 @@ class Decoding:
             give_back=self._releasing.unused,
         )  # fmt: skip
         self._telling: set[asyncio.Task[None]] = set()
-        self._request_log = request_log
+        self.request_log = request_log
         self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
         self.answering = Answering(
             settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts,
             leaves=lambda: worker.draining,
         )  # fmt: skip
         worker.paths.on_closed = self.answering.give_up
-        self._deciding = Deciding(
+        self.deciding = Deciding(
             worker, adapter=adapter, remote=self.remote, registry=registry, accounts=self.accounts,
             answering=self.answering, itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
         worker.engine.on_load = self._make_room
-        self.accounts.observed = self._deciding.observed
-        self.accounts.learned = self._deciding.learned
+        self.accounts.observed = self.deciding.observed
+        self.accounts.learned = self.deciding.learned
         self.accounts.unusable = self._releasing.unused
         self._slicing = Slicing(
-            config, adapter=adapter, engine=worker.engine, view=self._deciding.view,
+            config, adapter=adapter, engine=worker.engine, view=self.deciding.view,
             tokens=metrics.slice_tokens.labels(),
         )  # fmt: skip
         self._meter = meter
@@ -122,7 +123,7 @@ class Decoding:
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration's policies, thresholds and classes; rounds under way keep theirs."""
-        self._deciding.reload(config)
+        self.deciding.reload(config)
         self._classes = config.session_classes()
         self._meter.use(slos_of(config))
         self.remote.on_failure = config.routing.on_prefill_failure
@@ -135,10 +136,10 @@ class Decoding:
             ApiError: it cannot be served here; ``retryable`` when another worker may serve it.
             StreamBrokenError: the engine was lost when the client had some of the answer.
         """
-        worker = self._worker
-        if worker.draining:
+        worker = self.worker
+        if worker.draining and job.begun is None:
             raise UnavailableError("this decode worker is draining", retryable=True)
-        if not worker.engine.healthy:
+        if not worker.engine.healthy and job.begun is None:
             raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
         with worker.live:
             await self._serve(job, outlet)
@@ -146,14 +147,18 @@ class Decoding:
     async def _serve(self, job: Job, outlet: Outlet) -> None:
         if job.left and job.resumed is None:
             await self._take_over(job)
-        rnd = self._open(job)
-        prefilled: Prefilled | None = None
-        if job.resumed is not None:
+        rnd, job.begun = job.begun or self._open(job), None
+        prefilled = rnd.prefilled
+        if rnd.decision is not None:
+            decision = rnd.decision
+            if prefilled is None and rnd.failed is None:
+                self._refuse_late(rnd, decision)
+        elif job.resumed is not None:
             decision = Decision(remote=None, reason="resumed")
         elif job.local_only and self._adapter.can.local:
             decision = Decision(remote=None, reason="degraded")
         else:
-            decision = rnd.decision = self._deciding.decide(rnd)
+            decision = rnd.decision = self.deciding.decide(rnd)
             self._refuse_late(rnd, decision)
         rnd.reason = decision.reason
         try:
@@ -162,7 +167,7 @@ class Decoding:
                 return
             if decision.remote is None and not self._adapter.can.local:
                 raise not_ready("prefill worker")
-            if decision.remote is not None:
+            if decision.remote is not None and prefilled is None:
                 try:
                     prefilled = await self._prefill(rnd, decision.remote)
                 finally:
@@ -179,9 +184,13 @@ class Decoding:
         except LegFailedError as error:
             raise _lost(error) from error
         finally:
-            self._request_log.write(rnd, worker=self._worker.name)
-            job.facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
-            self._metrics.decisions.labels(self._deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
+            self.closed(rnd, job.facts)
+
+    def closed(self, rnd: Round, facts: dict[str, object]) -> None:
+        """Count a round that is over, and say of it what there is to say."""
+        self.request_log.write(rnd, worker=self.worker.name)
+        facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
+        self._metrics.decisions.labels(self.deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
 
     async def _take_over(self, job: Job) -> None:
         """Ask the worker that the session leaves for what it knew: how the history is read, and who caches it."""
@@ -204,7 +213,7 @@ class Decoding:
 
     def _refuse_late(self, rnd: Round, decision: Decision) -> None:
         """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
-        retry_s = self._deciding.policy_of(rnd.class_).refuse(decision)
+        retry_s = self.deciding.policy_of(rnd.class_).refuse(decision)
         if retry_s is not None:
             self._metrics.rejected.labels("predicted-ttft", rnd.class_).inc()
             if rnd.outlook.handle is not None:
@@ -237,10 +246,10 @@ class Decoding:
     @property
     def trusted(self) -> bool:
         """Tell whether predictions of TTFT were right lately."""
-        return self._deciding.trusted
+        return self.deciding.trusted
 
     def _ended(self, key: str, session: Session) -> None:
-        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self._paces.end(key))
+        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self.paces.end(key))
 
     def _describe(self, record: WorkerRecord) -> WorkerRecord:
         return replace(
@@ -252,26 +261,51 @@ class Decoding:
             chars_per_token=self.accounts.ratio.ratio,
         )
 
-    def _open(self, job: Job) -> Round:
-        inference = job.inference
-        transcript = job.transcript or of_request(inference)
-        outlook = self.sessions.begin(job.session, inference, transcript, self.accounts.ratio)
+    def look(self, session: str, inference: Inference, transcript: Transcript, *, local_only: bool = False) -> Outlook:
+        """Return what a new round of a session means here, and take its handle."""
+        outlook = self.sessions.begin(session, inference, transcript, self.accounts.ratio)
         if outlook.gap_s is not None:
             self.leaving.paused(outlook.gap_s)
-        if outlook.away and (job.local_only or not inference.transferable or not self.remote.peers()):
+        if outlook.away and (local_only or not inference.transferable or not self.remote.peers()):
             outlook = outlook.anew()
         if outlook.lost is not None:
             self._metrics.kv_handles.labels(outlook.lost).inc()
             if outlook.spare is not None:
                 self._releasing.unused(outlook.spare)
+        return outlook
+
+    def exports(self, inference: Inference) -> bool:
+        """Tell whether the engine shall keep what it computes for a round, for later ones to read elsewhere."""
         # Without prefill workers nobody would read what the engine keeps.
-        export = self._config.engine.bidirectional and inference.transferable and not self._deciding.never_remote
+        return self._config.engine.bidirectional and inference.transferable and not self.deciding.never_remote
+
+    def needs_ids(self, inference: Inference) -> bool:
+        """Tell whether a stream may go on elsewhere, which takes its token ids."""
+        return bool(self._resumes) and resumable(inference).how in self._resumes
+
+    def describe(self, rnd: Round, tenant: str) -> None:
+        """Say what a usual round asks of its engines, and what its place in a queue depends on."""
+        inference = rnd.inference
+        rnd.export = self.exports(inference)
+        rnd.ask = Ask(inference, rnd.id, salt=self.salts.of(tenant), want_ids=rnd.export or self.needs_ids(inference))
+        pace = rnd.pace = self.paces.of(rnd.session)
+        of = self._classes.get(rnd.class_) or self._classes["default"]
+        rnd.standing = Standing(
+            ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=tenant, lost=pace.late > 0,
+            waited_s=monotonic() - rnd.started, class_=rnd.class_,
+        )  # fmt: skip
+
+    def _open(self, job: Job) -> Round:
+        inference = job.inference
+        transcript = job.transcript or of_request(inference)
+        outlook = self.look(job.session, inference, transcript, local_only=job.local_only)
+        export = self.exports(inference)
         if job.keep_ids:
             inference.wants_ids = True
-        want_ids = export or job.keep_ids or (bool(self._resumes) and resumable(inference).how in self._resumes)
-        ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
+        want_ids = export or job.keep_ids or self.needs_ids(inference)
+        ask = Ask(inference, job.id, salt=self.salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
         ask.response_id = job.response_id
-        pace = self._paces.of(job.session)
+        pace = self.paces.of(job.session)
         of = self._classes.get(job.class_) or self._classes["default"]
         standing = Standing(
             ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=job.tenant, lost=pace.late > 0,
@@ -298,7 +332,7 @@ class Decoding:
         """Run a prefill elsewhere; one of the top class that may be late is raced on a second worker."""
         decision = rnd.decision
         if decision is not None and rnd.outlook.handle is None:
-            second = self._deciding.policy_of(rnd.class_).hedge(decision)
+            second = self.deciding.policy_of(rnd.class_).hedge(decision)
             if second is not None and second != "local":
                 return await race(
                     partial(self.remote.once, rnd), worker, second, metrics=self._metrics, unread=self._orphaned
@@ -312,7 +346,7 @@ class Decoding:
             if record is None:
                 break
             # Engines meet by a number that is good once: not for a second pair, nor for another worker's.
-            rnd.ask.room = room_of(Ask(rnd.inference, f"{rnd.id}/{self._worker.name}/{attempt}"))
+            rnd.ask.room = room_of(Ask(rnd.inference, f"{rnd.id}/{self.worker.name}/{attempt}"))
             if attempt:
                 rnd.ask.request_id = f"{rnd.id}-{attempt}"
             bootstrap = self._adapter.traits.bootstrap_port
@@ -374,7 +408,7 @@ class Decoding:
                 rnd.retried = True
             else:
                 return
-        warm = partial(self._slicing.warm, rnd, policy=self._deciding.policy_of(rnd.class_)) if chunked else None
+        warm = partial(self._slicing.warm, rnd, policy=self.deciding.policy_of(rnd.class_)) if chunked else None
         try:
             await self.answering.run(outlet, rnd, None, warm=warm)
         except LegFailedError as error:

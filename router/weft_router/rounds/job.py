@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import Transcript
+from weft_router.rounds.round import Round
 from weft_router.signals.tracing import Trace
 
 
@@ -36,3 +38,7 @@ class Job:
     """The worker that had the session until now, where it may still be asked for it."""
     transcript: Transcript | None = None
     """The request's transcript where the front had to make it already."""
+    at: WorkerRecord | None = None
+    """The worker where it began already."""
+    begun: Round | None = None
+    """The round as it began there: what it has is not made again."""

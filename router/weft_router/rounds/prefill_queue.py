@@ -202,6 +202,16 @@ class PrefillQueue:
             raise
         return Slot(self, turn, self._clock())
 
+    def acquire_now(self, task_id: str, task: PrefillTask, tenant: str) -> Slot | None:
+        """Return this task's turn where nobody waits and the engine can take it now, None otherwise."""
+        now = self._clock()
+        if self._waiting or self._turns.due > now:
+            return None
+        entry = QueueEntry(task.history, task.increment, task_id)
+        self.tokens += task.increment
+        self.work += _work(entry, 0)
+        return Slot(self, self._begin(entry, self.predict(task), tenant, now), now)
+
     def hand_back(self) -> None:
         """Send everybody away who still waits: this worker takes leave, and another one serves them sooner."""
         while self._waiting:

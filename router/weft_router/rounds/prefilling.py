@@ -11,6 +11,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, UnavailableError
+from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.standing import ANYBODY, Standing
 from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
 from weft_router.signals.metrics import Metrics
@@ -34,9 +35,9 @@ class Prefilling:
     """The prefill duty of one worker."""
 
     def __init__(self, worker: Worker, metrics: Metrics) -> None:
-        self._worker = worker
+        self.worker = worker
         self._metrics = metrics
-        self._limits = worker.settings.config.limits
+        self.limits = worker.settings.config.limits
         self._timeouts = worker.settings.config.timeouts
         self._meets = adapter_of(worker.settings.config).can.order == "together"
         """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
@@ -47,7 +48,7 @@ class Prefilling:
     @property
     def unread_until(self) -> float:
         """Return until when, on the monotonic clock, KV that was prefilled here may wait for its reader."""
-        return self._ended + self._worker.settings.config.engine.lease_seconds
+        return self._ended + self.worker.settings.config.engine.lease_seconds
 
     async def run(
         self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str,
@@ -58,7 +59,7 @@ class Prefilling:
         Raises:
             ApiError: this worker takes none, or its engine failed; ``retryable`` when another one may serve it.
         """
-        worker = self._worker
+        worker = self.worker
         if worker.draining:
             raise UnavailableError("this prefill worker is draining", retryable=True)
         if not worker.engine.healthy:
@@ -70,7 +71,7 @@ class Prefilling:
         self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str,
         standing: Standing,
     ) -> Prefill:  # fmt: skip
-        worker = self._worker
+        worker = self.worker
         arrived = monotonic()
         if not task.increment:  # KV that is given back, or a proof's few tokens; late ones tell nothing of the engine
             answer = await self._call(path, payload, headers, request_id, fresh=False, expected_s=inf)
@@ -86,18 +87,27 @@ class Prefilling:
                 path, payload, headers, request_id, fresh=task.history == 0, expected_s=slot.until_first()
             )
         finally:
-            began = slot.began
-            slot.release()
-            ended = self._ended = monotonic()
             trace = standing.spans.id if standing.spans is not None else request_id.removeprefix("weft-")
-            self._metrics.queue_seconds.labels(standing.class_).mark(began - arrived, trace, ended)
+            began, ended = self.over(slot, arrived, class_=standing.class_, trace=trace)
         if standing.spans is not None:
             standing.spans.record("prefill.queue", arrived, began, worker=worker.name)
             standing.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
         if answer.status == 200:
-            self._ttft.add(ended, ended - arrived)
-            self._metrics.prefill_seconds.mark(ended - began, trace, ended)
+            self.went_well(arrived, began, ended, trace)
         return Prefill(answer.status, answer.body, began - arrived, ended - began)
+
+    def over(self, slot: Slot, arrived: float, *, class_: str, trace: str) -> tuple[float, float]:
+        """Give the place of a prefill back, and count its wait; return when its turn began, and now."""
+        began = slot.began
+        slot.release()
+        ended = self._ended = monotonic()
+        self._metrics.queue_seconds.labels(class_).mark(began - arrived, trace, ended)
+        return began, ended
+
+    def went_well(self, arrived: float, began: float, ended: float, trace: str) -> None:
+        """Count how long a good prefill took, with its wait and without."""
+        self._ttft.add(ended, ended - arrived)
+        self._metrics.prefill_seconds.mark(ended - began, trace, ended)
 
     async def _call(
         self,
@@ -109,40 +119,52 @@ class Prefilling:
         fresh: bool,
         expected_s: float,
     ) -> Whole:
-        engine = self._worker.engine
-        leg = Leg(first_s=self._timeouts.first_byte)
-        engine.sent(leg, expected_s, meets=not fresh)  # of which decode engine the history is, nobody says here
+        engine = self.worker.engine
+        leg = self.leg(expected_s, fresh=fresh)
         try:
             answer = await engine.pool.call(
                 leg, engine.origin, path, payload, headers=engine.proven(headers),
-                limit=self._limits.max_reply_bytes, resend=fresh and not self._meets,
+                limit=self.limits.max_reply_bytes, resend=fresh and not self._meets,
             )  # fmt: skip
         except LegFailedError as error:
-            late = error.reason == "timeout"
-            if error.reason == "connect":
-                engine.lost()
-            elif fresh and error.reason not in NOT_THE_ENGINE:
-                engine.failed()
-            log.warning("prefill_engine_failed", extra={"request_id": request_id, "reason": error.reason})
-            if error.reason == "connect":
-                raise UnavailableError("the prefill engine cannot be reached", retryable=True) from error
-            if error.reason == SHUTTING_DOWN:
-                raise UnavailableError("this prefill worker is shutting down", retryable=True) from error
-            if late:
-                raise ApiError("the prefill engine did not answer in time", status=504, kind="server_error") from error
-            raise ApiError(
-                f"the prefill engine failed ({error.reason})", status=502, kind="server_error", retryable=True
-            ) from error
+            raise self.broke(error, fresh=fresh, request_id=request_id) from error
         except asyncio.CancelledError:
             log.info("prefill_cancelled", extra={"request_id": request_id})
             raise
         finally:
             engine.over(leg, got_on=False)
-        if answer.status < 500:
-            engine.served()
-        elif fresh:  # a history that cannot be read may be the decode worker's fault
-            engine.failed()
+        self.answered(answer.status, fresh=fresh)
         return answer
+
+    def leg(self, expected_s: float, *, fresh: bool) -> Leg:
+        """Return the leg of a prefill that is about to be sent; ``fresh``: it reads no history."""
+        leg = Leg(first_s=self._timeouts.first_byte)
+        # of which decode engine the history is, nobody says here
+        self.worker.engine.sent(leg, expected_s, meets=not fresh)
+        return leg
+
+    def answered(self, status: int, *, fresh: bool) -> None:
+        """Note how the engine answered."""
+        if status < 500:
+            self.worker.engine.served()
+        elif fresh:  # a history that cannot be read may be the decode worker's fault
+            self.worker.engine.failed()
+
+    def broke(self, error: LegFailedError, *, fresh: bool, request_id: str) -> ApiError:
+        """Note that the engine did not answer, and return what that means for whoever asked."""
+        engine, reason = self.worker.engine, error.reason
+        if reason == "connect":
+            engine.lost()
+        elif fresh and reason not in NOT_THE_ENGINE:
+            engine.failed()
+        log.warning("prefill_engine_failed", extra={"request_id": request_id, "reason": reason})
+        if reason == "connect":
+            return UnavailableError("the prefill engine cannot be reached", retryable=True)
+        if reason == SHUTTING_DOWN:
+            return UnavailableError("this prefill worker is shutting down", retryable=True)
+        if reason == "timeout":
+            return ApiError("the prefill engine did not answer in time", status=504, kind="server_error")
+        return ApiError(f"the prefill engine failed ({reason})", status=502, kind="server_error", retryable=True)
 
     def _windowed(self, record: WorkerRecord) -> WorkerRecord:
         return replace(record, windowed_ttft=self._ttft.mean(monotonic()))

@@ -74,7 +74,7 @@ class RemotePrefill:
     ) -> None:  # fmt: skip
         """Call them for one worker; ``closed`` names those whose KV its engine has no way to."""
         self._closed = closed
-        self._revision = settings.revision
+        self.revision = settings.revision
         self._name = settings.worker
         self._prefill: list[WorkerRecord] = _NOBODY
         self._decode: list[WorkerRecord] = _NOBODY
@@ -111,7 +111,7 @@ class RemotePrefill:
             self._prefill, self._decode, self._without = prefill, decode, closed
             found = prefill + [record for record in decode if record.worker != self._name]
             found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
-            mine = (r for r in found if r.revision == self._revision and r.worker not in closed)
+            mine = (r for r in found if r.revision == self.revision and r.worker not in closed)
             self._peers = [r for r in mine if self._known(r)]
         return self._peers
 
@@ -146,7 +146,7 @@ class RemotePrefill:
         failure: LegFailedError | None = None
         for _ in range(MAX_CALLS):
             record = self._registry.get(target) if target is not None else None
-            if record is None or record.revision != self._revision:
+            if record is None or record.revision != self.revision:
                 rnd.retried = True
                 target = self.other(tried | ({target} if target is not None else set()))
                 if target is None:
@@ -189,7 +189,7 @@ class RemotePrefill:
                 failure = error
                 continue
             if handle is not None:
-                self._metrics.kv_handles.labels("used").inc()
+                self.used(handle)
             return found
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
@@ -197,6 +197,10 @@ class RemotePrefill:
         if self.on_failure == "error" and failure is not None:
             raise _lost(failure)
         return None
+
+    def used(self, _: KvHandle) -> None:
+        """Count a handle by which a history was read."""
+        self._metrics.kv_handles.labels("used").inc()
 
     def _ends(self, error: LegFailedError) -> bool:
         """Tell whether a lost prefill is done here, by what the service wants."""
@@ -245,7 +249,7 @@ class RemotePrefill:
         began = monotonic()
         try:
             answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.standing)
-            self._took(rnd, began)
+            self.took(rnd, began)
         except LegFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise
@@ -271,6 +275,7 @@ class RemotePrefill:
         return best.worker if best is not None else None
 
     async def _attempt(self, rnd: Round, record: WorkerRecord, handle: KvHandle | None) -> Prefilled:
+        rnd.fail()
         ask = rnd.ask
         ask.handle = handle
         wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
@@ -283,16 +288,25 @@ class RemotePrefill:
         began = monotonic()
         try:
             answer = await self._port.prefill(record, call, todo, rnd.id, rnd.standing)
-            self._took(rnd, began)
+            self.took(rnd, began)
         finally:
             self.dispatched.remove(record.worker, rnd.id)
+        return self.read(rnd, record, answer, handle)
+
+    def read(self, rnd: Round, record: WorkerRecord, answer: PrefillAnswer, handle: KvHandle | None) -> Prefilled:
+        """Return what a prefill's answer gives the decode leg; ``handle`` is the one that was sent.
+
+        Raises:
+            EngineAnsweredError: the engine found the request itself wrong.
+            LegFailedError: it gives nothing.
+        """
         if answer.status != 200:
             if answer.from_engine and 400 <= answer.status < 500 and answer.status not in (408, 429):
                 raise EngineAnsweredError(answer.status, answer.body)
             raise LegFailedError(_why(answer), f"status {answer.status}")
         return self._read(rnd, record, answer.body, handle)
 
-    def _took(self, rnd: Round, began: float) -> None:
+    def took(self, rnd: Round, began: float) -> None:
         """Count how long a prefill leg took, the worker's queue included."""
         now = monotonic()
         self._metrics.leg_seconds.labels("prefill", rnd.class_).mark(now - began, rnd.trace, now)

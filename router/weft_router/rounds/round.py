@@ -46,6 +46,16 @@ class Round:
     show: Callable[[bytes], None] | None = None
     """Shows the client the prefill's token, where both legs are under way together and nothing was sent yet."""
     facts: dict[str, object] = field(default_factory=dict)
+    prefilled: "Prefilled | None" = None
+    """What it has of a prefill already, where it began on the straight way."""
+    failed: BaseException | None = None
+    """What ended the leg under way there: it is raised by whoever would send that leg."""
+
+    def fail(self) -> None:
+        """Raise what ended the leg under way on the straight way, once."""
+        failed, self.failed = self.failed, None
+        if failed is not None:
+            raise failed
 
     @property
     def phase(self) -> str:

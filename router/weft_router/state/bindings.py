@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from weft_router.state.store import Store, StoreDownError
+from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,19 @@ class Bindings:
             owner = chosen
         self._remember(session, owner, published=True)
         return owner
+
+    def resolve_now(self, session: str, choose: Callable[[], str | None]) -> str | None:
+        """Bind a session that nobody knows to a worker, at once; None where it is known, or a store has to be asked."""
+        store = self._store
+        if not isinstance(store, MemoryStore) or not self._store_up() or session in self._known:
+            return None
+        if store.owner(session) is not None:
+            return None
+        chosen = choose()
+        if chosen is not None:
+            store.bind_now(session, chosen, ttl_s=self._ttl_s)
+            self._remember(session, chosen, published=True)
+        return chosen
 
     def forget(self, session: str) -> str | None:
         """Forget a session here; return the worker it was bound to, None where it is not known."""

@@ -87,11 +87,20 @@ class MemoryStore:
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind or tell who owns the session."""
-        until, owner = self._bindings.get(session, (0.0, ""))
-        if until > monotonic() and owner != replaces:
+        owner = self.owner(session)
+        if owner is not None and owner != replaces:
             return owner
-        _put(self._bindings, session, (monotonic() + ttl_s, worker))
+        self.bind_now(session, worker, ttl_s=ttl_s)
         return worker
+
+    def owner(self, session: str) -> str | None:
+        """Return who owns a session, at once."""
+        until, owner = self._bindings.get(session, (0.0, ""))
+        return owner if until > monotonic() else None
+
+    def bind_now(self, session: str, worker: str, *, ttl_s: int) -> None:
+        """Bind a session, at once, whoever owned it."""
+        _put(self._bindings, session, (monotonic() + ttl_s, worker))
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish bindings that are missing."""

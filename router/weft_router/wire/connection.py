@@ -156,6 +156,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.writelines((first, second))
 
+    def go_on(self, work: Coroutine[object, None, None]) -> None:
+        """Serve the request under way by a coroutine; to be called from the loop, not from within another task."""
+        exchange = self._exchange
+        if exchange is not None:
+            task = self._task = LightTask(work, partial(self._over, exchange), self._loop)
+            task.start()
+
     def flush_soon(self) -> None:
         """Have the exchange flushed once the callback under way is over."""
         if self._exchange is not None:
@@ -284,8 +291,7 @@ class Connection(asyncio.Protocol):
             self._over(exchange, error)
             return
         if work is not None:
-            task = self._task = LightTask(work, partial(self._over, exchange), self._loop)
-            task.start()
+            self.go_on(work)
 
     def _over(self, exchange: Exchange, error: BaseException | None) -> None:
         """Hear that a handler is through; whatever it leaves open ends this connection and no other."""

@@ -1,6 +1,6 @@
 """One request and its answer: what a handler reads, and how it replies, at once or as a stream."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from time import monotonic
 from typing import Protocol
@@ -41,6 +41,9 @@ class Outgoing(Protocol):
 
     def flush_soon(self) -> None:
         """Have the exchange flushed once the callback under way is over."""
+
+    def go_on(self, work: Coroutine[object, None, None]) -> None:
+        """Serve the request under way by a coroutine from now on."""
 
     def finished(self, *, keep: bool) -> None:
         """The answer is whole: serve the next request, or close."""
@@ -162,6 +165,11 @@ class Exchange:
         if data:
             self._connection.put(data)
         self._finish()
+
+    def go_on(self, work: Coroutine[object, None, None]) -> None:
+        """Be served by a coroutine from now on, where it was served by callbacks until now."""
+        self.on_gone = None
+        self._connection.go_on(work)
 
     def let_go(self) -> None:
         """Keep nothing of what the client sent: it is read, and the answer may take long."""

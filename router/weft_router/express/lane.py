@@ -1,0 +1,72 @@
+"""Tell which requests are usual, and begin their rounds on the straight way.
+
+Usual is: a standalone router in front of vLLM's protocol, a chat or text completion in one piece, a session that its
+client names, fields that need no second look. Nothing is counted or charged before that is known, so whatever else
+comes is left to the general way, which looks at it anew; and a round that stops being usual later goes on there from
+where it is (``Passage.leave``).
+"""
+
+from collections.abc import Mapping
+from time import monotonic, time
+
+from weft_router.api.body import SAFE, parse
+from weft_router.api.identity import MAX_ID
+from weft_router.api.inference import FIXED, PATHS, check
+from weft_router.engines.vllm import Vllm
+from weft_router.errors import ApiError
+from weft_router.express.passage import Passage
+from weft_router.guard.admission import Refusal
+from weft_router.roles.books import Books
+from weft_router.roles.front import Front
+from weft_router.rounds.decoding import Decoding
+from weft_router.rounds.prefilling import Prefilling
+from weft_router.state.registry import Registry
+from weft_router.wire.exchange import Exchange
+
+
+class Lane:
+    """The straight way through one standalone router."""
+
+    def __init__(
+        self, *, front: Front, adapter: Vllm, registry: Registry, decodings: Mapping[str, Decoding],
+        prefillings: Mapping[str, Prefilling],
+    ) -> None:  # fmt: skip
+        self.front = front
+        self.adapter = adapter
+        self.registry = registry
+        self.decodings = decodings
+        self.prefillings = prefillings
+        self.books: Books
+
+    def takes(self, exchange: Exchange) -> bool:
+        """Begin a usual request's round; False: it was not looked at."""
+        path, headers = exchange.path, exchange.headers
+        named = headers.get("x-session-id")
+        if not named or PATHS.get(path, "responses") == "responses" or exchange.method != "POST":
+            return False
+        if len(named) > MAX_ID or "content-encoding" in headers or not named.isprintable():
+            return False
+        front = self.front
+        if not self.registry.ready("decode") or not front.plain:
+            return False
+        config = front.config
+        try:
+            caller = front.authenticator.caller(headers.get("authorization"), time())
+            body = parse(exchange.body)
+            if not SAFE.issuperset(body) or not FIXED.isdisjoint(body):
+                return False
+            class_ = front.classifier.of(caller, headers, body)
+            inference = check(path, body, model=config.model, limits=config.limits)
+        except ApiError:
+            return False  # found again, and told, by the general way
+        if inference.stream or inference.n != 1:
+            return False
+        load = front.load(inference)
+        admitted = front.admission.admit(monotonic(), caller, class_, load)
+        if isinstance(admitted, Refusal):
+            return False  # nothing was charged
+        self.books.enter()
+        exchange.admitted = caller
+        passage = Passage(self, exchange, inference, admitted, load, caller.tenant, class_, named)
+        passage.begin()
+        return True

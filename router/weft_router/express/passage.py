@@ -1,0 +1,298 @@
+"""Carry one usual round through: to a prefill engine, to a decode engine, back to its client.
+
+Each step runs in the callback of the one before. What a step does is what the general way does, by the same parts, in
+the same order; where something is not usual any more, or fails, the round goes on there (``leave``).
+"""
+
+import asyncio
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.identity import session_key
+from weft_router.api.inference import Inference
+from weft_router.api.reply import read_whole
+from weft_router.api.transcript import of_request
+from weft_router.engines.vllm import PLUGIN_HEADER
+from weft_router.errors import EngineAnsweredError, LegFailedError
+from weft_router.guard.admission import Admitted, Load
+from weft_router.roles.front import shown_session, took
+from weft_router.rounds.accounts import used
+from weft_router.rounds.decoding import Decoding
+from weft_router.rounds.job import Job
+from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.passing import shown
+from weft_router.rounds.prefill_queue import Slot
+from weft_router.rounds.prefilling import Prefilling
+from weft_router.rounds.remote import PrefillAnswer
+from weft_router.rounds.round import Prefilled, Round
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.leg import Leg, Whole
+
+if TYPE_CHECKING:
+    from weft_router.express.lane import Lane
+
+log = logging.getLogger(__name__)
+
+_PLUGIN = PLUGIN_HEADER.lower()
+
+
+class Passage(Round):
+    """A usual round on its way."""
+
+    __slots__ = (
+        "_admitted", "_arrived", "_decoding", "_exchange", "_lane", "_leg", "_load", "_outlet", "_prefilling",
+        "_record", "_sent", "_slot", "_tenant", "_todo", "_whole",
+    )  # fmt: skip
+
+    def __init__(
+        self, lane: "Lane", exchange: Exchange, inference: Inference, admitted: Admitted, load: Load, tenant: str,
+        class_: str, named: str,
+    ) -> None:  # fmt: skip
+        self._lane = lane
+        self._exchange = exchange
+        self._admitted = admitted
+        self._load = load
+        self._tenant = tenant
+        self._decoding: Decoding | None = None
+        self._prefilling: Prefilling | None = None
+        self._slot: Slot | None = None
+        self._leg: Leg | None = None
+        self.inference = inference
+        self.class_ = class_
+        self.session = session = session_key(tenant, "id", named)
+        self.trace = trace = lane.front.ids.next()
+        self.id = id_ = "weft-" + trace
+        self.started = exchange.started
+        facts = self.facts = exchange.facts
+        facts["request_id"] = id_
+        facts["session"] = session
+        facts["tenant"] = tenant
+        facts["class"] = class_
+        self._outlet = Outlet(
+            exchange, {"X-Request-Id": id_, "X-Weft-Session": shown_session(session, named)}, admitted.first_byte
+        )
+        self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
+        self.prefilled = self.failed = None
+        self.retried = self.taken = False
+        self.route, self.reason, self.prefill_worker = "local", "", ""
+
+    def begin(self) -> None:
+        """Find the worker that decodes, decide, and send the prefill."""
+        lane, exchange = self._lane, self._exchange
+        exchange.let_go()
+        admitted, front, inference = self._admitted, lane.front, self.inference
+        if admitted.output_cap is not None or admitted.local_only:
+            front.counts.degraded(self.class_, capped=admitted.output_cap is not None, local=admitted.local_only)
+            self._leave()
+            return
+        name = front.placing.place_now(self.session, inference, tenant=self._tenant, class_=self.class_)
+        decoding = lane.decodings.get(name) if name is not None else None
+        if decoding is None or decoding.worker.draining or not decoding.worker.engine.healthy:
+            self._leave()
+            return
+        self.facts["worker"] = name
+        self.facts["attempts"] = 1
+        self.transcript = of_request(inference)
+        outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
+        self._decoding = decoding
+        decoding.worker.live.count += 1
+        decoding.describe(self, self._tenant)
+        if outlook.away:
+            self._leave()
+            return
+        deciding = decoding.deciding
+        decision = self.decision = deciding.decide(self)
+        self.reason = decision.reason
+        policy = deciding.policy_of(self.class_)
+        if (
+            decision.remote is None
+            or policy.refuse(decision) is not None
+            or (outlook.handle is None and policy.hedge(decision) is not None)
+        ):
+            self._leave()
+            return
+        self._prefill(decoding, decision.remote)
+
+    def _prefill(self, decoding: Decoding, worker: str) -> None:
+        lane = self._lane
+        record, prefilling, remote = lane.registry.get(worker), lane.prefillings.get(worker), decoding.remote
+        if record is None or record.revision != remote.revision or prefilling is None:
+            self._leave()
+            return
+        task, handle, there = self.outlook.task, self.outlook.handle, prefilling.worker
+        known = task.history if handle is not None else 0
+        todo = self._todo = PrefillTask(known, task.history + task.increment - known)
+        engine = there.engine
+        slot = None
+        if engine.healthy and not there.draining:
+            slot = there.queue.acquire_now(self.id, todo, self._tenant)
+        if slot is None:
+            self._leave()
+            return
+        self._exchange.on_gone = self._gone
+        self._record, self._prefilling, self._slot = record, prefilling, slot
+        ask = self.ask
+        ask.handle = handle
+        wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
+        call = lane.adapter.prefill(ask)
+        ask.want_ids = wanted
+        remote.dispatched.add(worker, self.id, todo)
+        there.live.count += 1
+        self._arrived = monotonic()
+        fresh = known == 0
+        leg = self._leg = prefilling.leg(slot.until_first(), fresh=fresh)
+        whole = self._whole = Whole(leg, prefilling.limits.max_reply_bytes)
+        leg.on_done = self._prefill_over
+        engine.pool.send(
+            leg, engine.origin, call.path, call.body, whole, headers=engine.proven(call.headers), resend=fresh
+        )
+
+    def _end_prefill(self, prefilling: Prefilling, slot: Slot, leg: Leg) -> tuple[float, float]:
+        """Give back what the prefill leg held."""
+        there = prefilling.worker
+        there.engine.over(leg, got_on=False)
+        began, ended = prefilling.over(slot, self._arrived, class_=self.class_, trace=self.trace)
+        there.live.__exit__()
+        self._slot = self._leg = None
+        return began, ended
+
+    def _prefill_over(self, error: Exception | None) -> None:
+        """Hear that the prefill leg is over: go on with the decode leg."""
+        decoding, prefilling, slot, leg = self._decoding, self._prefilling, self._slot, self._leg
+        if decoding is None or prefilling is None or slot is None or leg is None:
+            return
+        handle, remote, whole, record = self.outlook.handle, decoding.remote, self._whole, self._record
+        try:
+            fresh = self._todo.history == 0
+            if error is None:
+                status, answer = whole.status, PrefillAnswer(whole.status, whole.body, True)
+                prefilling.answered(status, fresh=fresh)
+                began, ended = self._end_prefill(prefilling, slot, leg)
+                if status == 200:
+                    prefilling.went_well(self._arrived, began, ended, self.trace)
+            else:
+                if not isinstance(error, LegFailedError):
+                    raise error
+                refused = prefilling.broke(error, fresh=fresh, request_id=self.id)
+                answer = PrefillAnswer(refused.status, refused.body(), from_engine=False)
+                self._end_prefill(prefilling, slot, leg)
+            remote.took(self, self._arrived)
+            remote.dispatched.remove(record.worker, self.id)
+            prefilled = remote.read(self, record, answer, handle)
+        except Exception as failed:  # noqa: BLE001 - raised again on the general way
+            if self._slot is not None:
+                self._end_prefill(prefilling, slot, leg)
+            remote.dispatched.remove(record.worker, self.id)
+            self._leave(failed)
+            return
+        if handle is not None:
+            remote.used(handle)
+        self.prefilled = prefilled
+        if prefilled.handed.finished is not None or self.inference.stream:
+            self._leave()
+            return
+        self._decode(decoding, prefilled)
+
+    def _decode(self, decoding: Decoding, prefilled: Prefilled) -> None:
+        answering = decoding.answering
+        engine, task = answering.engine, self.outlook.task
+        self.route, self.prefill_worker = "remote", prefilled.worker
+        call = self._lane.adapter.decode(self.ask, prefilled.handed)
+        leg = self._leg = Leg(first_s=answering.total_s)
+        leg.on_done = self._decode_over
+        self._whole = Whole(leg, answering.most_bytes)
+        answering.decoding.enter(id(self), self.pace, task.history + task.increment)
+        self._sent = monotonic()
+        engine.pool.send(leg, engine.origin, call.path, call.body, self, headers=engine.proven(call.headers))
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        """Take the head of the decode engine's answer, which comes whole."""
+        decoding, prefilled = self._decoding, self.prefilled
+        if decoding is None or prefilled is None:
+            return
+        decoding.accounts.answered(self, self._sent)
+        whole = self._whole
+        whole.status = status
+        whole.headers = headers
+        if status == 200:
+            self.taken = True
+            prefilled.handed.let_go()
+
+    def data(self, chunk: bytes) -> None:
+        """Take a piece of it."""
+        self._whole.data(chunk)
+
+    def _decode_over(self, error: Exception | None) -> None:
+        """Hear that the decode leg is over: answer the client, and close the books."""
+        decoding, prefilled, leg = self._decoding, self.prefilled, self._leg
+        if decoding is None or prefilled is None or leg is None:
+            return
+        self._leg = None
+        answering, whole, outlet = decoding.answering, self._whole, self._outlet
+        answering.engine.over(leg, got_on=False)
+        answering.decoding.leave(id(self))
+        try:
+            if error is not None:
+                raise error
+            status, raw = whole.status, whole.body
+            if status != 200:
+                if 400 <= status < 500 and status not in (408, 429):
+                    raise EngineAnsweredError(status, raw)
+                raise LegFailedError("engine-error", f"status {status}")
+            if _PLUGIN in whole.headers:
+                decoding.accounts.streams_export = True
+            inference = self.inference
+            try:
+                reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids)
+            except ValueError as wrong:
+                raise LegFailedError("engine-error", "the reply is not JSON") from wrong
+            outlet.used = used(self, reply, 0)
+            decoding.accounts.finish(self, prefilled, reply, tokens=0, clock=None)
+            self._exchange.on_gone = None
+            answering.engine.served()
+            answering.met.add(prefilled.worker)
+            outlet.whole(200, data, shown(self, decoding.worker.name))
+        except Exception as failed:  # noqa: BLE001 - raised again on the general way
+            if isinstance(failed, LegFailedError):
+                answering.blame(failed.reason, fresh=False, begun=False)
+            self._leave(failed)
+            return
+        decoding.closed(self, self.facts)
+        decoding.worker.live.__exit__()
+        self._admitted.done(monotonic(), took(self._load, outlet, 200))
+        self._lane.books.leave(self._exchange)
+
+    def _gone(self) -> None:
+        """Hear that the client went away: end what is under way."""
+        decoding, prefilling, slot, leg = self._decoding, self._prefilling, self._slot, self._leg
+        if decoding is None or leg is None:
+            return
+        leg.cancel()
+        if slot is not None and prefilling is not None:
+            log.info("prefill_cancelled", extra={"request_id": self.id})
+            self._end_prefill(prefilling, slot, leg)
+            decoding.remote.dispatched.remove(self._record.worker, self.id)
+        else:
+            self._leg = None
+            decoding.answering.engine.over(leg, got_on=False)
+            decoding.answering.decoding.leave(id(self))
+        self._leave(asyncio.CancelledError())
+
+    def _leave(self, failed: BaseException | None = None) -> None:
+        """Go on the general way from here; ``failed`` is what ended the leg under way."""
+        exchange, admitted, lane, decoding = self._exchange, self._admitted, self._lane, self._decoding
+        job = Job(
+            id=self.id, trace=self.trace, session=self.session, tenant=self._tenant, inference=self.inference,
+            started=self.started, facts=self.facts, class_=self.class_, local_only=admitted.local_only,
+            cap=admitted.output_cap,
+        )  # fmt: skip
+        if decoding is not None:
+            decoding.worker.live.__exit__()
+            job.at = lane.registry.record(decoding.worker.name)
+            job.begun = self
+            self.failed = failed
+            self.facts = {}
+        work = lane.front.go_on(job, self._outlet, admitted, self._load)
+        exchange.go_on(lane.books.through(exchange, work))
