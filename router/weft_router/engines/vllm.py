@@ -44,7 +44,7 @@ _USAGE = re.compile(
     rb'(?:,"prompt_tokens_details":(?:null|\{(?:"audio_tokens":null,)?"cached_tokens":(\d{1,15})\}))?\}'
 )
 """Bare quotes stand outside of texts, so these are members; a reply of any other form is parsed."""
-_ANSWERS = LEG_FIELDS - _ONE_TOKEN.keys()
+_ANSWERS = LEG_FIELDS.difference(_ONE_TOKEN)
 """What only a leg that answers the client asks for."""
 _TWICE = frozenset({"max_completion_tokens", "n"})
 """Fields that a prefill leg repeats only when the client gave them."""
@@ -85,7 +85,7 @@ class Vllm(OpenAi):
         if inference.kind != "responses":
             given = inference.body
             if not _TWICE.isdisjoint(given):
-                fields |= dict.fromkeys(_TWICE & given.keys(), 1)
+                fields |= dict.fromkeys(_TWICE.intersection(given), 1)
             # A stream that breaks after its first token was shown goes on from ids.
             if ask.want_ids or (self.can.resume and self._sure(inference)):
                 fields["return_token_ids"] = True

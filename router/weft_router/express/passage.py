@@ -231,7 +231,6 @@ class Passage(Round):
             return
         self._leg = None
         answering, whole, outlet = decoding.answering, self._whole, self._outlet
-        answering.engine.over(leg, got_on=False)
         answering.decoding.leave(id(self))
         try:
             if error is not None:
@@ -276,7 +275,6 @@ class Passage(Round):
             decoding.remote.dispatched.remove(self._record.worker, self.id)
         else:
             self._leg = None
-            decoding.answering.engine.over(leg, got_on=False)
             decoding.answering.decoding.leave(id(self))
         self._leave(asyncio.CancelledError())
 

@@ -397,7 +397,7 @@ class Server:
         self._metrics.configuration_age.set(self.configuration_age())
         cut = self.listener.connections.cut + self.health.connections.cut
         for reason, count in cut.items():
-            self._metrics.connections_cut.labels(reason).value = count
+            self._metrics.connections_cut.labels(reason).value = float(count)
 
     async def _drain(self, exchange: Exchange) -> None:
         self.begin_drain()

@@ -80,6 +80,10 @@ class Dispatched:
         known.view = None
         self._changed.add(worker)
 
+    def sent(self, worker: str) -> int:
+        """Return how many prefills are on their way to a worker, or there."""
+        return len(self._worker(worker).mine)
+
     def view(self, record: WorkerRecord) -> PrefillWorkerView:
         """Return a worker as the policies see it: its published queue and what was sent since."""
         known = self._workers.get(record.worker) or self._worker(record.worker)

@@ -52,7 +52,7 @@ class HeadReader:
         request, size = read_head(lines, len(head), limits)
         headers = request.headers
         before_this, self._used = self._used, True
-        if before_this and plain and len(headers) == len(lines) - 1 and not _MATTER & headers.keys():
+        if before_this and plain and len(headers) == len(lines) - 1 and _MATTER.isdisjoint(headers):
             # Not what is given away, which gets a body.
             self._last = Request(
                 request.method, request.path, request.query, {}, b"", request.http10, request.keep_alive

@@ -1,0 +1,235 @@
+"""The straight way does what the general one does: same bytes to engines and clients, same books, whatever fails."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from weft_router.express.lane import Lane
+from weft_router.wire.exchange import Exchange
+from weft_router_tests.fake_engine import Script
+from weft_router_tests.stack import MODEL, Answer, Stack, is_so, router_json, until
+
+pytestmark = pytest.mark.component
+
+Scene = Callable[[Stack], Awaitable[list[Answer]]]
+
+_TIMED = re.compile(
+    r"_bucket\{|_created|^process_|^python_|_seconds_sum|_age_|windowed|_tokens_sum|weft_router_requests_total.*/"
+)
+_IDS = re.compile(
+    rb"[0-9a-f]{32}|weft-[0-9a-f]{16}|req-[0-9-]+|chatcmpl-[0-9a-z-]+|cmpl-[0-9a-z-]+|127\.0\.0\.1:\d+|\"created\":\d+"
+)
+SHOWN = ("X-Weft-Route", "X-Weft-Reason", "X-Weft-Worker", "X-Weft-Prefill-Worker", "X-Weft-Session")
+_PORTS = re.compile(rb"\"remote_port\":\d+")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
+    """Count which requests the lane takes, and which it leaves."""
+    found: Counter[bool] = Counter()
+    takes = Lane.takes
+
+    def counting(self: Lane, exchange: Exchange) -> bool:
+        answer = takes(self, exchange)
+        found[answer] += exchange.path.startswith("/v1/")
+        return answer
+
+    monkeypatch.setattr(Lane, "takes", counting)
+    return found
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[Callable[[bool], Awaitable[Stack]]]:
+    """Start standalone stacks, with the lane or without."""
+    made: list[Stack] = []
+
+    async def up(lane: bool) -> Stack:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        stack = Stack(folder, "standalone", config=router_json(engine={"leaseSeconds": 60}))
+        made.append(stack)
+        await stack.up(decode=2, prefill=2)
+        if not lane:
+            stack.processes["c0"].server._lane = None
+        return stack
+
+    yield up
+    for stack in made:
+        await asyncio.wait_for(stack.close(), 15)
+
+
+def say(*texts: str) -> list[dict[str, Any]]:
+    return [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(texts)]
+
+
+async def conversation(stack: Stack) -> list[Answer]:
+    """Three rounds of a session, each with all that was said, beside sessions of one round."""
+    answers, said = [], ["What is a loom? " * 8]
+    for k in range(3):
+        answers.append(await stack.chat(say(*said), session="weaver", max_tokens=8, temperature=0))
+        said += [answers[-1].text, f"And then? {k} " * (40 if k else 2)]
+        answers.append(await stack.chat(say(f"alone {k}"), session=f"s{k}", max_tokens=4, stop=["x"]))
+    answers.append(await stack.complete("once upon a time " * 9, session="teller", max_tokens=4))
+    return answers
+
+
+async def unusual(stack: Stack) -> list[Answer]:
+    """What the lane leaves: streams, several answers, fields to be dropped, wrong ones, no session."""
+    asked: list[dict[str, Any]] = [
+        {"session": "a", "stream": True}, {"session": "b", "n": 2}, {"session": "c", "kv_transfer_params": {"a": 1}},
+        {"session": "d", "max_tokens": 0}, {"session": "e" * 300}, {"session": "f", "model": "other"}, {},
+    ]  # fmt: skip
+    return [await stack.chat(say("hello there " * 5), **{"max_tokens": 4, **fields}) for fields in asked]
+
+
+def failing(role: str, **script: Any) -> Scene:
+    """Let the engines of a role fail while a few sessions have two rounds."""
+
+    async def scene(stack: Stack) -> list[Answer]:
+        for name, engine in stack.engines.items():
+            if name.startswith(role):
+                engine.script = Script(**script)
+        answers = []
+        for k in range(4):
+            first = await stack.chat(say(f"question {k} " * 9), session=f"s{k}", max_tokens=4)
+            answers.append(first)
+            if first.status == 200:
+                said = say(f"question {k} " * 9, first.text, "go on " * 60)
+                answers.append(await stack.chat(said, session=f"s{k}", max_tokens=4))
+        return answers
+
+    return scene
+
+
+async def refused(stack: Stack) -> list[Answer]:
+    """An engine that finds the request itself wrong."""
+    for engine in stack.engines.values():
+        engine.script = Script(status=400, error_body={"error": {"message": "no such template", "param": "x"}})
+    return [await stack.chat(say("hello " * 9), session=f"s{k}", max_tokens=4) for k in range(2)]
+
+
+SCENES: dict[str, Scene] = {
+    "conversation": conversation,
+    "unusual": unusual,
+    "prefill-status": failing("p", status=500, times=1),
+    "prefill-cut": failing("p", die_at="after_headers", times=1),
+    "prefill-silent": failing("p", die_at="before_headers", times=1),
+    "prefill-no-params": failing("p", no_params=True, times=1),
+    "handles-refused": failing("p", refuse_handles=True),
+    "decode-status": failing("d", status=500, times=1),
+    "decode-cut": failing("d", die_at="after_headers", times=1),
+    "decode-no-usage": failing("d", no_usage=True),
+    "decode-tool-call": failing("d", tool_call=True),
+    "refused": refused,
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+async def test_both_ways_do_the_same(two: Callable[[bool], Awaitable[Stack]], taken: Counter[bool], name: str) -> None:
+    found = []
+    for lane in (True, False):
+        stack = await two(lane)
+        answers = await SCENES[name](stack)
+        await until(lambda stack=stack: is_so(not any(engine.running for engine in stack.engines.values())))
+        told = [
+            (one.status, bare(repr([one.headers.get(name) for name in SHOWN]).encode()), bare(one.raw))
+            for one in answers
+        ]
+        seen = {name: [bare(orjson.dumps(body)) for body in engine.seen] for name, engine in stack.engines.items()}
+        found.append((told, seen, await books(stack), ledger(stack)))
+    straight, general = found
+    for one, other in zip(straight, general, strict=True):
+        assert one == other
+    assert taken[True] if name != "unusual" else taken[False], taken
+
+
+def bare(raw: bytes) -> bytes:
+    """Return bytes without what is another in each run."""
+    return _IDS.sub(b"#", _PORTS.sub(b"", raw))
+
+
+async def books(stack: Stack) -> dict[str, float]:
+    """Return the counters of a process, and how often each histogram was told something."""
+    page = await stack.metrics("c0")
+    return {
+        key: value
+        for key, value in page.items()
+        if ("_total" in key or "_count" in key) and not _TIMED.search(key) and "slice" not in key
+    }
+
+
+def ledger(stack: Stack) -> dict[str, Any]:
+    """Return what a process holds when nothing is under way: of admission, of each engine, of what was sent there."""
+    duty: Any = stack.processes["c0"].duty
+    admission, dispatched = duty._front.admission, duty._dispatched
+    found: dict[str, Any] = {
+        "waiting": admission.waiting.total(), "running": admission.running.total(), "room": len(admission._room),
+        "inflight": stack.processes["c0"].server.inflight,
+    }  # fmt: skip
+    for name in stack.engines:
+        worker = stack.worker_of(name)
+        engine = worker.engine
+        found[name] = (
+            worker.live.count, len(engine._waiting), engine._strikes, engine._progress > 0, engine.healthy,
+            len(worker.queue), worker.queue.tokens, dispatched.sent(name),
+        )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("where", ["prefill", "decode"])
+async def test_a_client_that_leaves_frees_everything(
+    two: Callable[[bool], Awaitable[Stack]], taken: Counter[bool], where: str
+) -> None:
+    stack = await two(True)
+    for name, engine in stack.engines.items():
+        engine.script = Script(hang=name.startswith(where[0]))
+    body = orjson.dumps({"model": MODEL, "messages": say("hello " * 20), "max_tokens": 4})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Session-Id: s\r\nContent-Length: {len(body)}\r\n\r\n"
+    _, writer = await asyncio.open_connection("127.0.0.1", stack.processes["c0"].settings.port)
+    writer.write(head.encode() + body)
+    hanging = [engine for name, engine in stack.engines.items() if name.startswith(where[0])]
+    await until(lambda: is_so(any(engine.running for engine in hanging)))
+    writer.transport.abort()
+    await until(lambda: is_so(not any(engine.running for engine in hanging)), seconds=2)
+    assert taken[True] == 1
+    assert await stack.count("weft_router_cancelled_total") == 1
+    assert await stack.count("weft_router_inflight") == 0
+    assert await stack.count("weft_router_queue_length") == 0
+    orphaned = await stack.count("weft_router_kv_handles_total", outcome="orphaned")
+    assert orphaned == (1 if where == "decode" else 0), "KV that nobody read is counted, and given back"
+    for engine in stack.engines.values():
+        engine.script = Script()
+    answer = await stack.chat(say("hello " * 20), session="s", max_tokens=4)
+    assert answer.status == 200
+    for name in ("d0", "d1"):
+        assert stack.worker_of(name).live.count == 0
+        assert stack.decoding(name).answering.batch == 0
+    for name in ("p0", "p1"):
+        assert stack.worker_of(name).live.count == 0
+        assert len(stack.worker_of(name).queue) == 0
+
+
+async def test_a_busy_queue_is_waited_for_on_the_general_way(
+    two: Callable[[bool], Awaitable[Stack]], taken: Counter[bool]
+) -> None:
+    stack = await two(True)
+    gate = asyncio.Event()
+    for name, engine in stack.engines.items():
+        if name.startswith("p"):
+            engine.script.gate = gate
+    asked = [asyncio.create_task(stack.chat(say(f"q{k} " * 20), session=f"s{k}", max_tokens=4)) for k in range(12)]
+    await until(lambda: is_so(sum(taken.values()) == 12))
+    dispatched = stack.decoding("d0").remote.dispatched
+    sent = [dispatched.sent("p0"), dispatched.sent("p1")]
+    gate.set()
+    answers = await asyncio.gather(*asked)
+    assert [one.status for one in answers] == [200] * 12
+    assert taken[True] == 12
+    assert sent == [6, 6], "each is decided with those before it in sight"
+    assert {one.headers["X-Weft-Route"] for one in answers} == {"remote"}
