@@ -17,9 +17,10 @@ from weft_router.config import ConfigError, Settings
 from weft_router.context import context_of
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.decode import DecodeSidecar
+from weft_router.roles.duty import Duty
 from weft_router.roles.follower import Follower
 from weft_router.roles.prefill import PrefillSidecar
-from weft_router.roles.server import Duty, Server
+from weft_router.roles.server import Server
 from weft_router.roles.serving import run as serve
 from weft_router.roles.standalone import Standalone
 from weft_router.state.store import MemoryStore, Store

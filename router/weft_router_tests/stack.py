@@ -16,7 +16,8 @@ import aiohttp
 
 from weft_router.config import Flags, Role, Settings, load
 from weft_router.process import build
-from weft_router.roles.server import Duty, Server
+from weft_router.roles.duty import Duty
+from weft_router.roles.server import Server
 from weft_router.roles.serving import run
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.worker import Worker

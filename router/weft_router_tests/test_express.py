@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,26 @@ def failing(role: str, **script: Any) -> Scene:
     return scene
 
 
+def broken(method: str) -> Scene:
+    """Let a fault of the router itself hit one round, as it makes a leg's request."""
+
+    async def scene(stack: Stack) -> list[Answer]:
+        adapter: Any = stack.processes["c0"].duty._adapter  # type: ignore[attr-defined]
+        right = getattr(adapter, method)
+
+        def wrong(*_: object) -> object:
+            delattr(adapter, method)
+            raise RuntimeError("a fault of the test")
+
+        setattr(adapter, method, wrong)
+        answers = [await stack.chat(say(f"question {k} " * 9), session=f"s{k}", max_tokens=4) for k in range(3)]
+        assert getattr(adapter, method) == right
+        assert [one.status for one in answers] == [500, 200, 200]
+        return answers
+
+    return scene
+
+
 async def refused(stack: Stack) -> list[Answer]:
     """An engine that finds the request itself wrong."""
     for engine in stack.engines.values():
@@ -127,6 +148,9 @@ SCENES: dict[str, Scene] = {
     "decode-no-usage": failing("d", no_usage=True),
     "decode-tool-call": failing("d", tool_call=True),
     "refused": refused,
+    "prefill-fault": broken("prefill"),
+    "read-fault": broken("read_prefill"),
+    "decode-fault": broken("decode"),
 }
 
 
@@ -136,7 +160,7 @@ async def test_both_ways_do_the_same(two: Callable[[bool], Awaitable[Stack]], ta
     for lane in (True, False):
         stack = await two(lane)
         answers = await SCENES[name](stack)
-        await until(lambda stack=stack: is_so(not any(engine.running for engine in stack.engines.values())))
+        await until(partial(quiet, stack))
         told = [
             (one.status, bare(repr([one.headers.get(name) for name in SHOWN]).encode()), bare(one.raw))
             for one in answers
@@ -147,6 +171,11 @@ async def test_both_ways_do_the_same(two: Callable[[bool], Awaitable[Stack]], ta
     for one, other in zip(straight, general, strict=True):
         assert one == other
     assert taken[True] if name != "unusual" else taken[False], taken
+
+
+async def quiet(stack: Stack) -> bool:
+    """Tell whether no engine has anything to do."""
+    return not any(engine.running for engine in stack.engines.values())
 
 
 def bare(raw: bytes) -> bytes:

@@ -16,7 +16,7 @@ from weft_router.engines.vllm import Vllm
 from weft_router.errors import ApiError
 from weft_router.express.passage import Passage
 from weft_router.guard.admission import Refusal
-from weft_router.roles.books import Books
+from weft_router.roles.duty import Books
 from weft_router.roles.front import Front
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.prefilling import Prefilling

@@ -80,6 +80,12 @@ class Passage(Round):
 
     def begin(self) -> None:
         """Find the worker that decodes, decide, and send the prefill."""
+        try:
+            self._begin()
+        except Exception as error:  # noqa: BLE001 - raised again on the general way
+            self._give_up(error)
+
+    def _begin(self) -> None:
         lane, exchange = self._lane, self._exchange
         exchange.let_go()
         admitted, front, inference = self._admitted, lane.front, self.inference
@@ -125,6 +131,11 @@ class Passage(Round):
         known = task.history if handle is not None else 0
         todo = self._todo = PrefillTask(known, task.history + task.increment - known)
         engine = there.engine
+        ask = self.ask
+        ask.handle = handle
+        wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
+        call = lane.adapter.prefill(ask)
+        ask.want_ids = wanted
         slot = None
         if engine.healthy and not there.draining:
             slot = there.queue.acquire_now(self.id, todo, self._tenant)
@@ -132,15 +143,10 @@ class Passage(Round):
             self._leave()
             return
         self._exchange.on_gone = self._gone
-        self._record, self._prefilling, self._slot = record, prefilling, slot
-        ask = self.ask
-        ask.handle = handle
-        wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
-        call = lane.adapter.prefill(ask)
-        ask.want_ids = wanted
-        remote.dispatched.add(worker, self.id, todo)
-        there.live.count += 1
         self._arrived = monotonic()
+        self._record, self._prefilling, self._slot = record, prefilling, slot
+        there.live.count += 1
+        remote.dispatched.add(worker, self.id, todo)
         fresh = known == 0
         leg = self._leg = prefilling.leg(slot.until_first(), fresh=fresh)
         whole = self._whole = Whole(leg, prefilling.limits.max_reply_bytes)
@@ -149,10 +155,11 @@ class Passage(Round):
             leg, engine.origin, call.path, call.body, whole, headers=engine.proven(call.headers), resend=fresh
         )
 
-    def _end_prefill(self, prefilling: Prefilling, slot: Slot, leg: Leg) -> tuple[float, float]:
+    def _end_prefill(self, prefilling: Prefilling, slot: Slot, leg: Leg | None) -> tuple[float, float]:
         """Give back what the prefill leg held."""
         there = prefilling.worker
-        there.engine.over(leg, got_on=False)
+        if leg is not None:
+            there.engine.over(leg, got_on=False)
         began, ended = prefilling.over(slot, self._arrived, class_=self.class_, trace=self.trace)
         there.live.__exit__()
         self._slot = self._leg = None
@@ -193,7 +200,10 @@ class Passage(Round):
         if prefilled.handed.finished is not None or self.inference.stream:
             self._leave()
             return
-        self._decode(decoding, prefilled)
+        try:
+            self._decode(decoding, prefilled)
+        except Exception as failed:  # noqa: BLE001 - raised again on the general way
+            self._give_up(failed)
 
     def _decode(self, decoding: Decoding, prefilled: Prefilled) -> None:
         answering = decoding.answering
@@ -258,25 +268,31 @@ class Passage(Round):
                 answering.blame(failed.reason, fresh=False, begun=False)
             self._leave(failed)
             return
-        decoding.closed(self, self.facts)
-        decoding.worker.live.__exit__()
-        self._admitted.done(monotonic(), took(self._load, outlet, 200))
-        self._lane.books.leave(self._exchange)
+        try:
+            decoding.closed(self, self.facts)
+        finally:
+            decoding.worker.live.__exit__()
+            self._admitted.done(monotonic(), took(self._load, outlet, 200))
+            self._lane.books.leave(self._exchange)
 
     def _gone(self) -> None:
         """Hear that the client went away: end what is under way."""
-        decoding, prefilling, slot, leg = self._decoding, self._prefilling, self._slot, self._leg
-        if decoding is None or leg is None:
-            return
-        leg.cancel()
-        if slot is not None and prefilling is not None:
+        if self._slot is not None:
             log.info("prefill_cancelled", extra={"request_id": self.id})
-            self._end_prefill(prefilling, slot, leg)
-            decoding.remote.dispatched.remove(self._record.worker, self.id)
-        else:
-            self._leg = None
+        self._give_up(asyncio.CancelledError())
+
+    def _give_up(self, failed: BaseException) -> None:
+        """End the leg under way, and have the general way hear why."""
+        decoding, prefilling, slot, leg = self._decoding, self._prefilling, self._slot, self._leg
+        if leg is not None:
+            leg.cancel()
+        if decoding is not None:
             decoding.answering.decoding.leave(id(self))
-        self._leave(asyncio.CancelledError())
+            if prefilling is not None and slot is not None:
+                decoding.remote.dispatched.remove(self._record.worker, self.id)
+                self._end_prefill(prefilling, slot, leg)
+        self._leg = None
+        self._leave(failed)
 
     def _leave(self, failed: BaseException | None = None) -> None:
         """Go on the general way from here; ``failed`` is what ended the leg under way."""

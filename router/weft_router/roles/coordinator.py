@@ -7,9 +7,9 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
+from weft_router.roles.duty import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.relay import Relay
-from weft_router.roles.server import Routes
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.worker import SIDECAR_KEEPALIVE_S
 from weft_router.state.probing import probe

@@ -19,6 +19,7 @@ from weft_router.guard.caller import NO_KEYS_TENANT
 from weft_router.guard.hops import require_token
 from weft_router.guard.salt import Salts
 from weft_router.roles import moving_hop
+from weft_router.roles.duty import Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.moving_hop import READ_PATH, TAKE_PATH, TakeHop
 from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
@@ -35,7 +36,6 @@ from weft_router.roles.relay import (
     SESSION_HEADER,
     TENANT_HEADER,
 )
-from weft_router.roles.server import Routes
 from weft_router.roles.telling import Telling
 from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding

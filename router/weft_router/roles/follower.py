@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from weft_router.background import Background, guarded
 from weft_router.config import RouterConfig, Settings
 from weft_router.errors import LegFailedError, NotFoundError
-from weft_router.roles.server import PAGE, PLAIN, Routes
+from weft_router.roles.duty import Routes
+from weft_router.roles.server import PAGE, PLAIN
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg

@@ -31,12 +31,12 @@ from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
 from weft_router.roles.closing import PATH as SESSIONS
 from weft_router.roles.closing import Closing
+from weft_router.roles.duty import Routes
 from weft_router.roles.front_counts import FrontCounts
 from weft_router.roles.holding import Holding
 from weft_router.roles.placing import Placing
 from weft_router.roles.recognising import Recognising
 from weft_router.roles.relay import ENGINE_FAILED
-from weft_router.roles.server import Routes
 from weft_router.roles.tokenizing import Tokenizing
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet

@@ -7,9 +7,9 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN
 from weft_router.guard.hops import require_token
+from weft_router.roles.duty import Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
-from weft_router.roles.server import Routes
 from weft_router.rounds.moving import Left
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins

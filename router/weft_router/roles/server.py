@@ -5,17 +5,16 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
-from typing import Protocol
 
 from weft_router.api.answers import LAST_WORDS_S, answer
 from weft_router.api.responses import not_kept
 from weft_router.background import Background
-from weft_router.config import RouterConfig, Settings
+from weft_router.config import Settings
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.guard.hops import require_token
-from weft_router.roles.books import Lane
-from weft_router.rounds.moving import NOTHING_LEFT, Left
+from weft_router.roles.duty import Duty, Handler, Routes
+from weft_router.rounds.moving import NOTHING_LEFT
 from weft_router.signals.access import open_access_log, rounded
 from weft_router.signals.instruments import Value
 from weft_router.signals.siblings import Siblings
@@ -42,52 +41,6 @@ PAGE = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN = frozenset(
     {"/healthz", "/readyz", "/metrics", "/incarnation", "/engine/livez", "/engine/metrics", "/engine/prestop"}
 )
-
-Handler = Callable[[Exchange], Awaitable[None]]
-Routes = Mapping[str, Mapping[str, Handler]]
-"""Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
-
-
-class Duty(Protocol):
-    """What a role adds: its routes, its readiness and its background work."""
-
-    @property
-    def lane(self) -> Lane | None:
-        """Return its straight way for usual requests, where it has one."""
-
-    def routes(self) -> Routes:
-        """Return the role's own endpoints."""
-
-    def admits(self, headers: Mapping[str, str]) -> object:
-        """Let a request in by its headers, and return who asks; raise ApiError otherwise."""
-
-    def ready(self) -> str | None:
-        """Return None when requests can be served, else why not."""
-
-    async def start(self) -> None:
-        """Start background work."""
-
-    async def stop(self) -> None:
-        """End background work and close connections."""
-
-    def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration; what is under way keeps its own."""
-
-    def drain(self) -> None:
-        """Tell the others that this process takes nothing new."""
-
-    async def left(self) -> Left:
-        """Return what keeps a draining process besides its live requests."""
-
-    @property
-    def moved(self) -> Mapping[str, int]:
-        """Return how many sessions were handed over to others, by how their history goes on."""
-
-    def cut(self) -> None:
-        """End what is still under way: the drain time is over."""
-
-    def observe(self) -> None:
-        """Bring gauges up to date before they are read."""
 
 
 class Server:

@@ -6,7 +6,8 @@ import logging
 from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.config.live import LiveConfig
-from weft_router.roles.server import Duty, Server
+from weft_router.roles.duty import Duty
+from weft_router.roles.server import Server
 
 log = logging.getLogger(__name__)
 

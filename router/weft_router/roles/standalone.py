@@ -16,10 +16,10 @@ from weft_router.engines.vllm import Vllm
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError
 from weft_router.express.lane import Lane
 from weft_router.guard.salt import Salts
-from weft_router.roles.books import Lane as Way
+from weft_router.roles.duty import Lane as Way
+from weft_router.roles.duty import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.relay import ENGINE_FAILED
-from weft_router.roles.server import Routes
 from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.dispatched import Dispatched

@@ -33,7 +33,7 @@ from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.hedging import race
 from weft_router.rounds.job import Job
 from weft_router.rounds.kv_proof import KvProof
-from weft_router.rounds.moving import Leaving, Takes, load
+from weft_router.rounds.moving import Leaving, Takes
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
@@ -41,13 +41,15 @@ from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Outlook, Session, Sessions
 from weft_router.rounds.slicing import Slicing
 from weft_router.rounds.standing import Standing
+from weft_router.rounds.taking import Taking
 from weft_router.rounds.together import Together, peer_of, port_of
 from weft_router.rounds.worker import Worker
 from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
-from weft_router.signals.pace import Paces
+from weft_router.signals.pace import Pace, Paces
 from weft_router.signals.request_log import RequestLog
 from weft_router.signals.rounds import RoundMeter
+from weft_router.signals.tracing import Trace
 from weft_router.signals.window import Window
 from weft_router.state.registry import Registry
 
@@ -90,13 +92,12 @@ class Decoding:
         self._releasing = Releasing(worker, adapter=adapter, port=port, peers=self.remote.peers, metrics=metrics)
         self.remote.releasing = self._releasing
         worker.paths.prove = KvProof(worker, port=port, releases=self._releasing, outcomes=metrics.kv_proofs)
-        self._takes = takes
+        self._taking = Taking(takes, registry=registry, sessions=self.sessions, moved=metrics.sessions_moved)
         self.leaving = Leaving(
             settings, sessions=self.sessions, peers=self.remote.peers,
             elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
             give_back=self._releasing.unused,
         )  # fmt: skip
-        self._telling: set[asyncio.Task[None]] = set()
         self.request_log = request_log
         self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
         self.answering = Answering(
@@ -146,7 +147,7 @@ class Decoding:
 
     async def _serve(self, job: Job, outlet: Outlet) -> None:
         if job.left and job.resumed is None:
-            await self._take_over(job)
+            await self._taking.take_over(job)
         rnd, job.begun = job.begun or self._open(job), None
         prefilled = rnd.prefilled
         if rnd.decision is not None:
@@ -172,7 +173,7 @@ class Decoding:
                     prefilled = await self._prefill(rnd, decision.remote)
                 finally:
                     if rnd.outlook.away:
-                        self._tell_read(job)
+                        self._taking.tell_read(job)
                 if prefilled is None:
                     rnd.reason = "prefill-failed"
                 rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
@@ -191,25 +192,6 @@ class Decoding:
         self.request_log.write(rnd, worker=self.worker.name)
         facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
         self._metrics.decisions.labels(self.deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
-
-    async def _take_over(self, job: Job) -> None:
-        """Ask the worker that the session leaves for what it knew: how the history is read, and who caches it."""
-        record = self._registry.reachable(job.left)
-        if record is None or self._takes is None:
-            return
-        found = await self._takes.take(record, job.session)
-        session = load(found, monotonic()) if found is not None else None
-        if session is not None:
-            self.sessions.take_over(job.session, session)
-            self._metrics.sessions_moved.labels("prefill" if session.handle is None else "handle").inc()
-
-    def _tell_read(self, job: Job) -> None:
-        """Tell the worker that the session left that its KV is not waited for any more."""
-        record = self._registry.reachable(job.left)
-        if record is not None and self._takes is not None:
-            task = asyncio.get_running_loop().create_task(self._takes.read(record, job.session))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
 
     def _refuse_late(self, rnd: Round, decision: Decision) -> None:
         """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
@@ -232,9 +214,7 @@ class Decoding:
 
     async def stop(self) -> None:
         """Give up what runs beside the rounds."""
-        for task in self._telling:
-            task.cancel()
-        await asyncio.gather(*self._telling, return_exceptions=True)
+        await self._taking.stop()
         await self._releasing.stop()
 
     def observe(self) -> None:
@@ -289,10 +269,15 @@ class Decoding:
         rnd.export = self.exports(inference)
         rnd.ask = Ask(inference, rnd.id, salt=self.salts.of(tenant), want_ids=rnd.export or self.needs_ids(inference))
         pace = rnd.pace = self.paces.of(rnd.session)
-        of = self._classes.get(rnd.class_) or self._classes["default"]
-        rnd.standing = Standing(
+        rnd.standing = self._standing(rnd.class_, tenant, pace, rnd.started)
+
+    def _standing(
+        self, class_: str, tenant: str, pace: Pace, started: float, spans: Trace | None = None
+    ) -> Standing:  # fmt: skip
+        of = self._classes.get(class_) or self._classes["default"]
+        return Standing(
             ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=tenant, lost=pace.late > 0,
-            waited_s=monotonic() - rnd.started, class_=rnd.class_,
+            waited_s=monotonic() - started, class_=class_, spans=spans,
         )  # fmt: skip
 
     def _open(self, job: Job) -> Round:
@@ -306,11 +291,7 @@ class Decoding:
         ask = Ask(inference, job.id, salt=self.salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
         ask.response_id = job.response_id
         pace = self.paces.of(job.session)
-        of = self._classes.get(job.class_) or self._classes["default"]
-        standing = Standing(
-            ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=job.tenant, lost=pace.late > 0,
-            waited_s=monotonic() - job.started, class_=job.class_, spans=job.spans,
-        )  # fmt: skip
+        standing = self._standing(job.class_, job.tenant, pace, job.started, job.spans)
         return Round(
             id=job.id,
             session=job.session,

@@ -1,0 +1,77 @@
+"""A role's duty and the server in front of it, as the two see each other."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Protocol
+
+from weft_router.config import RouterConfig
+from weft_router.rounds.moving import Left
+from weft_router.wire.exchange import Exchange
+
+Handler = Callable[[Exchange], Awaitable[None]]
+Routes = Mapping[str, Mapping[str, Handler]]
+"""Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
+
+
+class Books(Protocol):
+    """What a server counts of each request."""
+
+    def enter(self) -> None:
+        """Count one that is served from now on."""
+
+    def leave(self, exchange: Exchange) -> None:
+        """Count one that is over, and write its access line."""
+
+    def through(self, exchange: Exchange, work: Awaitable[None]) -> Coroutine[object, None, None]:
+        """Serve one that was counted already, to its end."""
+
+
+class Lane(Protocol):
+    """A straight way for usual requests."""
+
+    books: Books
+    """Who counts them; set by the server."""
+
+    def takes(self, exchange: Exchange) -> bool:
+        """Serve a request by callbacks; False where it is not usual, and not begun."""
+
+
+class Duty(Protocol):
+    """What a role adds: its routes, its readiness and its background work."""
+
+    @property
+    def lane(self) -> Lane | None:
+        """Return its straight way for usual requests, where it has one."""
+
+    def routes(self) -> Routes:
+        """Return the role's own endpoints."""
+
+    def admits(self, headers: Mapping[str, str]) -> object:
+        """Let a request in by its headers, and return who asks; raise ApiError otherwise."""
+
+    def ready(self) -> str | None:
+        """Return None when requests can be served, else why not."""
+
+    async def start(self) -> None:
+        """Start background work."""
+
+    async def stop(self) -> None:
+        """End background work and close connections."""
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; what is under way keeps its own."""
+
+    def drain(self) -> None:
+        """Tell the others that this process takes nothing new."""
+
+    async def left(self) -> Left:
+        """Return what keeps a draining process besides its live requests."""
+
+    @property
+    def moved(self) -> Mapping[str, int]:
+        """Return how many sessions were handed over to others, by how their history goes on."""
+
+    def cut(self) -> None:
+        """End what is still under way: the drain time is over."""
+
+    def observe(self) -> None:
+        """Bring gauges up to date before they are read."""
