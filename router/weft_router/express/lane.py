@@ -3,11 +3,11 @@
 Usual is: a standalone router in front of vLLM's protocol, a chat or text completion in one piece, a session that its
 client names, fields that need no second look. Nothing is counted or charged before that is known, so whatever else
 comes is left to the general way, which looks at it anew; and a round that stops being usual later goes on there from
-where it is (``Passage.leave``).
+where it is (``Passage``).
 """
 
 from collections.abc import Mapping
-from time import monotonic, time
+from time import monotonic
 
 from weft_router.api.body import SAFE, parse
 from weft_router.api.identity import MAX_ID
@@ -51,7 +51,7 @@ class Lane:
             return False
         config = front.config
         try:
-            caller = front.authenticator.caller(headers.get("authorization"), time())
+            caller = front.admits(headers)
             body = parse(exchange.body)
             if not SAFE.issuperset(body) or not FIXED.isdisjoint(body):
                 return False

@@ -1,7 +1,7 @@
 """Carry one usual round through: to a prefill engine, to a decode engine, back to its client.
 
 Each step runs in the callback of the one before. What a step does is what the general way does, by the same parts, in
-the same order; where something is not usual any more, or fails, the round goes on there (``leave``).
+the same order; where something is not usual any more, or fails, the round goes on there (``_leave``).
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Passage(Round):
     """A usual round on its way."""
 
     __slots__ = (
-        "_admitted", "_arrived", "_decoding", "_exchange", "_lane", "_leg", "_load", "_outlet", "_prefilling",
+        "_admitted", "_arrived", "_at", "_decoding", "_exchange", "_lane", "_leg", "_load", "_outlet", "_prefilling",
         "_record", "_sent", "_slot", "_tenant", "_todo", "_whole",
     )  # fmt: skip
 
@@ -94,7 +94,8 @@ class Passage(Round):
             self._leave()
             return
         name = front.placing.place_now(self.session, inference, tenant=self._tenant, class_=self.class_)
-        decoding = lane.decodings.get(name) if name is not None else None
+        at = lane.registry.get(name) if name is not None else None
+        decoding = lane.decodings.get(at.worker) if at is not None else None
         if decoding is None or decoding.worker.draining or not decoding.worker.engine.healthy:
             self._leave()
             return
@@ -102,7 +103,7 @@ class Passage(Round):
         self.facts["attempts"] = 1
         self.transcript = of_request(inference)
         outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
-        self._decoding = decoding
+        self._decoding, self._at = decoding, at
         decoding.worker.live.count += 1
         decoding.describe(self, self._tenant)
         if outlook.away:
@@ -195,9 +196,9 @@ class Passage(Round):
             self._leave(failed)
             return
         if handle is not None:
-            remote.used(handle)
+            remote.used()
         self.prefilled = prefilled
-        if prefilled.handed.finished is not None or self.inference.stream:
+        if prefilled.handed.finished is not None:
             self._leave()
             return
         try:
@@ -304,7 +305,7 @@ class Passage(Round):
         )  # fmt: skip
         if decoding is not None:
             decoding.worker.live.__exit__()
-            job.at = lane.registry.record(decoding.worker.name)
+            job.at = self._at
             job.begun = self
             self.failed = failed
             self.facts = {}

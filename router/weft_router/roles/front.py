@@ -92,7 +92,6 @@ class Front:
         self._responses = adapter.can.responses
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
-        self.authenticator = context.door.authenticator
         self._tokenizing = Tokenizing(config.model, registry=registry, ask=workers.ask, admit=self._admit_counting)
         self._secret = settings.token
         self._kv_use = 0.0
@@ -126,7 +125,7 @@ class Front:
 
     def admits(self, headers: Mapping[str, str]) -> Caller:
         """Let known callers in."""
-        return self.authenticator.caller(headers.get("authorization"), time())
+        return self._door.authenticator.caller(headers.get("authorization"), time())
 
     def start(self) -> None:
         """Start background work."""

@@ -9,7 +9,7 @@ from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.engines.watch import Engine
-from weft_router.errors import EngineAnsweredError, LegFailedError, UnavailableError
+from weft_router.errors import SHUTTING_DOWN, ApiError, EngineAnsweredError, LegFailedError, UnavailableError
 from weft_router.rounds.accounts import Accounts, used
 from weft_router.rounds.batch import Batch
 from weft_router.rounds.outlet import Outlet
@@ -210,3 +210,19 @@ class Answering:
     def batch(self) -> int:
         """Return how many rounds are decoding now."""
         return len(self.decoding)
+
+
+def lost(error: LegFailedError) -> ApiError:
+    """Return what a leg that failed means for whoever asked this worker."""
+    if error.reason == SHUTTING_DOWN:
+        return UnavailableError("this decode worker is shutting down", retryable=True)
+    if error.reason == "connect":
+        return UnavailableError("the engine of this decode worker cannot be reached", retryable=True)
+    status = 504 if error.reason == "timeout" else 502
+    return ApiError(
+        f"the decode engine failed ({error.reason})",
+        status=status,
+        kind="server_error",
+        code="engine_failed",
+        retryable=error.reason not in ("timeout", "reply-too-large", "event-too-large"),
+    )

@@ -27,7 +27,7 @@ from weft_router.errors import (
 )
 from weft_router.guard.salt import Salts
 from weft_router.rounds.accounts import Accounts, slos_of
-from weft_router.rounds.answering import Answering
+from weft_router.rounds.answering import Answering, lost
 from weft_router.rounds.deciding import Deciding
 from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.hedging import race
@@ -78,12 +78,12 @@ class Decoding:
         self._config = config
         self._metrics = metrics
         self._registry = registry
-        self.salts = salts
+        self._salts = salts
         self._resumes = kinds(adapter)
         self._adapter = adapter
         self._together = Together()
         self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds, on_end=self._ended)
-        self.paces = Paces()
+        self._paces = Paces()
         self._itl = Window(config.routing.stats_window_seconds)
         self.remote = RemotePrefill(
             settings, adapter=adapter, port=port, registry=registry, metrics=metrics, dispatched=dispatched,
@@ -98,7 +98,7 @@ class Decoding:
             elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
             give_back=self._releasing.unused,
         )  # fmt: skip
-        self.request_log = request_log
+        self._request_log = request_log
         self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
         self.answering = Answering(
             settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts,
@@ -183,13 +183,13 @@ class Decoding:
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
         except LegFailedError as error:
-            raise _lost(error) from error
+            raise lost(error) from error
         finally:
             self.closed(rnd, job.facts)
 
     def closed(self, rnd: Round, facts: dict[str, object]) -> None:
         """Count a round that is over, and say of it what there is to say."""
-        self.request_log.write(rnd, worker=self.worker.name)
+        self._request_log.write(rnd, worker=self.worker.name)
         facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
         self._metrics.decisions.labels(self.deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
 
@@ -229,7 +229,7 @@ class Decoding:
         return self.deciding.trusted
 
     def _ended(self, key: str, session: Session) -> None:
-        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self.paces.end(key))
+        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self._paces.end(key))
 
     def _describe(self, record: WorkerRecord) -> WorkerRecord:
         return replace(
@@ -254,21 +254,21 @@ class Decoding:
                 self._releasing.unused(outlook.spare)
         return outlook
 
-    def exports(self, inference: Inference) -> bool:
+    def _exports(self, inference: Inference) -> bool:
         """Tell whether the engine shall keep what it computes for a round, for later ones to read elsewhere."""
         # Without prefill workers nobody would read what the engine keeps.
         return self._config.engine.bidirectional and inference.transferable and not self.deciding.never_remote
 
-    def needs_ids(self, inference: Inference) -> bool:
+    def _needs_ids(self, inference: Inference) -> bool:
         """Tell whether a stream may go on elsewhere, which takes its token ids."""
         return bool(self._resumes) and resumable(inference).how in self._resumes
 
     def describe(self, rnd: Round, tenant: str) -> None:
         """Say what a usual round asks of its engines, and what its place in a queue depends on."""
         inference = rnd.inference
-        rnd.export = self.exports(inference)
-        rnd.ask = Ask(inference, rnd.id, salt=self.salts.of(tenant), want_ids=rnd.export or self.needs_ids(inference))
-        pace = rnd.pace = self.paces.of(rnd.session)
+        rnd.export = self._exports(inference)
+        rnd.ask = Ask(inference, rnd.id, salt=self._salts.of(tenant), want_ids=rnd.export or self._needs_ids(inference))
+        pace = rnd.pace = self._paces.of(rnd.session)
         rnd.standing = self._standing(rnd.class_, tenant, pace, rnd.started)
 
     def _standing(
@@ -284,13 +284,13 @@ class Decoding:
         inference = job.inference
         transcript = job.transcript or of_request(inference)
         outlook = self.look(job.session, inference, transcript, local_only=job.local_only)
-        export = self.exports(inference)
+        export = self._exports(inference)
         if job.keep_ids:
             inference.wants_ids = True
-        want_ids = export or job.keep_ids or self.needs_ids(inference)
-        ask = Ask(inference, job.id, salt=self.salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
+        want_ids = export or job.keep_ids or self._needs_ids(inference)
+        ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
         ask.response_id = job.response_id
-        pace = self.paces.of(job.session)
+        pace = self._paces.of(job.session)
         standing = self._standing(job.class_, job.tenant, pace, job.started, job.spans)
         return Round(
             id=job.id,
@@ -395,18 +395,3 @@ class Decoding:
         except LegFailedError as error:
             log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
             raise
-
-
-def _lost(error: LegFailedError) -> ApiError:
-    if error.reason == SHUTTING_DOWN:
-        return UnavailableError("this decode worker is shutting down", retryable=True)
-    if error.reason == "connect":
-        return UnavailableError("the engine of this decode worker cannot be reached", retryable=True)
-    status = 504 if error.reason == "timeout" else 502
-    return ApiError(
-        f"the decode engine failed ({error.reason})",
-        status=status,
-        kind="server_error",
-        code="engine_failed",
-        retryable=error.reason not in ("timeout", "reply-too-large", "event-too-large"),
-    )

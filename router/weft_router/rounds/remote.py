@@ -189,7 +189,7 @@ class RemotePrefill:
                 failure = error
                 continue
             if handle is not None:
-                self.used(handle)
+                self.used()
             return found
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
@@ -198,7 +198,7 @@ class RemotePrefill:
             raise _lost(failure)
         return None
 
-    def used(self, _: KvHandle) -> None:
+    def used(self) -> None:
         """Count a handle by which a history was read."""
         self._metrics.kv_handles.labels("used").inc()
 

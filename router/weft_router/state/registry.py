@@ -113,11 +113,6 @@ class Registry:
         tracked = self._workers.get(worker)
         return tracked.record if tracked is not None and _eligible(tracked) else None
 
-    def record(self, worker: str) -> WorkerRecord | None:
-        """Return what is known of a worker, whatever its condition."""
-        tracked = self._workers.get(worker)
-        return None if tracked is None else tracked.record
-
     def reachable(self, worker: str) -> WorkerRecord | None:
         """Return a worker that answers as far as is known, though it may be given no work, None otherwise."""
         tracked = self._workers.get(worker)
