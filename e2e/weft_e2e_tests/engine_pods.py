@@ -9,6 +9,10 @@ from weft_e2e.metrics import Growth, parse
 from weft_e2e.service import Service
 
 _USAGE = "vllm:kv_cache_usage_perc"
+_REASONS = tuple(
+    f"weft_router_{name}_total" for name in ("decisions", "prefill_failures", "kv_handles", "kv_proofs", "ejections")
+)
+"""Why rounds went where they did, and what became of their handles, of KV paths and of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,16 @@ class Pods:
     def grown(self, before: dict[str, str]) -> Growth:
         """Return what was counted since."""
         return self.metrics.grown(before)
+
+    def why(self, before: dict[str, str]) -> str:
+        """Return what routers have counted since of where rounds went and why, in words."""
+        found = [
+            f"{name.removeprefix('weft_router_')}{dict(sorted(labels))}: {value:g}"
+            for page in self.grown(before).pages.values()
+            for (name, labels), value in sorted(page.samples.items(), key=str)
+            if name in _REASONS and value
+        ]
+        return "; ".join(found) or "routers counted nothing"
 
     def kv_usage(self, *roles: str) -> dict[str, float]:
         """Return the share of engines' KV caches that is taken, pinned blocks included; of all where none is named."""

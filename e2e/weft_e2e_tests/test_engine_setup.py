@@ -144,4 +144,5 @@ def test_the_example_for_two_nodes_takes_engine_and_model_from_one_volume() -> N
     assert disk["metadata"]["name"] == claim["spec"]["volumeName"] == "v"
     assert disk["spec"]["local"]["path"] == str(ENV.root)
     assert spec.model.config == SPEC.model.config
-    assert spec.engine.kv_transfer == SPEC.engine.kv_transfer
+    kept = {"handle_ttl_seconds": SPEC.engine.kv_transfer.handle_ttl_seconds}  # in pods rounds pause for longer
+    assert spec.engine.kv_transfer.model_copy(update=kept) == SPEC.engine.kv_transfer

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import secrets
 import sys
 import time
@@ -13,12 +14,13 @@ import httpx
 import pytest
 
 from weft_e2e.demo.real_engines import problems, table, talk
-from weft_e2e.engines.counters import Sources, counters, sources
+from weft_e2e.engines.counters import counters, reads, sources
 from weft_e2e.engines.deployed import apply_example, remove_example, wait_ready
 from weft_e2e.engines.environment import environment
 from weft_e2e.engines.host_image import host_image
 from weft_e2e.engines.pods import cut, keeping_on_cores, kill_engine
 from weft_e2e.engines.process import Engine
+from weft_e2e.kube import Condition
 from weft_e2e.replay.client import Target
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.service import Service, component_of
@@ -116,39 +118,63 @@ def _tell(service: Service) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_rounds_hand_kv_over_between_nodes_both_ways(pods: Pods, answers: dict[bool, list[str]], stream: bool) -> None:
+    """Counters are looked at when the last round is over: meanwhile the time would run for which a handle is good.
+
+    A round that comes after it is rightly prefilled where its history is, and pages take seconds on a busy machine.
+    """
+    until_measured(pods)
     chat = Chat(pods.url, stream, LONG, session=f"nodes-{stream}")
-    for number, text in enumerate(ROUNDS[stream]):
-        before, begun = pods.pages(), time.monotonic()
-        assert chat.ask(text) == answers[stream][number], f"round {number + 1}"
-        took = time.monotonic() - begun
-        assert chat.route == "remote"
-        until_read(pods, before, "decode")
-        print(f"round {number + 1}: {took:.1f} s", file=sys.stderr)  # noqa: T201 - a figure to note
-        if number:
-            came = until_read(pods, before, "prefill")
-            grown = pods.grown(before)
-            proofs = (grown.by_page("vllm:request_success_total")["prefill"] - 1) / 2
-            assert came.computed <= len(text) + AROUND + math.ceil(proofs) * OF_A_PROOF, (
-                f"history was computed again: {came}, beside {proofs:g} proofs"
-            )
-            assert grown.total("weft_router_kv_handles_total", outcome="used") == 1
+    (_, *later), before = ROUNDS[stream], pods.pages()
+    since = before
+    for number, text in enumerate(ROUNDS[stream], start=1):
+        begun = time.monotonic()
+        answer = chat.ask(text)
+        print(f"round {number}: {time.monotonic() - begun:.1f} s", file=sys.stderr)  # noqa: T201 - a figure to note
+        assert answer == answers[stream][number - 1], f"round {number}"
+        if chat.route != "remote":
+            _tell(pods.service)
+        assert chat.route == "remote", f"round {number}: {pods.why(before)}"
+        if number == 1:
+            since = pods.pages()
+    until_read(pods, before, decode=1 + len(later), prefill=len(later))
+    grown = pods.grown(since)
+    assert grown.total("weft_router_kv_handles_total", outcome="used") == len(later), pods.why(before)
+    came = sources(grown, "prefill")
+    proofs = (grown.by_page("vllm:request_success_total")["prefill"] - len(later)) / 2
+    assert came.computed <= sum(len(text) + AROUND for text in later) + math.ceil(proofs) * OF_A_PROOF, (
+        f"history was computed again: {came}, beside {proofs:g} proofs; {pods.why(before)}"
+    )
 
 
 def test_the_demo_of_real_engines_shows_whence_each_prompt_came(pods: Pods) -> None:
+    before = pods.pages()
     heard = asyncio.run(talk(Target(pods.url, MODEL, run=f"{secrets.token_hex(3)}-"), pods.metrics))
     print(*table(heard), sep="\n", file=sys.stderr)  # noqa: T201 - figures to note
-    assert [one.record.route for one in heard] == ["remote"] * 3
+    routes = [one.record.route for one in heard]
+    if routes != ["remote"] * 3:
+        _tell(pods.service)
+    assert routes == ["remote"] * 3, pods.why(before)
     assert problems(heard) == ()
 
 
-def until_read(pods: Pods, before: dict[str, str], role: str) -> Sources:
-    """Wait until an engine has read KV of the other one, and return where its prompt tokens came from since."""
+def until_measured(pods: Pods) -> None:
+    """Wait until the path is proven and measured: a proof that measures has an engine compute thousands of tokens."""
+    until(
+        lambda: "GB/s" in getattr(pods.service.conditions().get("KVTransportVerified"), "message", ""),
+        what="figures of the KV path",
+        timeout_s=READY_S,
+        last=lambda: str(pods.service.conditions().get("KVTransportVerified")),
+    )
 
-    def came() -> Sources | None:
-        found = sources(pods.grown(before), role)
-        return found if found.read > 0 else None
 
-    return until(came, what=f"KV that the {role} engine read", timeout_s=60)
+def until_read(pods: Pods, before: dict[str, str], **times: int) -> None:
+    """Wait until engines, by role, have read each other's KV so often since; proofs of the path read, too."""
+    until(
+        lambda: all(reads(pods.grown(before)).get(role, 0) >= least for role, least in times.items()),
+        what=f"reads of KV, {times}",
+        timeout_s=120,
+        last=lambda: f"{reads(pods.grown(before))}; {pods.why(before)}",
+    )
 
 
 def test_the_plug_in_is_active_and_knows_the_sidecar_by_the_proof(pods: Pods) -> None:
@@ -282,14 +308,39 @@ def test_workers_that_leave_leave_no_kv_in_others(pods: Pods) -> None:
             )
 
 
-MEASURED_S = 400.0
-"""Two engines that start, a minute and a half of timing, and a fit."""
+BUDGETS_S = (90, 270)
+"""For timing: the first is enough on a machine that does nothing else."""
+MEASURED_S = 310.0
+"""Two engines that start, and a fit."""
+TOO_FEW = re.compile(r"\d shapes of (prefill|step); measure 4 or more")
 
 
+@pytest.mark.timeout(1500, func_only=True)
 def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> None:
-    """Last, and without those that serve: four engines would have no time of two cores that is worth measuring."""
-    kube, space = pods.service.kube, ("-n", pods.service.namespace)
+    """Last, and without those that serve: four engines would have no time of two cores that is worth measuring.
+
+    A busy machine times fewer shapes within a budget, and noise spoils some of them. Where a fit needs more of them, or
+    predicts too badly, this test gives more time, as a user would.
+    """
     assert not pods.engines(), "the test before this one has them leave"
+    first, second = BUDGETS_S
+    said = measured(pods, budget_s=first)
+    if said.reason == "NotUsable" or (said.reason == "MeasuringFailed" and TOO_FEW.search(said.message)):
+        said = measured(pods, budget_s=second)
+    assert said.reason == "Measured", said.message
+    found = pods.service.kube.kubectl("-n", pods.service.namespace, "get", "costprofiles", "-o", "json").stdout
+    (profile,) = json.loads(found)["items"]
+    (row,) = profile["spec"]["degrees"]
+    assert row["fit"]["prefill"]["points"] >= 4
+    assert row["fit"]["step"]["points"] >= 4
+    ways = profile["spec"]["provenance"]["transferWays1"]
+    assert "there " in ways, ways
+    assert "back " in ways, ways
+
+
+def measured(pods: Pods, *, budget_s: int) -> Condition:
+    """Have the operator measure for so long and return what it says then; the log of who measures is printed."""
+    kube, space = pods.service.kube, ("-n", pods.service.namespace)
     pods.patch({"profile": {"measure": None}})
     # A Job that failed is kept for its log, and is the reason why there is no other try for an hour.
     kube.kubectl(*space, "delete", "jobs", "-l", "app.kubernetes.io/component=profile", "--timeout=50s")
@@ -299,27 +350,21 @@ def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> 
         timeout_s=60,
     )
     begun = time.monotonic()
-    pods.patch({"profile": {"measure": {"budget": "90s", "extraGpus": 2}}})
+    pods.patch({"profile": {"measure": {"budget": f"{budget_s}s", "extraGpus": 2}}})
     until(lambda: len(pods.of("profile")) == 2, what="both engines' pods", timeout_s=60)
     try:
         with keeping_on_cores(pods.of("profile")):
             until(
                 lambda: pods.condition("ProfileMeasured")[0] in ("True", "False"),
                 what="an end of measuring",
-                timeout_s=MEASURED_S,
+                timeout_s=MEASURED_S + budget_s,
                 every_s=2.0,
                 last=lambda: str(pods.service.conditions().get("ProfileMeasured")),
             )
     finally:
-        jobs = ("logs", "-l", "app.kubernetes.io/component=profile", "-c", "profile", "--tail=80")
-        print(kube.kubectl(*space, *jobs, check=False).stdout, file=sys.stderr)  # noqa: T201 - to note
+        for name in pods.of("profile"):  # one measures, the other has nothing but its engine
+            told = kube.kubectl(*space, "logs", name, "-c", "profile", "--tail=80", check=False)
+            print(f"--- {name}\n{told.stdout}{told.stderr}", file=sys.stderr)  # noqa: T201 - to note
     said = pods.service.conditions()["ProfileMeasured"]
     print(f"{said.reason} after {time.monotonic() - begun:.0f} s: {said.message}", file=sys.stderr)  # noqa: T201 - to note
-    assert said.reason == "Measured", said.message
-    (profile,) = json.loads(kube.kubectl(*space, "get", "costprofiles", "-o", "json").stdout)["items"]
-    (row,) = profile["spec"]["degrees"]
-    assert row["fit"]["prefill"]["points"] >= 4
-    assert row["fit"]["step"]["points"] >= 4
-    ways = profile["spec"]["provenance"]["transferWays1"]
-    assert "there " in ways, ways
-    assert "back " in ways, ways
+    return said

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_planner.profiling.knowledge import Judgement, judged, known
+from weft_planner.profiling.knowledge import Judgement, judged, known, merged
 from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError, Measurements
 from weft_planner.profiling.validation import (
     check,
     contradicting,
     plausibility,
     predicted,
+    with_slowness,
     without_hidden_transfers,
 )
 from weft_planner_tests.profiled import grid, measured, profile
@@ -153,3 +154,51 @@ def test_a_table_that_somebody_wrote_is_refused_all_the_same() -> None:
         judged(table, facts, Judgement(allow_missing=True))
     timed = replace(table, about=replace(table.about, notes={"source": "engine"}))
     assert "transfersLeftOut" in judged(timed, facts, Judgement(allow_missing=True)).provenance
+
+
+FACTS = known(model="meta-llama/Llama-3.1-8B-Instruct", gpu="nvidia-h100")
+
+
+def slower(factor: float, *, source: str = "") -> Measurements:
+    """Return a whole table in so many times of what is usual; ``source`` says who timed it."""
+    table = measured(LIMITS.usual, grid((1,)))
+    rows = tuple(replace(row, seconds=row.seconds * factor) for row in table.rows)
+    notes = {"source": source} if source else {}
+    return replace(table, about=replace(table.about, notes=notes), rows=rows)
+
+
+@pytest.mark.parametrize("factor", [150.0, 1000.0])
+def test_a_live_engine_far_slower_than_usual_makes_a_profile_that_says_so(factor: float) -> None:
+    """Its unit is sure, whatever a GPU is called that engines on other hardware are said to run on."""
+    profile = judged(slower(factor, source="engine"), FACTS, Judgement(allow_missing=True))
+    told = profile.provenance["slow"]
+    assert f"{factor:.0f} to {factor:.0f} times what nvidia-h100 usually takes" in told
+    usual = LIMITS.usual.t_pre(history=1024, increment=1024, degree=1)
+    assert profile.t_pre(history=1024, increment=1024, degree=1) == pytest.approx(factor * usual, rel=0.2)
+
+
+def test_a_file_of_such_times_is_refused_as_one_in_milliseconds() -> None:
+    with pytest.raises(MeasurementError, match=r"150 times what nvidia-h100 usually takes.*must be divided by 1000"):
+        judged(slower(150.0), FACTS, Judgement(allow_missing=True))
+    both = merged([slower(150.0, source="engine"), slower(150.0)])
+    with pytest.raises(MeasurementError, match="must be divided by 1000"):
+        judged(both, FACTS, Judgement(allow_missing=True))
+
+
+def test_times_of_a_live_engine_that_no_hardware_could_reach_are_refused_all_the_same() -> None:
+    with pytest.raises(MeasurementError, match="faster than nvidia-h100 could be"):
+        judged(slower(0.001, source="engine"), FACTS, Judgement(allow_missing=True))
+
+
+def test_a_slip_of_units_among_the_timings_of_a_live_engine_is_found_all_the_same() -> None:
+    table = slower(1.0, source="engine")
+    rows = (replace(table.rows[0], seconds=table.rows[0].seconds * 1000), *table.rows[1:])
+    with pytest.raises(MeasurementError, match="divide by 1000"):
+        judged(replace(table, rows=rows), FACTS, Judgement(allow_missing=True))
+
+
+def test_timings_as_usual_or_of_unknown_hardware_are_not_noted_as_slow() -> None:
+    table = slower(50.0, source="engine")
+    assert with_slowness(table, LIMITS) is table
+    slow = slower(150.0, source="engine")
+    assert with_slowness(slow, None) is slow

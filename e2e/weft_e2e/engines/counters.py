@@ -11,6 +11,8 @@ from weft_e2e.metrics import Growth, growth
 from weft_e2e.service import ROUTER_PORT
 from weft_operator.engines.container import ENGINE_PORT
 
+_READS = "vllm:nixl_xfer_time_seconds_count"
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -57,3 +59,12 @@ def sources(grown: Growth, engine: str) -> Sources:
         for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
     )
     return Sources(*found)
+
+
+def reads(grown: Growth) -> dict[str, float]:
+    """Return how often each engine has read KV from the other one, by role; proofs of KV paths are among them."""
+    counts = {
+        page: [value for (sample, _), value in read.samples.items() if sample == _READS]
+        for page, read in grown.pages.items()
+    }
+    return {page: sum(values) for page, values in counts.items() if values}

@@ -17,7 +17,14 @@ from weft_core.profile_json import profile_to_json
 from weft_planner.profiling.fit import Unmeasured, fit_profile
 from weft_planner.profiling.kv_format import with_format
 from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
-from weft_planner.profiling.validation import NOISE, Plausibility, check, plausibility, without_hidden_transfers
+from weft_planner.profiling.validation import (
+    NOISE,
+    Plausibility,
+    check,
+    plausibility,
+    with_slowness,
+    without_hidden_transfers,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +112,10 @@ def judged(measurements: Measurements, facts: Known, judgement: Judgement = Judg
     """
     degrees = sorted({row.cell.degree for row in measurements.rows if row.cell.function != "transfer"})
     limits = facts.limits(degrees)
-    if measurements.about.notes.get("source") == "engine":
-        measurements = without_hidden_transfers(measurements, limits)
-    check(measurements, noise=judgement.noise, allow_missing=judgement.allow_missing, limits=limits)
+    timed = measurements.about.notes.get("source") == "engine"
+    if timed:
+        measurements = with_slowness(without_hidden_transfers(measurements, limits), limits)
+    check(measurements, noise=judgement.noise, allow_missing=judgement.allow_missing, limits=limits, timed=timed)
     complete = replace(measurements, about=completed(measurements.about, facts, degrees))
     share = expert_share(facts.model) if facts.model else 0.0
     return fit_profile(complete, Unmeasured(share, facts.analytic(degrees), judgement.link_rate))
@@ -132,13 +140,16 @@ def merged(runs: Iterable[Measurements]) -> Measurements:
         if problems:
             raise MeasurementError(problems)
         a, b = whole.about, run.about
+        notes = {**b.notes, **a.notes}
+        if a.notes.get("source") != b.notes.get("source"):
+            notes.pop("source", None)  # what holds for one alone holds for neither: not all of it was timed here
         about = About(
             a.model or b.model,
             a.gpu or b.gpu,
             a.engine or b.engine,
             a.kv_bytes_per_token or b.kv_bytes_per_token,
             {**b.memory, **a.memory},
-            {**b.notes, **a.notes},
+            notes,
         )
         planned = tuple(dict.fromkeys((*whole.planned, *run.planned)))
         whole = Measurements(about, (*whole.rows, *run.rows), planned)
