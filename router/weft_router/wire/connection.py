@@ -47,8 +47,11 @@ class Owner(Protocol):
         """Forget a lost one."""
 
 
-class Connection(asyncio.Protocol):
-    """A connection of the server; lives as long as its client does."""
+class Connection:
+    """A connection of the server; lives as long as its client does.
+
+    An ``asyncio.Protocol`` by its methods, not by its base: a compiled class is a structure only where all bases are.
+    """
 
     __slots__ = (
         "_closed_at", "_deaf", "_exchange", "_limits", "_lingers", "_loop", "_owner", "_reader", "_reading", "_seen",

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from weft_router.errors import ApiError
 from weft_router.wire.connection import Connection, Handler
@@ -61,8 +62,8 @@ class Listener:
         self.connections.abort()
         await asyncio.sleep(0)
 
-    def _accept(self) -> Connection:
-        return Connection(self.connections, self._limits, gate=self._gate)
+    def _accept(self) -> asyncio.Protocol:
+        return cast(asyncio.Protocol, Connection(self.connections, self._limits, gate=self._gate))
 
     def _sweep(self) -> None:
         self.connections.check()

@@ -188,14 +188,15 @@ class Pool:
         context = self._context() if origin.tls else None
         try:
             async with asyncio.timeout(min(self._connect_s, max(0.0, leg.until - monotonic()))):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Upstream(self, origin), origin.host, origin.port, ssl=context
+                _, protocol = await asyncio.get_running_loop().create_connection(
+                    lambda: cast(asyncio.Protocol, Upstream(self, origin)), origin.host, origin.port, ssl=context
                 )
         except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this leg alone
             leg.connecting(None)
             leg.fail("connect", str(error))
             return
         leg.connecting(None)
+        connection = cast(Upstream, protocol)
         if leg.over:
             connection.drop()
         else:

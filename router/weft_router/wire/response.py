@@ -1,7 +1,7 @@
 """Read one HTTP/1.1 response after the other from the bytes of an upstream connection."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import httptools
 
@@ -36,7 +36,7 @@ class ResponseReader:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self.on_body: Callable[[bytes], None] = self._parts.append
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self.taker: Taker | None = None
         self.complete = False
         """Whether the response under way has come whole."""
@@ -82,7 +82,7 @@ class ResponseReader:
         """Let go of the parser, whose callbacks would otherwise keep it alive until a collection."""
         self.taker = None
         self._parts.clear()
-        del self._parser
+        self._parser = None
 
     def eof(self) -> bool:
         """Tell whether the peer's close ends the response properly: it had neither a length nor chunks."""

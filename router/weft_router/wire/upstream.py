@@ -74,8 +74,8 @@ class Keeper(Protocol):
         """Forget a kept connection that its server closed."""
 
 
-class Upstream(asyncio.Protocol):
-    """One connection to an origin."""
+class Upstream:
+    """One connection to an origin: an ``asyncio.Protocol`` by its methods, not by its base, which is not compiled."""
 
     __slots__ = ("_keeper", "_leg", "_reader", "_transport", "idle_since", "kept", "origin")
 
@@ -91,6 +91,12 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def eof_received(self) -> None: ...
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
