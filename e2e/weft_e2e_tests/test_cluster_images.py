@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weft_e2e.cluster import archives
@@ -73,6 +73,9 @@ def test_an_archive_without_names_says_how_to_give_one(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
+@example(b"\x1f\x8b")  # how gzip begins
+@example(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff")
+@example(b"\xfd7zXZ\x00\x00\x04")  # how xz does
 def test_a_file_that_is_no_archive_is_refused(content: bytes) -> None:
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
         file.write(content)

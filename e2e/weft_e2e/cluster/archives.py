@@ -3,8 +3,10 @@
 import hashlib
 import io
 import json
+import lzma
 import os
 import tarfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +58,7 @@ def read(file: Path) -> list[Image]:
     try:
         with tarfile.open(file) as archive:
             images = _docker(archive, file) or _oci(archive, file)
-    except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise CommandError(f"{file} is not an OCI or Docker image archive: {error}") from error
     if not images:
         raise CommandError(f"{file} holds no image with a name: write it as oci-archive:FILE:NAME:TAG")
