@@ -218,7 +218,7 @@ check: lint types imports verify test-unit chart-test ## Everything a commit mus
 
 .PHONY: requirements
 requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with hashes
-	@for extra in planner router compile mock operator e2e dev; do \
+	@for extra in planner router mock operator e2e dev; do \
 	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal --extra $$extra pyproject.toml -o requirements/$$extra.txt; done
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \

@@ -1,10 +1,10 @@
 """Compiles the router's path of a request with mypyc, from the sources that run without it, too.
 
-    compile.py --into /compiled [--root /src] [--python /opt/weft/bin/python] [--jobs 2]
+    compile.py --into FOLDER [--jobs 2]
 
 Writes whole copies of the packages below into an empty folder, with a compiled module beside each source of ``PATH``.
-An interpreter that has the folder first on its path runs the compiled ones; without them everything works the same,
-slower. Needs mypy (with mypyc), setuptools and a C compiler.
+An interpreter that has the folder first on its path runs the compiled ones; docs/decisions/0017 says what fails on them
+yet. Needs mypy (with mypyc), setuptools and a C compiler.
 
 What mypyc cannot take, or compiles into something slow, is rewritten in the copies it compiles, line by line so that
 tracebacks name the lines of the real sources: ``__slots__`` goes, since compiled classes have none but fields of C, and
@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"weft_core": "core", "weft_router": "router"}
 PATH = (
     "weft_core/policies/{live,live_binding,earliest,weft,fleet,trust,kv_headroom,decide_binding,snapshot}",
@@ -207,8 +208,8 @@ setup(name="weft-compiled", script_args=["-q", "build_ext", "--inplace"],
 """
 
 
-def compile_into(root: Path, into: Path, *, python: str, jobs: int) -> None:
-    """Write the packages with their compiled modules into a folder; ``python`` has what they import.
+def compile_into(into: Path, *, jobs: int) -> None:
+    """Write the packages with their compiled modules into a folder.
 
     Raises:
         SystemExit: what the compiler said.
@@ -216,11 +217,11 @@ def compile_into(root: Path, into: Path, *, python: str, jobs: int) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         for package, parent in PACKAGES.items():
-            shutil.copytree(root / parent / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / parent / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
         for module in modules():
             path = folder / module
             path.write_text(rewritten(path.read_text()))
-        words = [sys.executable, "-c", SETUP, str(jobs), *TYPED, f"--python-executable={python}", *modules()]
+        words = [sys.executable, "-c", SETUP, str(jobs), *TYPED, *modules()]
         if subprocess.run(words, cwd=folder, check=False).returncode:
             raise SystemExit("the router's path was not compiled")
         for library in _libraries(folder):
@@ -229,7 +230,7 @@ def compile_into(root: Path, into: Path, *, python: str, jobs: int) -> None:
             shutil.copyfile(library, target)
     for package, parent in PACKAGES.items():
         shutil.copytree(
-            root / parent / package, into / package, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+            ROOT / parent / package, into / package, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
         )
 
 
@@ -241,11 +242,9 @@ def main() -> None:
     """Parse the command line and compile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, required=True, help="an empty or new folder")
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent, help="the project")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter that finds what the router imports")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
     args = parser.parse_args()
-    compile_into(args.root.resolve(), args.into.resolve(), python=args.python, jobs=args.jobs)
+    compile_into(args.into.resolve(), jobs=args.jobs)
 
 
 if __name__ == "__main__":

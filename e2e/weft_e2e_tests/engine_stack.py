@@ -15,6 +15,7 @@ import orjson
 
 from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, TINY, command, tiny_service
+from weft_e2e.engines.counters import reads
 from weft_e2e.engines.environment import environment
 from weft_e2e.engines.process import Engine, running
 from weft_e2e.local.ports import free_ports
@@ -27,7 +28,6 @@ MODEL = "weft/tiny"
 TOKENS = 24
 LONG = 160
 """An answer of more tokens than the engines' blocks of 128 leaves KV that only its decode engine has."""
-TRANSFERS = "vllm:nixl_xfer_time_seconds_count"
 ROUND_S = 120.0
 """For one round on a machine that does other things too; the first hand-over between two engines takes seconds."""
 _names = itertools.count()
@@ -131,11 +131,8 @@ class EngineStack:
 
     def transfers(self, before: dict[str, str]) -> dict[str, float]:
         """Return how often each engine read KV from the other one since, by its own counters."""
-        pages = self.grown(before).pages
-        return {
-            name: sum(value for (sample, _), value in pages[name].samples.items() if sample == TRANSFERS)
-            for name in ("prefill", "decode")
-        }
+        found = reads(self.grown(before))
+        return {name: found.get(name, 0.0) for name in ("prefill", "decode")}
 
     def until_moved(self, before: dict[str, str], *, prefill: int, decode: int) -> None:
         """Wait until each engine has counted so many reads since: they count with their next step."""
