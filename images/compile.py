@@ -7,8 +7,9 @@ An interpreter that has the folder first on its path runs the compiled ones; doc
 yet. Needs mypy (with mypyc), setuptools and a C compiler.
 
 What mypyc cannot take, or compiles into something slow, is rewritten in the copies it compiles, line by line so that
-tracebacks name the lines of the real sources: ``__slots__`` goes, since compiled classes have none but fields of C, and
-a dataclass gets its ``__init__`` written out, since the one that ``dataclass`` makes at run time is not compiled.
+tracebacks name the lines of the real sources: ``__slots__`` goes, since compiled classes have none but fields of C; a
+dataclass gets its ``__init__`` written out, since the one that ``dataclass`` makes at run time is not compiled; and
+what an ``except`` catches gets a name of its own, since a name has one type in a compiled function.
 """
 
 import argparse
@@ -40,6 +41,8 @@ PATH = (
 )
 """The modules that a usual request goes through, and those with classes that inherit from theirs: all or none of a
 family can be compiled."""
+UNWANTED = "Unsupported default attribute value"
+"""A warning of mypyc's: a class's default would be looked up anew for each object, not once."""
 TYPED = ("--ignore-missing-imports", "--follow-imports=silent", "--python-version=3.11")
 
 
@@ -73,6 +76,12 @@ class Lines:
         for number in range(first + 1, last + 1):
             self._lines[number] = ""
 
+    def name_caught(self, handler: ast.ExceptHandler, name: str) -> None:
+        """Give what a handler catches another name, in the line of its ``except`` alone."""
+        assert handler.type is not None  # noqa: S101 - only what has a type is named
+        number = (handler.type.end_lineno or handler.lineno) - 1
+        self._lines[number] = self._lines[number].replace(f" as {handler.name}:", f" as {name}:")
+
     def __str__(self) -> str:
         return "\n".join(self._lines)
 
@@ -88,7 +97,28 @@ def rewritten(source: str) -> str:
         decorator = _dataclass(node)
         if decorator is not None:
             _write_out(lines, node, decorator, classes)
+    _name_what_is_caught(lines)
     return str(lines)
+
+
+def _name_what_is_caught(lines: Lines) -> None:
+    """Name what each handler catches after its line: of several that catch it by one name, the first gives its type."""
+    named: set[ast.expr] = set()
+    handlers = [node for node in ast.walk(lines.tree) if isinstance(node, ast.ExceptHandler)]
+    for handler in reversed(handlers):  # the inner ones first: what they call so is theirs
+        if handler.name is None:
+            continue
+        old, new = handler.name, f"{handler.name}_{handler.lineno}"
+        lines.name_caught(handler, new)
+        for node in (node for statement in handler.body for node in ast.walk(statement)):
+            if isinstance(node, ast.Name) and node.id == old:
+                node.id = new
+                named.add(node)
+    # Python 3.11 does not tell where in a text a name stands, so the whole text is put anew.
+    texts = {node for node in ast.walk(lines.tree) if isinstance(node, ast.JoinedStr) and named & {*ast.walk(node)}}
+    inside = {part for text in texts for part in ast.walk(text) if part is not text}
+    for node in sorted((named | texts) - inside, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        lines.put(node, lines.text(node))
 
 
 def _dataclass(node: ast.ClassDef) -> ast.expr | None:
@@ -222,7 +252,11 @@ def compile_into(into: Path, *, jobs: int) -> None:
             path = folder / module
             path.write_text(rewritten(path.read_text()))
         words = [sys.executable, "-c", SETUP, str(jobs), *TYPED, *modules()]
-        if subprocess.run(words, cwd=folder, check=False).returncode:
+        done = subprocess.run(
+            words, cwd=folder, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        sys.stdout.write(done.stdout)
+        if done.returncode or UNWANTED in done.stdout:
             raise SystemExit("the router's path was not compiled")
         for library in _libraries(folder):
             target = into / library.relative_to(folder)

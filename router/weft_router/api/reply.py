@@ -54,10 +54,10 @@ class Reply:
     """The decode engine found another first token than the one that was shown."""
     output: list[Json] | None = None
     """The items of a response."""
-    _prompt: Ids | bytes | None = None
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+        self._prompt: Ids | bytes | None = None
         self.text: list[str] = []
         self.tool_calls: dict[int, Json] = {}
 

@@ -273,7 +273,7 @@ class StreamTap(EventTap):
             if type(choice) is not dict:
                 continue
             if not ID_KEYS.isdisjoint(choice):
-                listed += len(ID_KEYS & choice.keys())
+                listed += len(choice.keys() & ID_KEYS)
                 given = choice.get("prompt_token_ids")
                 ids = ids or given
                 plain = plain and not given

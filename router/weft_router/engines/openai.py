@@ -10,7 +10,7 @@ from weft_router.api.responses_tap import ResponsesTap
 from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Tap, Traits
 from weft_router.engines.handles import Ids
-from weft_router.engines.load import VLLM
+from weft_router.engines.load import VLLM, Gauges
 
 OUTPUT_FIELDS = {
     "chat": ("max_completion_tokens", "max_tokens"),
@@ -27,11 +27,12 @@ class OpenAi:
     can: Abilities
     salted = False
     """Whether the engine keeps cached prefixes apart by ``cache_salt``."""
-    gauges = VLLM
+    gauges: Gauges
     plugin_page: str | None = None
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
+        self.gauges = VLLM
         self.can = Abilities(order="decode-only", local=True, responses=traits.responses)
 
     def prefill(self, _: Ask, /) -> Call:

@@ -17,10 +17,10 @@ class Sglang(OpenAi):
     """The adapter of SGLang."""
 
     salted = True
-    gauges = SGLANG
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
+        self.gauges = SGLANG
         self.can = Abilities(order="together", local=False)
 
     def prefill(self, ask: Ask, /) -> Call:

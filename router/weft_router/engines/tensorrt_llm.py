@@ -26,10 +26,10 @@ class TensorRtLlm(OpenAi):
     """The adapter of ``trtllm-serve``."""
 
     salted = True
-    gauges = TENSORRT_LLM
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
+        self.gauges = TENSORRT_LLM
         self.can = Abilities(order="prefill-then-decode", local=True)
 
     def prefill(self, ask: Ask, /) -> Call:
