@@ -8,9 +8,13 @@ from weft_router.guard.door import Door
 from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.tracing import Tracer
+from weft_router.wire import connection
 
 if TYPE_CHECKING:
     from weft_router.signals.otlp import Telemetry
+
+COMPILED = not str(connection.__file__).endswith(".py")
+"""Whether requests go by compiled modules here; an interpreter they were not made for takes the sources beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ def context_of(settings: Settings) -> Context:
         ConfigError: keys, certificate or the collector's headers cannot be used.
     """
     metrics = Metrics()
+    metrics.compiled.set(COMPILED)
     config = settings.config.telemetry
     telemetry = None
     if config.otlp_endpoint:

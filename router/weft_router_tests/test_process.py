@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from weft_router.wire import connection
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.fake_engine import FakeEngine, prompt_ids, reply_text
 from weft_router_tests.stack import MODEL, TOKEN, free_port, is_so, router_json, until
@@ -142,6 +143,17 @@ async def test_killed_processes_lose_no_stream_where_others_can_go_on(processes:
     finally:
         for engine in engines.values():
             await engine.stop()
+
+
+async def test_a_process_tells_whether_its_requests_go_by_compiled_modules(processes: Processes) -> None:
+    compiled = not str(connection.__file__).endswith(".py")
+    _, url = processes.start("coordinator")
+    log = processes.folder / "coordinator.log"
+    await until(lambda: is_so('"listening"' in log.read_text()), seconds=60)
+    lines = map(json.loads, log.read_text().splitlines())
+    assert [line["compiled"] for line in lines if line["event"] == "listening"] == [compiled]
+    async with aiohttp.ClientSession() as http:
+        assert await shows(http, url, f"weft_router_compiled {float(compiled)}")
 
 
 async def test_the_drain_command_drains_its_pod(processes: Processes) -> None:

@@ -6,6 +6,7 @@ import logging
 from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.config.live import LiveConfig
+from weft_router.context import COMPILED
 from weft_router.roles.duty import Duty
 from weft_router.roles.server import Server
 
@@ -28,7 +29,8 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
         await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls)
         if settings.health_port:
             await server.health.start(settings.health_host, settings.health_port, shared=settings.processes > 1)
-        log.info("listening", extra={"role": settings.role, "host": settings.host, "port": settings.port})
+        facts = {"role": settings.role, "host": settings.host, "port": settings.port, "compiled": COMPILED}
+        log.info("listening", extra=facts)
         await stop.wait()
         server.begin_drain()
         if settings.role in ("coordinator", "standalone"):

@@ -185,6 +185,9 @@ class Metrics:
             "weft_router_log_lines_dropped", "Log lines lost because nobody read them, or the disk was full"
         )
         self.spans = Counter("weft_router_spans", "Trace spans exported, or dropped", ["outcome"])
+        self.compiled = Gauge(
+            "weft_router_compiled", "1 where requests go by compiled modules, 0 where the same sources are interpreted"
+        )
         self.tasks = Gauge("weft_router_tasks", "Tasks of the event loop")
         self._catalogue: list[Metric] = metrics_of(self)
         self._process = ProcessCollector(registry=CollectorRegistry())
