@@ -218,14 +218,14 @@ SETUP = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from setuptools import setup
-from setuptools._distutils.unixccompiler import UnixCCompiler
+from distutils.unixccompiler import UnixCCompiler  # setuptools' own copy, under the name by which it builds
 from mypyc.build import mypycify
 
 def compile(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0, extra_preargs=None,
             extra_postargs=None, depends=None):
     macros, objects, extra_postargs, pp_opts, build = self._setup_compile(
         output_dir, macros, include_dirs, sources, depends, extra_postargs)
-    words = self._get_cc_args(pp_opts, debug, extra_preargs)
+    words = [*self._get_cc_args(pp_opts, debug, extra_preargs), "-ffp-contract=off"]
     def one(made):
         self._compile(made, *build[made], words, extra_postargs, pp_opts)
     with ThreadPoolExecutor(int(sys.argv[1])) as threads:
@@ -236,6 +236,8 @@ UnixCCompiler.compile = compile
 setup(name="weft-compiled", script_args=["-q", "build_ext", "--inplace"],
       ext_modules=mypycify(sys.argv[2:], opt_level="2", debug_level="0", multi_file=True))
 """
+"""What runs the compilers. Decisions have to be the interpreter's and the simulator's to the last bit, so no compiler
+may round `a * b + c` once only, which on ARM it would."""
 
 
 def compile_into(into: Path, *, jobs: int) -> None:
