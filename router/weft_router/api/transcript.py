@@ -118,8 +118,8 @@ def shared_share(new: Transcript, seen: Transcript) -> float:
         return 0.0
     shared = 0
     for i, size in enumerate(seen.sizes):
-        place = slice(i * LINK, (i + 1) * LINK)
-        if i >= len(new.sizes) or new.links[place] != seen.links[place]:
+        begin, end = i * LINK, (i + 1) * LINK
+        if i >= len(new.sizes) or new.links[begin:end] != seen.links[begin:end]:
             break
         shared += size
     total = sum(seen.sizes)
