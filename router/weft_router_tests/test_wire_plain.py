@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from weft_router.wire.head import FramingError, Request
 from weft_router.wire.heads import HeadReader
 from weft_router.wire.limits import WireLimits
-from weft_router.wire.plain import read_plain
+from weft_router.wire.plain import PlainReader
 from weft_router.wire.request import RequestReader
 from weft_router_tests.wire_invariants import requests_are_read_alike, responses_are_read_alike
 
@@ -50,6 +50,7 @@ NOT_PLAIN = (
     UVICORN.replace(b"HTTP/1.1", b"HTTP/1.0"),
     UVICORN.replace(b"HTTP/1.1", b"\r\nHTTP/1.1"),
     b"HTTP/1.1 200 OK ontent-length: 1\r\n\r\nx",
+    b"HTTP/1.1 200 OK\r\ncontent-length: 38\r\nx: y",
 )
 
 
@@ -60,16 +61,34 @@ def test_what_engines_send_is_read_plainly_and_as_llhttp_reads_it(raw: bytes) ->
 
 @pytest.mark.parametrize("raw", NOT_PLAIN)
 def test_what_is_not_plain_is_left_to_llhttp(raw: bytes) -> None:
-    assert read_plain(raw) is None
+    assert PlainReader().read(raw) is None
 
 
 def test_headers_are_the_takers_own() -> None:
-    first = read_plain(UVICORN)
+    reader = PlainReader()
+    first = reader.read(UVICORN)
     assert first is not None
     first[1]["x-request-id"] = "changed"
-    second = read_plain(UVICORN)
+    second = reader.read(UVICORN)
     assert second is not None
     assert second[1]["x-request-id"] == "a"
+
+
+@pytest.mark.parametrize("size", [1, 8, 9, 10, 98, 99, 100, 101, 102, 999])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_length_is_what_the_head_says_however_many_digits_it_has(size: int, more: int) -> None:
+    reader = PlainReader()
+    reader.read(UVICORN)
+    found = reader.read(UVICORN.replace(b": 4", b": %d" % size)[:-4] + b"x" * (size + more))
+    assert (found is not None) == (more == 0)
+    assert found is None or (found[1]["content-length"], found[2]) == (str(size), b"x" * size)
+
+
+@given(raws=st.lists(st.sampled_from([*PLAIN, *NOT_PLAIN]), max_size=8))
+def test_a_response_is_read_as_if_none_came_before(raws: list[bytes]) -> None:
+    reader = PlainReader()
+    for raw in raws:
+        assert reader.read(raw) == PlainReader().read(raw)
 
 
 _LINES = st.sampled_from(

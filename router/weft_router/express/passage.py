@@ -21,7 +21,7 @@ from weft_router.roles.front import shown_session, took
 from weft_router.rounds.accounts import used
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.outlet import Outlet, shown_to_all
 from weft_router.rounds.passing import shown
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.prefilling import Prefilling
@@ -70,9 +70,7 @@ class Passage(Round):
         facts["session"] = session
         facts["tenant"] = tenant
         facts["class"] = class_
-        self._outlet = Outlet(
-            exchange, {"X-Request-Id": id_, "X-Weft-Session": shown_session(session, named)}, admitted.first_byte
-        )
+        self._outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted.first_byte)
         self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
         self.prefilled = self.failed = None
         self.retried = self.taken = False

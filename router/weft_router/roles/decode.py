@@ -230,7 +230,7 @@ class DecodeSidecar:
         del headers
         exchange.let_go()
         exchange.facts.update(request_id=job.id, session=session)
-        outlet = Telling(exchange, {})
+        outlet = Telling(exchange, "")
         try:
             await self._decoding.serve(job, outlet)
         except StreamBrokenError as error:

@@ -39,7 +39,7 @@ from weft_router.roles.recognising import Recognising
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.tokenizing import Tokenizing
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.outlet import Outlet, shown_to_all
 from weft_router.rounds.resuming import Resuming
 from weft_router.signals.ids import Ids
 from weft_router.signals.tracing import Trace
@@ -230,7 +230,7 @@ class Front:
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            shown = {"X-Request-Id": job.id, "X-Weft-Session": shown_session(identity.key, identity.shown)}
+            shown = shown_to_all(job.id, shown_session(identity.key, identity.shown))
             outlet = Outlet(exchange, shown, admitted.first_byte)
             await self._serve(job, outlet)
         except ApiError as error:

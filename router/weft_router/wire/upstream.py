@@ -6,6 +6,8 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from weft_router.wire.leg import Leg
+from weft_router.wire.lines import header_lines
+from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
 
 _JOINED = 16 * 2**10
@@ -16,7 +18,7 @@ _REMEMBERED = 64
 class Origin:
     """An address requests go to; made once for each worker, not for each request."""
 
-    __slots__ = ("_starts", "host", "port", "prefix", "tls", "url")
+    __slots__ = ("_starts", "host", "plain", "port", "prefix", "tls", "url")
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -27,6 +29,7 @@ class Origin:
         self.tls = parts.scheme == "https"
         self.port = parts.port or (443 if self.tls else 80)
         self.prefix = parts.path.rstrip("/")
+        self.plain = PlainReader()
         self._starts: dict[str, str] = {}
 
     def request(
@@ -40,16 +43,11 @@ class Origin:
         text = self._starts.get(path) if method == "POST" else None
         if text is None:
             text = self._start(method, path)
-        if headers:
-            for name, value in headers.items():
-                line = f"{name}: {value}"
-                if "\n" in line or "\r" in line:
-                    raise ValueError("a header's value holds a line break")
-                text += line + "\r\n"
+        lines = header_lines(headers) if headers else ""
         if method == "GET":
-            return (text + "\r\n").encode("latin-1", "replace"), b""
+            return f"{text}{lines}\r\n".encode("latin-1", "replace"), b""
         size = len(payload)
-        head = f"{text}Content-Length: {size}\r\n\r\n".encode("latin-1", "replace")
+        head = f"{text}{lines}Content-Length: {size}\r\n\r\n".encode("latin-1", "replace")
         return (head + payload, b"") if size <= _JOINED else (head, payload)
 
     def _start(self, method: str, path: str) -> str:
@@ -82,7 +80,7 @@ class Upstream:
     def __init__(self, keeper: Keeper, origin: Origin) -> None:
         self._keeper = keeper
         self.origin = origin
-        self._reader = ResponseReader()
+        self._reader = ResponseReader(origin.plain)
         self._transport: asyncio.Transport | None = None
         self._leg: Leg | None = None
         self.idle_since = 0.0

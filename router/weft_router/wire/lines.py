@@ -1,0 +1,26 @@
+"""Write header lines: no value may end its line, or a client or an engine could be told what nobody meant to say."""
+
+from collections.abc import Mapping
+
+
+def checked(value: str) -> str:
+    """Return a value that stays on its line.
+
+    Raises:
+        ValueError: it would not.
+    """
+    if "\n" in value or "\r" in value:
+        raise ValueError("a header's value holds a line break")
+    return value
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """Return the lines of headers.
+
+    Raises:
+        ValueError: one would be more than a line.
+    """
+    text = ""
+    for name, value in headers.items():
+        text += f"{checked(name)}: {checked(value)}\r\n"
+    return text
