@@ -19,7 +19,7 @@ _LONGEST = 1024
 
 
 class PlainReader:
-    """Reads the plain responses of one origin: their heads are alike, but for the length and the second of their date."""
+    """Reads the plain responses of one origin: their heads are alike, but for length and the second of their date."""
 
     __slots__ = ("_after", "_before", "_headers", "_status")
 

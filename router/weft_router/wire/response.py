@@ -33,8 +33,8 @@ class ResponseReader:
     ``plain`` knows the heads of its origin.
     """
 
-    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_untouched",
-                 "_plain", "complete", "keeps", "on_body", "taker")  # fmt: skip
+    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_plain",
+                 "_untouched", "complete", "keeps", "on_body", "taker")  # fmt: skip
 
     def __init__(self, plain: PlainReader) -> None:
         self._plain = plain
