@@ -33,8 +33,7 @@ LOOK_S = 0.1
 """How often a worker that drains looks whether anything is left."""
 TELL_S = 5.0
 """How often it says what."""
-GATED_BYTES = 64 * 2**10
-"""Up to here a body is read before its request may be refused, so that the connection can be kept."""
+UNGATED_BYTES = 64 * 2**10
 PLAIN = "text/plain; charset=utf-8"
 PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -90,6 +89,7 @@ class Server:
             max_headers=limits.max_headers,
             max_head=limits.max_header_bytes,
             max_body=limits.max_body_bytes * (1 if front else 2),
+            ungated=UNGATED_BYTES,
             max_connections=limits.max_connections,
             max_unread=limits.max_unread_bytes,
             header_s=timeouts.header,
@@ -190,9 +190,6 @@ class Server:
 
     def _gate(self, request: Request) -> ApiError | None:
         """Refuse what would only be refused after a large body was read."""
-        length = request.headers.get("content-length")
-        if (length is None or int(length) <= GATED_BYTES) and "transfer-encoding" not in request.headers:
-            return None
         try:
             self._handler(request.path, request.method)
             self._check(request.path, request.headers)
