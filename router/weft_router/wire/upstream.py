@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import cast
 from urllib.parse import urlsplit
 
-from weft_router.wire.leg import Leg
+from weft_router.wire.leg import Leg, Sender
 from weft_router.wire.lines import header_lines
 from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
@@ -18,7 +18,7 @@ _REMEMBERED = 64
 class Origin:
     """An address requests go to; made once for each worker, not for each request."""
 
-    __slots__ = ("_starts", "host", "plain", "port", "prefix", "tls", "url")
+    __slots__ = ("_starts", "host", "idle", "plain", "port", "prefix", "tls", "url")
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -29,6 +29,8 @@ class Origin:
         self.tls = parts.scheme == "https"
         self.port = parts.port or (443 if self.tls else 80)
         self.prefix = parts.path.rstrip("/")
+        self.idle: list[Upstream] = []
+        """Its connections that wait for a request, the one that was used last at the end."""
         self.plain = PlainReader()
         self._starts: dict[str, str] = {}
 
@@ -62,14 +64,16 @@ class Origin:
         return lines
 
 
-class Keeper(Protocol):
-    """Who keeps connections between requests."""
+class Keeper(Sender):
+    """Who sends requests, and keeps connections between them."""
 
     def give_back(self, connection: "Upstream") -> None:
         """Keep a connection for the next request."""
+        raise NotImplementedError
 
     def closed(self, connection: "Upstream") -> None:
         """Forget a kept connection that its server closed."""
+        raise NotImplementedError
 
 
 class Upstream:
