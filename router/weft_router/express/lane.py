@@ -7,7 +7,6 @@ where it is (``Passage``).
 """
 
 from collections.abc import Mapping
-from time import monotonic
 
 from weft_router.api.body import SAFE, parse
 from weft_router.api.identity import MAX_ID
@@ -22,6 +21,9 @@ from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.state.registry import Registry
 from weft_router.wire.exchange import Exchange
+
+_USUAL = SAFE - FIXED
+"""Fields that need no second look."""
 
 
 class Lane:
@@ -53,7 +55,7 @@ class Lane:
         try:
             caller = front.admits(headers)
             body = parse(exchange.body)
-            if not SAFE.issuperset(body) or not FIXED.isdisjoint(body):
+            if not _USUAL.issuperset(body):
                 return False
             class_ = front.classifier.of(caller, headers, body)
             inference = check(path, body, model=config.model, limits=config.limits)
@@ -62,7 +64,7 @@ class Lane:
         if inference.stream or inference.n != 1:
             return False
         load = front.load(inference)
-        admitted = front.admission.admit(monotonic(), caller, class_, load)
+        admitted = front.admission.admit(exchange.started, caller, class_, load)
         if isinstance(admitted, Refusal):
             return False  # nothing was charged
         self.books.enter()

@@ -65,11 +65,7 @@ class Passage(Round):
         self.trace = trace = lane.front.ids.next()
         self.id = id_ = "weft-" + trace
         self.started = exchange.started
-        facts = self.facts = exchange.facts
-        facts["request_id"] = id_
-        facts["session"] = session
-        facts["tenant"] = tenant
-        facts["class"] = class_
+        self.facts = exchange.facts = {"request_id": id_, "session": session, "tenant": tenant, "class": class_}
         self._outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted.first_byte)
         self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
         self.prefilled = self.failed = None

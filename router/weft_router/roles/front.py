@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from functools import partial
 from time import monotonic, time
 from typing import Protocol, cast
@@ -92,6 +91,7 @@ class Front:
         self._responses = adapter.can.responses
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
+        self._authenticator = context.door.authenticator
         self._tokenizing = Tokenizing(config.model, registry=registry, ask=workers.ask, admit=self._admit_counting)
         self._secret = settings.token
         self._kv_use = 0.0
@@ -123,9 +123,9 @@ class Front:
             SESSIONS: {"DELETE": self._closing.serve},
         }
 
-    def admits(self, headers: Mapping[str, str]) -> Caller:
+    def admits(self, headers: dict[str, str]) -> Caller:
         """Let known callers in."""
-        return self._door.authenticator.caller(headers.get("authorization"), time())
+        return self._authenticator.caller(headers.get("authorization"), time())
 
     def start(self) -> None:
         """Start background work."""

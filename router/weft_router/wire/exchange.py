@@ -1,6 +1,6 @@
 """One request and its answer: what a handler reads, and how it replies, at once or as a stream."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from time import monotonic
 from typing import Protocol
@@ -108,7 +108,7 @@ class Exchange:
         body: bytes = b"",
         *,
         content_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
+        headers: dict[str, str] | None = None,
         lines: str = "",
     ) -> None:
         """Answer in one piece, with ``headers`` or with ``lines`` that header_lines wrote.
@@ -128,9 +128,7 @@ class Exchange:
             self._connection.put_two(head, body)
         self._finish()
 
-    def begin(
-        self, status: int, *, content_type: str, headers: Mapping[str, str] | None = None, lines: str = ""
-    ) -> None:
+    def begin(self, status: int, *, content_type: str, headers: dict[str, str] | None = None, lines: str = "") -> None:
         """Begin an answer that comes in pieces; its head is sent with the first of them, or soon.
 
         Its headers are given as to ``reply``.

@@ -1,7 +1,5 @@
 """Write header lines: no value may end its line, or a client or an engine could be told what nobody meant to say."""
 
-from collections.abc import Mapping
-
 
 def checked(value: str) -> str:
     """Return a value that stays on its line.
@@ -14,13 +12,13 @@ def checked(value: str) -> str:
     return value
 
 
-def header_lines(headers: Mapping[str, str]) -> str:
-    """Return the lines of headers.
+def header_lines(headers: dict[str, str]) -> str:
+    """Return the lines of headers; their names are words of the router's own.
 
     Raises:
         ValueError: one would be more than a line.
     """
     text = ""
     for name, value in headers.items():
-        text += f"{checked(name)}: {checked(value)}\r\n"
+        text += f"{name}: {checked(value)}\r\n"
     return text

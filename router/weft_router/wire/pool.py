@@ -6,7 +6,6 @@ request that may be sent twice is then sent once more over a new one.
 
 import asyncio
 import ssl
-from collections.abc import Mapping
 from time import monotonic
 from typing import cast
 
@@ -57,7 +56,7 @@ class Pool(Keeper):
 
     def send(
         self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
-        headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
+        headers: dict[str, str] | None = None, resend: bool = False, method: str = "POST",
     ) -> None:  # fmt: skip
         """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
         ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
@@ -89,7 +88,7 @@ class Pool(Keeper):
 
     async def call(
         self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int,
-        headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
+        headers: dict[str, str] | None = None, resend: bool = False, method: str = "POST",
     ) -> Whole:  # fmt: skip
         """Send a request and return its whole answer of at most ``limit`` bytes.
 

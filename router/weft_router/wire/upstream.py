@@ -1,7 +1,6 @@
 """One connection to an engine or another router process: a request at a time, its answer handed on as it comes."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -35,7 +34,7 @@ class Origin:
         self._starts: dict[str, str] = {}
 
     def request(
-        self, method: str, path: str, payload: bytes = b"", headers: Mapping[str, str] | None = None
+        self, method: str, path: str, payload: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[bytes, bytes]:
         """Return the bytes of a request, with the body in the first part where that costs less than a second one.
 
