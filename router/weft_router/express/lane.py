@@ -7,6 +7,7 @@ where it is (``Passage``).
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from weft_router.api.body import SAFE, parse
 from weft_router.api.identity import MAX_ID
@@ -22,7 +23,7 @@ from weft_router.rounds.prefilling import Prefilling
 from weft_router.state.registry import Registry
 from weft_router.wire.exchange import Exchange
 
-_USUAL = SAFE - FIXED
+_USUAL: Final = SAFE - FIXED
 """Fields that need no second look."""
 
 

@@ -7,7 +7,7 @@ the same order; where something is not usual any more, or fails, the round goes 
 import asyncio
 import logging
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.identity import session_key
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PLUGIN = PLUGIN_HEADER.lower()
+_PLUGIN: Final = PLUGIN_HEADER.lower()
 
 
 class Passage(Round):
@@ -66,7 +66,7 @@ class Passage(Round):
         self.id = id_ = "weft-" + trace
         self.started = exchange.started
         self.facts = exchange.facts = {"request_id": id_, "session": session, "tenant": tenant, "class": class_}
-        self._outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted.first_byte)
+        self._outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted)
         self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
         self.prefilled = self.failed = None
         self.retried = self.taken = False

@@ -231,7 +231,7 @@ class Front:
             if trace is not id_:
                 facts["trace"] = trace
             shown = shown_to_all(job.id, shown_session(identity.key, identity.shown))
-            outlet = Outlet(exchange, shown, admitted.first_byte)
+            outlet = Outlet(exchange, shown, admitted)
             await self._serve(job, outlet)
         except ApiError as error:
             refused = error.status

@@ -1,25 +1,26 @@
 """Where an answer goes: to the client of an exchange, whole or as a stream."""
 
-from collections.abc import Callable
+from typing import Final
 
+from weft_router.guard.admission import Admitted
 from weft_router.wire.exchange import Exchange, Source
 from weft_router.wire.lines import checked
 
-_OF_STREAMS = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
+_OF_STREAMS: Final = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 
 
 class Outlet:
     """The client's side of a round; ``shown`` are header lines that every answer carries.
 
-    ``on_first`` is told when an answer begins, so that whoever waits for its first byte is counted no longer.
+    ``admitted`` is told when a stream begins: nobody waits for its first byte any longer.
     """
 
-    __slots__ = ("_on_first", "begun", "exchange", "shown", "used")
+    __slots__ = ("_admitted", "begun", "exchange", "shown", "used")
 
-    def __init__(self, exchange: Exchange, shown: str, on_first: Callable[[], None] | None = None) -> None:
+    def __init__(self, exchange: Exchange, shown: str, admitted: Admitted | None = None) -> None:
         self.exchange = exchange
         self.shown = shown
-        self._on_first = on_first
+        self._admitted = admitted
         self.begun = False
         """Whether the client got anything of a stream yet."""
         self.used = (0, 0)
@@ -32,8 +33,8 @@ class Outlet:
     def begin(self, lines: str) -> None:
         """Begin a stream of events, with these header lines, too."""
         self.begun = True
-        if self._on_first is not None:
-            self._on_first()
+        if self._admitted is not None:
+            self._admitted.first_byte()
         self.exchange.begin(
             200, content_type="text/event-stream; charset=utf-8", lines=f"{_OF_STREAMS}{self.shown}{lines}"
         )

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
 
 from weft_router.wire.head import Request
 from weft_router.wire.lines import checked, header_lines
 
-_JOINED = 16 * 2**10
+_JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
-_REMEMBERED = 256
-_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
-_starts: dict[str, dict[int, str]] = {}
+_REMEMBERED: Final = 256
+_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
+_starts: Final[dict[str, dict[int, str]]] = {}
 """The first lines of answers, by content type and status."""
+_KEEP: Final = "Connection: keep-alive\r\n\r\n"
+_CLOSE: Final = "Connection: close\r\n\r\n"
 
 
 class Source(Protocol):
@@ -219,7 +221,3 @@ def _start(status: int, content_type: str) -> str:
         _starts.clear()
     _starts.setdefault(content_type, {})[status] = start
     return start
-
-
-_KEEP = "Connection: keep-alive\r\n\r\n"
-_CLOSE = "Connection: close\r\n\r\n"

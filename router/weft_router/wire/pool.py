@@ -7,7 +7,7 @@ request that may be sent twice is then sent once more over a new one.
 import asyncio
 import ssl
 from time import monotonic
-from typing import cast
+from typing import Final, cast
 
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.response import Taker
@@ -16,7 +16,7 @@ from weft_router.wire.upstream import Keeper, Origin, Upstream
 RESEND_WITHIN_S = 0.25
 """A connection that was closed while idle fails at once; what fails later had begun to work."""
 SWEEP_S = 0.1
-MAX_IDLE = 1024
+MAX_IDLE: Final = 1024
 """Idle connections kept to one origin."""
 MAX_ORIGINS = 10_000
 

@@ -1,7 +1,7 @@
 """One connection to an engine or another router process: a request at a time, its answer handed on as it comes."""
 
 import asyncio
-from typing import cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 from weft_router.wire.leg import Leg, Sender
@@ -9,9 +9,9 @@ from weft_router.wire.lines import header_lines
 from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
 
-_JOINED = 16 * 2**10
+_JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
-_REMEMBERED = 64
+_REMEMBERED: Final = 64
 
 
 class Origin:
