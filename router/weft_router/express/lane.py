@@ -7,7 +7,6 @@ where it is (``Passage``).
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from weft_router.api.body import SAFE, parse
 from weft_router.api.identity import MAX_ID
@@ -22,9 +21,6 @@ from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.state.registry import Registry
 from weft_router.wire.exchange import Exchange
-
-_USUAL: Final = SAFE - FIXED
-"""Fields that need no second look."""
 
 
 class Lane:
@@ -56,7 +52,7 @@ class Lane:
         try:
             caller = front.admits(headers)
             body = parse(exchange.body)
-            if not _USUAL.issuperset(body):
+            if not SAFE.issuperset(body) or not FIXED.isdisjoint(body):
                 return False
             class_ = front.classifier.of(caller, headers, body)
             inference = check(path, body, model=config.model, limits=config.limits)
