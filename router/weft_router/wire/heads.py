@@ -9,7 +9,7 @@ from weft_router.wire.limits import WireLimits
 
 _LONGEST = 4096
 """The bytes of a head that is kept; ten thousand connections may each keep one."""
-_LONGER = 256
+_LONGER = 64
 """The bytes by which the next head may be longer and still be read by the one before."""
 _MATTER = frozenset({"transfer-encoding", "expect"})
 """Heads with these are read anew each time."""
@@ -47,18 +47,19 @@ class HeadReader:
             return None
         text = data[at : at + self._window].decode("latin-1")
         headers = self._headers.copy()
-        stop = 0
+        stop, varied = 0, ""
         for before, name in self._varying:
             start = stop + len(before)
             if text[stop:start] != before:
                 return None
             stop = text.find("\r", start)
-            value = text[start:stop]
-            if stop < 0 or not (value.isascii() and value.isprintable()):
+            if stop < 0:
                 return None
+            value = text[start:stop]
+            varied += value
             headers[name] = value.strip()
         end = stop + len(self._tail)
-        if text[stop:end] != self._tail:
+        if text[stop:end] != self._tail or not (varied.isascii() and varied.isprintable()):
             return None
         told = headers.get("content-length")
         size = self._size if told == self._told else length_of(told or "", limits.max_body)

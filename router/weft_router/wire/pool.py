@@ -78,7 +78,7 @@ class Pool(Keeper):
             return
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-        connection = self._take(origin)
+        connection = self._take(origin, leg.began)
         if connection is None:
             self._open(leg, origin, taker, head, payload)
             return
@@ -154,11 +154,11 @@ class Pool(Keeper):
         if connection in idle:
             idle.remove(connection)
 
-    def _take(self, origin: Origin) -> Upstream | None:
+    def _take(self, origin: Origin, now: float) -> Upstream | None:
         idle = origin.idle
         if not idle:
             return None
-        oldest = monotonic() - self._keepalive_s
+        oldest = now - self._keepalive_s
         while idle:
             connection = idle.pop()
             connection.kept = False
@@ -178,7 +178,7 @@ class Pool(Keeper):
         leg.lost = ""
         taker, head, payload = cast(tuple[Taker, bytes, bytes], leg.again)
         origin = self._legs[leg]
-        connection = self._take(origin)
+        connection = self._take(origin, monotonic())
         if connection is None:
             leg.again = None  # a connection of its own is closed for a reason
             self._open(leg, origin, taker, head, payload)
