@@ -43,7 +43,7 @@ class Passage(Round):
 
     __slots__ = (
         "_admitted", "_arrived", "_at", "_decoding", "_exchange", "_lane", "_leg", "_load", "_outlet", "_prefilling",
-        "_record", "_sent", "_slot", "_tenant", "_todo", "_whole",
+        "_record", "_slot", "_tenant", "_todo", "_whole",
     )  # fmt: skip
 
     def __init__(
@@ -209,15 +209,14 @@ class Passage(Round):
         leg.on_done = self._decode_over
         self._whole = Whole(leg, answering.most_bytes)
         answering.decoding.enter(id(self), self.pace, task.history + task.increment)
-        self._sent = monotonic()
         engine.pool.send(leg, engine.origin, call.path, call.body, self, headers=engine.proven(call.headers))
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head of the decode engine's answer, which comes whole."""
-        decoding, prefilled = self._decoding, self.prefilled
-        if decoding is None or prefilled is None:
+        decoding, prefilled, leg = self._decoding, self.prefilled, self._leg
+        if decoding is None or prefilled is None or leg is None:
             return
-        decoding.accounts.answered(self, self._sent)
+        decoding.accounts.answered(self, leg.began)
         whole = self._whole
         whole.status = status
         whole.headers = headers
