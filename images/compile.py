@@ -37,7 +37,7 @@ PATH = (
     "weft_router/rounds/{prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
     "weft_router/signals/{access,decisions,ids,instruments,pace,rounds,window}",
     "weft_router/state/{bindings,registry,store}",
-    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,light_task}",
+    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,light_task}",
 )
 """The modules that a usual request goes through, and those with classes that inherit from theirs: all or none of a
 family can be compiled."""

@@ -226,7 +226,7 @@ class Half:
 
     async def serve(self, record: WorkerRecord, _: Job, outlet: Outlet) -> None:
         self.begun.append(record.worker)
-        outlet.begin({})
+        outlet.begin("")
         outlet.write(b"data: {}\n\n")
         raise self.error
 

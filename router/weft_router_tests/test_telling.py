@@ -91,7 +91,7 @@ async def relayed(answer: bytes) -> tuple[Client, Outlet, StreamBrokenError | No
     relay = Relay(config, adapter=adapter_for("openai"), pool=pool, token=b"t", metrics=Metrics())
     client = Client()
     request = Request("POST", "/v1/chat/completions", "", {}, b"", http10=False, keep_alive=True)
-    outlet = Outlet(Exchange(client, request), {})
+    outlet = Outlet(Exchange(client, request), "")
     job = Job(id="weft-1", session="s", tenant="t", inference=inference, started=0.0)
     record = WorkerRecord(worker="d0", role="decode", url=f"http://127.0.0.1:{port}", degree=1, capacity=1)
     broken: StreamBrokenError | None = None

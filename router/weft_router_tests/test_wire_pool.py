@@ -8,6 +8,7 @@ import pytest
 
 from weft_router.errors import LegFailedError
 from weft_router.wire.leg import Leg, Whole
+from weft_router.wire.plain import PlainReader
 from weft_router.wire.pool import Pool
 from weft_router.wire.response import MAX_HEAD, BadResponseError, ResponseReader
 from weft_router.wire.upstream import Origin
@@ -400,7 +401,7 @@ async def test_a_header_sent_upstream_cannot_carry_another() -> None:
 
 @on_uvloop
 async def test_a_head_is_bounded() -> None:
-    reader = ResponseReader()
+    reader = ResponseReader(PlainReader())
     reader.expect(Whole(Leg(first_s=1), 10))
     reader.feed(b"HTTP/1.1 200 OK\r\n")
     line = b"X: " + b"y" * 995 + b"\r\n"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_router.wire.leg import Leg, Whole
+from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import ResponseReader
 from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
 from weft_router_tests.wire_invariants import events_are_cut_alike
@@ -76,7 +77,7 @@ def test_chunks_of_any_size_split_anywhere_give_the_body() -> None:
     for n in range(500):
         raw = list(RECORDED.values())[n % len(RECORDED)][0]
         framed = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in cut(raw, dice) if part) + b"0\r\n\r\n"
-        reader, whole = ResponseReader(), Whole(leg, 2**20)
+        reader, whole = ResponseReader(PlainReader()), Whole(leg, 2**20)
         reader.expect(whole)
         for piece in cut(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + framed, dice):
             if piece:

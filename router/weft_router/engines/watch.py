@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
 
 import orjson
@@ -93,7 +93,7 @@ class Engine:
         self.load = EngineLoad()
         self._failures = 0
 
-    def proven(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+    def proven(self, headers: dict[str, str]) -> dict[str, str]:
         """Return the headers of a leg with what shows the engine's plug-in that it comes from this router."""
         return headers if self._proof is None else {**headers, **self._proof}
 

@@ -7,7 +7,6 @@ where it is (``Passage``).
 """
 
 from collections.abc import Mapping
-from time import monotonic
 
 from weft_router.api.body import SAFE, parse
 from weft_router.api.identity import MAX_ID
@@ -62,7 +61,7 @@ class Lane:
         if inference.stream or inference.n != 1:
             return False
         load = front.load(inference)
-        admitted = front.admission.admit(monotonic(), caller, class_, load)
+        admitted = front.admission.admit(exchange.started, caller, class_, load)
         if isinstance(admitted, Refusal):
             return False  # nothing was charged
         self.books.enter()

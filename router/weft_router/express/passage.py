@@ -7,7 +7,7 @@ the same order; where something is not usual any more, or fails, the round goes 
 import asyncio
 import logging
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.identity import session_key
@@ -21,7 +21,7 @@ from weft_router.roles.front import shown_session, took
 from weft_router.rounds.accounts import used
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.outlet import Outlet, shown_to_all
 from weft_router.rounds.passing import shown
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.prefilling import Prefilling
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PLUGIN = PLUGIN_HEADER.lower()
+_PLUGIN: Final = PLUGIN_HEADER.lower()
 
 
 class Passage(Round):
@@ -43,7 +43,7 @@ class Passage(Round):
 
     __slots__ = (
         "_admitted", "_arrived", "_at", "_decoding", "_exchange", "_lane", "_leg", "_load", "_outlet", "_prefilling",
-        "_record", "_sent", "_slot", "_tenant", "_todo", "_whole",
+        "_record", "_slot", "_tenant", "_todo", "_whole",
     )  # fmt: skip
 
     def __init__(
@@ -65,14 +65,8 @@ class Passage(Round):
         self.trace = trace = lane.front.ids.next()
         self.id = id_ = "weft-" + trace
         self.started = exchange.started
-        facts = self.facts = exchange.facts
-        facts["request_id"] = id_
-        facts["session"] = session
-        facts["tenant"] = tenant
-        facts["class"] = class_
-        self._outlet = Outlet(
-            exchange, {"X-Request-Id": id_, "X-Weft-Session": shown_session(session, named)}, admitted.first_byte
-        )
+        self.facts = exchange.facts = {"request_id": id_, "session": session, "tenant": tenant, "class": class_}
+        self._outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted)
         self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
         self.prefilled = self.failed = None
         self.retried = self.taken = False
@@ -215,15 +209,14 @@ class Passage(Round):
         leg.on_done = self._decode_over
         self._whole = Whole(leg, answering.most_bytes)
         answering.decoding.enter(id(self), self.pace, task.history + task.increment)
-        self._sent = monotonic()
         engine.pool.send(leg, engine.origin, call.path, call.body, self, headers=engine.proven(call.headers))
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head of the decode engine's answer, which comes whole."""
-        decoding, prefilled = self._decoding, self.prefilled
-        if decoding is None or prefilled is None:
+        decoding, prefilled, leg = self._decoding, self.prefilled, self._leg
+        if decoding is None or prefilled is None or leg is None:
             return
-        decoding.accounts.answered(self, self._sent)
+        decoding.accounts.answered(self, leg.began)
         whole = self._whole
         whole.status = status
         whole.headers = headers

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from functools import partial
 from time import monotonic, time
 from typing import Protocol, cast
@@ -39,7 +38,7 @@ from weft_router.roles.recognising import Recognising
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.tokenizing import Tokenizing
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.outlet import Outlet, shown_to_all
 from weft_router.rounds.resuming import Resuming
 from weft_router.signals.ids import Ids
 from weft_router.signals.tracing import Trace
@@ -92,6 +91,7 @@ class Front:
         self._responses = adapter.can.responses
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
+        self._authenticator = context.door.authenticator
         self._tokenizing = Tokenizing(config.model, registry=registry, ask=workers.ask, admit=self._admit_counting)
         self._secret = settings.token
         self._kv_use = 0.0
@@ -123,9 +123,9 @@ class Front:
             SESSIONS: {"DELETE": self._closing.serve},
         }
 
-    def admits(self, headers: Mapping[str, str]) -> Caller:
+    def admits(self, headers: dict[str, str]) -> Caller:
         """Let known callers in."""
-        return self._door.authenticator.caller(headers.get("authorization"), time())
+        return self._authenticator.caller(headers.get("authorization"), time())
 
     def start(self) -> None:
         """Start background work."""
@@ -230,8 +230,8 @@ class Front:
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            shown = {"X-Request-Id": job.id, "X-Weft-Session": shown_session(identity.key, identity.shown)}
-            outlet = Outlet(exchange, shown, admitted.first_byte)
+            shown = shown_to_all(job.id, shown_session(identity.key, identity.shown))
+            outlet = Outlet(exchange, shown, admitted)
             await self._serve(job, outlet)
         except ApiError as error:
             refused = error.status

@@ -18,6 +18,7 @@ from weft_router.rounds.outlet import Outlet
 from weft_router.signals.instruments import Histogram
 from weft_router.signals.metrics import Metrics
 from weft_router.wire.leg import Leg, Whole
+from weft_router.wire.lines import header_lines
 from weft_router.wire.pool import Pool
 from weft_router.wire.sse import EventSplitter
 
@@ -229,5 +230,5 @@ class _Relayed:
         return chunk
 
 
-def _passed(headers: Mapping[str, str]) -> dict[str, str]:
-    return {shown: headers[name] for name, shown in PASSED_HEADERS.items() if name in headers}
+def _passed(headers: Mapping[str, str]) -> str:
+    return header_lines({shown: headers[name] for name, shown in PASSED_HEADERS.items() if name in headers})

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 
 from weft_router.api.answers import LAST_WORDS_S, answer
@@ -33,8 +33,7 @@ LOOK_S = 0.1
 """How often a worker that drains looks whether anything is left."""
 TELL_S = 5.0
 """How often it says what."""
-GATED_BYTES = 64 * 2**10
-"""Up to here a body is read before its request may be refused, so that the connection can be kept."""
+UNGATED_BYTES = 64 * 2**10
 PLAIN = "text/plain; charset=utf-8"
 PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -90,6 +89,7 @@ class Server:
             max_headers=limits.max_headers,
             max_head=limits.max_header_bytes,
             max_body=limits.max_body_bytes * (1 if front else 2),
+            ungated=UNGATED_BYTES,
             max_connections=limits.max_connections,
             max_unread=limits.max_unread_bytes,
             header_s=timeouts.header,
@@ -190,9 +190,6 @@ class Server:
 
     def _gate(self, request: Request) -> ApiError | None:
         """Refuse what would only be refused after a large body was read."""
-        length = request.headers.get("content-length")
-        if (length is None or int(length) <= GATED_BYTES) and "transfer-encoding" not in request.headers:
-            return None
         try:
             self._handler(request.path, request.method)
             self._check(request.path, request.headers)
@@ -214,7 +211,7 @@ class Server:
     def _public(self) -> list[str]:
         return [path for path in self._routes if path.startswith("/v1/")]
 
-    def _check(self, path: str, headers: Mapping[str, str]) -> object:
+    def _check(self, path: str, headers: dict[str, str]) -> object:
         caller: object = None
         if path == "/drain" or path.startswith("/debug/"):
             require_token(headers, self._settings.token)
@@ -246,7 +243,7 @@ class Server:
                 return
         except ApiError as error:
             answer(exchange, error)
-            self._done(exchange)
+            self._done(exchange, monotonic())
             return
         self.enter()
         await self.through(exchange, self._checked(exchange, handler))
@@ -257,16 +254,17 @@ class Server:
 
     def enter(self) -> None:
         """Count a request that is served from now on."""
+        if not self._inflight:
+            self._idle.clear()
         self._inflight += 1
-        self._idle.clear()
 
     def leave(self, exchange: Exchange) -> None:
         """Count a request that is over, and write its access line."""
         self._inflight -= 1
-        self._last_end = monotonic()
+        now = self._last_end = monotonic()
         if not self._inflight:
             self._idle.set()
-        self._done(exchange)
+        self._done(exchange, now)
 
     async def through(self, exchange: Exchange, work: Awaitable[None]) -> None:
         """Serve a request that was counted already, to its end; the stack stays up whatever it does."""
@@ -297,9 +295,9 @@ class Server:
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
         """Answer what never became a request."""
         answer(exchange, error)
-        self._done(exchange)
+        self._done(exchange, monotonic())
 
-    def _done(self, exchange: Exchange) -> None:
+    def _done(self, exchange: Exchange, now: float) -> None:
         status = exchange.status or 499
         known = exchange.path
         if known not in self._routes:
@@ -308,7 +306,7 @@ class Server:
         facts = exchange.facts
         facts["path"] = known
         facts["status"] = status
-        facts["seconds"] = rounded(monotonic() - exchange.started)
+        facts["seconds"] = rounded(now - exchange.started)
         self._access.write(facts)
 
     def _counts(self, status: int) -> Value:

@@ -3,8 +3,6 @@
 In a stream it is a comment, the last of its events; with an answer in one piece a header.
 """
 
-from collections.abc import Mapping
-
 from weft_router.rounds.outlet import Outlet
 
 MARK = b": weft-"
@@ -21,14 +19,12 @@ class Telling(Outlet):
 
     __slots__ = ()
 
-    def whole(
-        self, status: int, body: bytes, headers: Mapping[str, str], *, content_type: str = "application/json"
-    ) -> None:
+    def whole(self, status: int, body: bytes, lines: str, *, content_type: str = "application/json") -> None:
         """Answer in one piece."""
         prompt, answer = self.used
         if prompt:
-            headers = {**headers, TOKENS_HEADER: f"{prompt} {answer}"}
-        super().whole(status, body, headers, content_type=content_type)
+            lines += f"{TOKENS_HEADER}: {prompt} {answer}\r\n"
+        super().whole(status, body, lines, content_type=content_type)
 
     def end(self, data: bytes = b"") -> None:
         """End the stream, with its last events."""

@@ -1,46 +1,42 @@
 """Where an answer goes: to the client of an exchange, whole or as a stream."""
 
-from collections.abc import Callable, Mapping
+from typing import Final
 
+from weft_router.guard.admission import Admitted
 from weft_router.wire.exchange import Exchange, Source
+from weft_router.wire.lines import checked
 
-STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_OF_STREAMS: Final = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 
 
 class Outlet:
-    """The client's side of a round; ``shown`` are headers that every answer carries.
+    """The client's side of a round; ``shown`` are header lines that every answer carries.
 
-    ``on_first`` is told when an answer begins, so that whoever waits for its first byte is counted no longer.
+    ``admitted`` is told when a stream begins: nobody waits for its first byte any longer.
     """
 
-    __slots__ = ("_on_first", "begun", "exchange", "shown", "used")
+    __slots__ = ("_admitted", "begun", "exchange", "shown", "used")
 
-    def __init__(
-        self, exchange: Exchange, shown: Mapping[str, str], on_first: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, exchange: Exchange, shown: str, admitted: Admitted | None = None) -> None:
         self.exchange = exchange
         self.shown = shown
-        self._on_first = on_first
+        self._admitted = admitted
         self.begun = False
         """Whether the client got anything of a stream yet."""
         self.used = (0, 0)
         """Tokens of prompt and answer, known from the answer's end on; of what broke off, as far as it came."""
 
-    def whole(
-        self, status: int, body: bytes, headers: Mapping[str, str], *, content_type: str = "application/json"
-    ) -> None:
-        """Answer in one piece."""
-        self.exchange.reply(status, body, content_type=content_type, headers={**self.shown, **headers})
+    def whole(self, status: int, body: bytes, lines: str, *, content_type: str = "application/json") -> None:
+        """Answer in one piece, with these header lines, too."""
+        self.exchange.reply(status, body, content_type=content_type, lines=self.shown + lines)
 
-    def begin(self, headers: Mapping[str, str]) -> None:
-        """Begin a stream of events."""
+    def begin(self, lines: str) -> None:
+        """Begin a stream of events, with these header lines, too."""
         self.begun = True
-        if self._on_first is not None:
-            self._on_first()
+        if self._admitted is not None:
+            self._admitted.first_byte()
         self.exchange.begin(
-            200,
-            content_type="text/event-stream; charset=utf-8",
-            headers={**STREAM_HEADERS, **self.shown, **headers},
+            200, content_type="text/event-stream; charset=utf-8", lines=f"{_OF_STREAMS}{self.shown}{lines}"
         )
 
     def write(self, data: bytes) -> None:
@@ -54,3 +50,8 @@ class Outlet:
     def fed_by(self, source: Source | None) -> None:
         """Name who is told to wait while the client does not read."""
         self.exchange.source = source
+
+
+def shown_to_all(request_id: str, session: str) -> str:
+    """Return the header lines that every answer of a round carries: its id, and its session as its client knows it."""
+    return f"X-Request-Id: {checked(request_id)}\r\nX-Weft-Session: {checked(session)}\r\n"

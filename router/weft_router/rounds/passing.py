@@ -15,6 +15,7 @@ from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.signals.rounds import TokenClock
 from weft_router.wire.leg import Whole
+from weft_router.wire.lines import checked
 
 
 class Passing:
@@ -185,13 +186,14 @@ class Passing:
         task = self._rnd.outlook.task
         self._decoding.enter(id(self), self._rnd.pace, task.history + task.increment)
 
-    def _shown(self) -> dict[str, str]:
+    def _shown(self) -> str:
         return shown(self._rnd, self._worker)
 
 
-def shown(rnd: Round, worker: str) -> dict[str, str]:
-    """Return the headers that tell a client who served a round, and why."""
-    headers = {"X-Weft-Route": rnd.route, "X-Weft-Reason": rnd.reason, "X-Weft-Worker": worker}
-    if rnd.prefill_worker:
-        headers["X-Weft-Prefill-Worker"] = rnd.prefill_worker
-    return headers
+def shown(rnd: Round, worker: str) -> str:
+    """Return the header lines that tell a client who served a round, and why."""
+    prefill = f"X-Weft-Prefill-Worker: {checked(rnd.prefill_worker)}\r\n" if rnd.prefill_worker else ""
+    return (
+        f"X-Weft-Route: {rnd.route}\r\nX-Weft-Reason: {checked(rnd.reason)}\r\n"
+        f"X-Weft-Worker: {checked(worker)}\r\n{prefill}"
+    )

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
@@ -51,7 +50,7 @@ class Prefilling:
         return self._ended + self.worker.settings.config.engine.lease_seconds
 
     async def run(
-        self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str,
+        self, path: str, payload: bytes, headers: dict[str, str], *, task: PrefillTask, request_id: str,
         standing: Standing = ANYBODY,
     ) -> Prefill:  # fmt: skip
         """Queue one prefill and run it; the body comes ready for the engine.
@@ -68,7 +67,7 @@ class Prefilling:
             return await self._run(path, payload, headers, task=task, request_id=request_id, standing=standing)
 
     async def _run(
-        self, path: str, payload: bytes, headers: Mapping[str, str], *, task: PrefillTask, request_id: str,
+        self, path: str, payload: bytes, headers: dict[str, str], *, task: PrefillTask, request_id: str,
         standing: Standing,
     ) -> Prefill:  # fmt: skip
         worker = self.worker
@@ -113,7 +112,7 @@ class Prefilling:
         self,
         path: str,
         payload: bytes,
-        headers: Mapping[str, str],
+        headers: dict[str, str],
         request_id: str,
         *,
         fresh: bool,

@@ -1,18 +1,21 @@
 """One request and its answer: what a handler reads, and how it replies, at once or as a stream."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
 
 from weft_router.wire.head import Request
+from weft_router.wire.lines import checked, header_lines
 
-_JOINED = 16 * 2**10
+_JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
-_REMEMBERED = 256
-_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
-_starts: dict[str, dict[int, str]] = {}
+_REMEMBERED: Final = 256
+_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
+_starts: Final[dict[str, dict[int, str]]] = {}
 """The first lines of answers, by content type and status."""
+_KEEP: Final = "Connection: keep-alive\r\n\r\n"
+_CLOSE: Final = "Connection: close\r\n\r\n"
 
 
 class Source(Protocol):
@@ -107,15 +110,16 @@ class Exchange:
         body: bytes = b"",
         *,
         content_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        lines: str = "",
     ) -> None:
-        """Answer in one piece.
+        """Answer in one piece, with ``headers`` or with ``lines`` that header_lines wrote.
 
         Raises:
             RuntimeError: an answer was begun before.
         """
         framing = f"Content-Length: {len(body)}\r\n" if status != 204 else ""  # RFC 9110: a 204 has no length
-        head = self._head(status, content_type, headers, framing)
+        head = self._head(status, content_type, lines if headers is None else header_lines(headers), framing)
         if self.ended:
             return
         if self.method == "HEAD":
@@ -126,8 +130,10 @@ class Exchange:
             self._connection.put_two(head, body)
         self._finish()
 
-    def begin(self, status: int, *, content_type: str, headers: Mapping[str, str] | None = None) -> None:
+    def begin(self, status: int, *, content_type: str, headers: dict[str, str] | None = None, lines: str = "") -> None:
         """Begin an answer that comes in pieces; its head is sent with the first of them, or soon.
+
+        Its headers are given as to ``reply``.
 
         Raises:
             RuntimeError: an answer was begun before.
@@ -135,7 +141,8 @@ class Exchange:
         framed = self._framed = self._framed and self.method != "HEAD"
         if not framed:
             self._keep = False
-        head = self._head(status, content_type, headers, "Transfer-Encoding: chunked\r\n" if framed else "")
+        framing = "Transfer-Encoding: chunked\r\n" if framed else ""
+        head = self._head(status, content_type, lines if headers is None else header_lines(headers), framing)
         if not self.ended:
             self._held = head
             self._connection.flush_soon()
@@ -194,35 +201,23 @@ class Exchange:
         self._source = None
         self._connection.finished(keep=self._keep)
 
-    def _head(self, status: int, content_type: str, headers: Mapping[str, str] | None, framing: str) -> bytes:
+    def _head(self, status: int, content_type: str, lines: str, framing: str) -> bytes:
         if self.status:
             raise RuntimeError(f"{self.path}: answered twice, with {self.status} and {status}")
         known = _starts.get(content_type)
         text = known.get(status) if known is not None else None
         if text is None:
             text = _start(status, content_type)
-        if headers:
-            for name, value in headers.items():
-                line = f"{name}: {value}"
-                if "\n" in line or "\r" in line:
-                    raise ValueError("a header's value holds a line break")
-                text += line + "\r\n"
         self.status = status
         keep = self._keep = self._keep and not self._connection.closing
         end = "\r\n" if keep and self._framed else _KEEP if keep else _CLOSE
-        return f"{text}{framing}{end}".encode("latin-1", "replace")
+        return f"{text}{lines}{framing}{end}".encode("latin-1", "replace")
 
 
 def _start(status: int, content_type: str) -> str:
-    if "\n" in content_type or "\r" in content_type:
-        raise ValueError("a content type holds a line break")
     line = _LINES[status]
-    start = f"{line}Content-Type: {content_type}\r\n" if content_type else line
+    start = f"{line}Content-Type: {checked(content_type)}\r\n" if content_type else line
     if len(_starts) >= _REMEMBERED:
         _starts.clear()
     _starts.setdefault(content_type, {})[status] = start
     return start
-
-
-_KEEP = "Connection: keep-alive\r\n\r\n"
-_CLOSE = "Connection: close\r\n\r\n"

@@ -72,7 +72,7 @@ class Request:
 
 
 Gate = Callable[[Request], ApiError | None]
-"""Looks at a request's head before its body is read; an error refuses it there."""
+"""Looks at a request's head before its body is read, if that is long; an error refuses it there."""
 
 
 def read_head(lines: list[str], length: int, limits: WireLimits) -> tuple[Request, int]:

@@ -9,6 +9,8 @@ from weft_router.wire.limits import WireLimits
 
 _LONGEST = 4096
 """The bytes of a head that is kept; ten thousand connections may each keep one."""
+_LONGER = 64
+"""The bytes by which the next head may be longer and still be read by the one before."""
 _MATTER = frozenset({"transfer-encoding", "expect"})
 """Heads with these are read anew each time."""
 
@@ -16,17 +18,53 @@ _MATTER = frozenset({"transfer-encoding", "expect"})
 class HeadReader:
     """The heads of one connection."""
 
-    __slots__ = ("_fields", "_headers", "_last", "_size", "_told", "_used")
+    __slots__ = ("_headers", "_last", "_many", "_size", "_tail", "_told", "_used", "_varying", "_window")
 
     def __init__(self) -> None:
         self._last: Request | None = None
-        self._fields: list[tuple[str, str, int]] = []
-        """Each line of the last head, the name of its header if it may say another thing next time, and where."""
         self._headers: dict[str, str] = {}
+        self._varying: list[tuple[str, str]] = []
+        """The headers of the last head that may say another thing next time, each after all that stands before it."""
+        self._tail = ""
+        """What followed the last of them."""
+        self._window = 0
         self._told: str | None = None
         self._size = 0
         self._used = False
         """Whether there was a request before: a connection that has one long stream need not keep its head."""
+        self._many = False
+        """Whether requests came with more than one key: a gateway in front sends those of many clients."""
+
+    def read_by_last(self, data: bytes, at: int, limits: WireLimits) -> tuple[Request, int, int] | None:
+        """Return the request of a head that says what the last one said but for what varies, its body's length, and
+        where its body begins; None for any other head.
+
+        Raises:
+            FramingError: its length is not acceptable.
+        """
+        last = self._last
+        if last is None:
+            return None
+        text = data[at : at + self._window].decode("latin-1")
+        headers = self._headers.copy()
+        stop, varied = 0, ""
+        for before, name in self._varying:
+            start = stop + len(before)
+            if text[stop:start] != before:
+                return None
+            stop = text.find("\r", start)
+            if stop < 0:
+                return None
+            value = text[start:stop]
+            varied += value
+            headers[name] = value.strip()
+        end = stop + len(self._tail)
+        if text[stop:end] != self._tail or not (varied.isascii() and varied.isprintable()):
+            return None
+        told = headers.get("content-length")
+        size = self._size if told == self._told else length_of(told or "", limits.max_body)
+        request = Request(last.method, last.path, last.query, headers, b"", last.http10, last.keep_alive)
+        return request, size, at + end
 
     def read(self, head: bytes, limits: WireLimits) -> tuple[Request, int]:
         """Return the request of a head, given without the empty line that ends it, and its body's length or CHUNKED.
@@ -35,28 +73,29 @@ class HeadReader:
             FramingError: it is not acceptable.
         """
         lines = head.decode("latin-1").split("\r\n")
-        last = self._last
-        plain = len(head) <= _LONGEST and len(head) <= limits.max_line
-        if plain and last is not None and len(lines) == len(self._fields):
-            headers = self._headers.copy()
-            for line, (before, name, at) in zip(lines, self._fields):  # noqa: B905 - of one length
-                if line != before:
-                    value = line[at:]
-                    if not name or line[:at] != before[:at] or not (value.isascii() and value.isprintable()):
-                        break
-                    headers[name] = value.strip()
-            else:
-                told = headers.get("content-length")
-                size = self._size if told == self._told else length_of(told or "", limits.max_body)
-                return Request(last.method, last.path, last.query, headers, b"", last.http10, last.keep_alive), size
         request, size = read_head(lines, len(head), limits)
-        headers = request.headers
         before_this, self._used = self._used, True
-        if before_this and plain and len(headers) == len(lines) - 1 and _MATTER.isdisjoint(headers):
-            # Not what is given away, which gets a body.
-            self._last = Request(
-                request.method, request.path, request.query, {}, b"", request.http10, request.keep_alive
-            )
-            self._headers, self._told, self._size = headers.copy(), headers.get("content-length"), size
-            self._fields = [(line, *own_name(line)) for line in lines]
+        headers = request.headers
+        plain = len(headers) == len(lines) - 1 and _MATTER.isdisjoint(headers)
+        if before_this and plain and len(head) <= _LONGEST and len(head) <= limits.max_line:
+            self._keep(request, size, lines)
+            self._window = min(len(head) + _LONGER, _LONGEST, limits.max_line) + len("\r\n\r\n")
         return request, size
+
+    def _keep(self, request: Request, size: int, lines: list[str]) -> None:
+        headers = request.headers
+        if self._last is not None and headers.get("authorization") != self._headers.get("authorization"):
+            self._many = True
+        # Not what is given away, which gets a body.
+        self._last = Request(request.method, request.path, request.query, {}, b"", request.http10, request.keep_alive)
+        self._headers, self._told, self._size = headers.copy(), headers.get("content-length"), size
+        self._varying = []
+        before = ""
+        for line in lines:
+            name, at = own_name(line)
+            if name and (name != "authorization" or self._many):
+                self._varying.append((before + line[:at], name))
+                before = "\r\n"
+            else:
+                before += line + "\r\n"
+        self._tail = before + "\r\n"

@@ -24,14 +24,16 @@ class Carrier(Protocol):
         """Close at once."""
 
 
-class Sender(Protocol):
+class Sender:
     """Who sends a leg's request."""
 
     def lost(self, leg: "Leg") -> bool:
         """Hear that a leg failed; tell whether it is sent once more."""
+        raise NotImplementedError
 
     def ended(self, leg: "Leg") -> None:
         """Hear that a leg is over."""
+        raise NotImplementedError
 
 
 class Leg(Signal):

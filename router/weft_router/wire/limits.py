@@ -13,6 +13,8 @@ class WireLimits:
     max_head: int = 64 * 2**10
     """A request's line and headers together."""
     max_body: int = 32 * 2**20
+    ungated: int = 0
+    """Bodies up to here are read before a gate may refuse their request, so that the connection can be kept."""
     max_connections: int = 10_000
     max_pipelined: int = 16
     """Requests that may wait behind the one being served; their bodies together may take ``max_body``."""

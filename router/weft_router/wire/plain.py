@@ -14,43 +14,64 @@ _LENGTH = (b"content-length: ", b"Content-Length: ", b"Content-length: ", b"cont
 _BODILESS = (204, 304)
 _FRAMING = frozenset({"transfer-encoding", "connection", "proxy-connection", "upgrade", "trailer"})
 """Headers that may say that the body's length, or the connection, is another matter."""
-_REMEMBERED = 64
-_LONGEST_REMEMBERED = 1024
-_heads: dict[bytes, tuple[int, dict[str, str]] | None] = {}
-"""What heads say, without the length's digits: an engine's are alike, but for the second of their date."""
+_LONGEST = 1024
+"""The bytes of a head that is kept; there may be ten thousand origins."""
 
 
-def read_plain(data: bytes) -> Response | None:
-    """Return the status, headers and body of exactly one whole response; None for anything else."""
-    end = data.find(b"\r\n\r\n")
-    at = data.find(b"ontent-length: ", 0, end)
-    if at < 0:
-        at = data.find(b"ontent-Length: ", 0, end)
-        if at < 0:
+class PlainReader:
+    """Reads the plain responses of one origin: their heads are alike, but for length and the second of their date."""
+
+    __slots__ = ("_after", "_before", "_headers", "_status")
+
+    def __init__(self) -> None:
+        self._before = b""
+        """The head of the last response up to the digits of its length."""
+        self._after = b""
+        """What followed them, up to the body."""
+        self._status = 0
+        """What that head says; 0 where it is not plain."""
+        self._headers: dict[str, str] = {}
+
+    def read(self, data: bytes) -> Response | None:
+        """Return the status, headers and body of exactly one whole response; None for anything else."""
+        before, after = self._before, self._after
+        size = len(data) - len(before) - len(after)  # of the body and the digits of its length
+        size -= len(str(size))
+        length = str(size)
+        head = before + length.encode() + after
+        if len(data) - len(head) != size or not data.startswith(head):
+            return self._read(data)
+        if not self._status:
             return None
-    at += 15
-    stop = data.find(b"\r", at)
-    body = data[end + 4 :]
-    length = str(len(body))
-    if data[at:stop] != length.encode():
-        return None
-    head = data[:at] + data[stop:end]
-    known = _heads[head] if head in _heads else _read(head)
-    if known is None:
-        return None
-    headers = known[1].copy()
-    headers["content-length"] = length
-    return known[0], headers, body
+        headers = self._headers.copy()
+        headers["content-length"] = length
+        return self._status, headers, data[len(head) :]
 
-
-def _read(head: bytes) -> tuple[int, dict[str, str]] | None:
-    """Read a head without the digits of its length, and remember what came of it."""
-    known = _parse(head.split(b"\r\n"))
-    if len(head) <= _LONGEST_REMEMBERED:
-        if len(_heads) >= _REMEMBERED:
-            _heads.clear()
-        _heads[head] = known
-    return known
+    def _read(self, data: bytes) -> Response | None:
+        """Read a response with another head than the one before."""
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            return None
+        at = data.find(b"ontent-length: ", 0, end)
+        if at < 0:
+            at = data.find(b"ontent-Length: ", 0, end)
+            if at < 0:
+                return None
+        at += 15
+        stop = data.find(b"\r", at)
+        body = data[end + 4 :]
+        length = str(len(body))
+        if data[at:stop] != length.encode():
+            return None
+        found = _parse((data[:at] + data[stop:end]).split(b"\r\n"))
+        if end <= _LONGEST:
+            self._before, self._after = data[:at], data[stop : end + 4]
+            self._status, self._headers = found if found is not None else (0, {})
+        if found is None:
+            return None
+        headers = found[1].copy()
+        headers["content-length"] = length
+        return found[0], headers, body
 
 
 def _parse(lines: list[bytes]) -> tuple[int, dict[str, str]] | None:

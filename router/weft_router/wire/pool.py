@@ -6,30 +6,29 @@ request that may be sent twice is then sent once more over a new one.
 
 import asyncio
 import ssl
-from collections import deque
-from collections.abc import Mapping
 from time import monotonic
-from typing import cast
+from typing import Final, cast
 
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.response import Taker
-from weft_router.wire.upstream import Origin, Upstream
+from weft_router.wire.upstream import Keeper, Origin, Upstream
 
 RESEND_WITHIN_S = 0.25
 """A connection that was closed while idle fails at once; what fails later had begun to work."""
 SWEEP_S = 0.1
-MAX_IDLE = 1024
+MAX_IDLE: Final = 1024
 """Idle connections kept to one origin."""
 MAX_ORIGINS = 10_000
 
 
-class Pool:
+class Pool(Keeper):
     """Connections to any number of origins."""
 
     def __init__(self, *, connect_s: float, keepalive_s: float) -> None:
         self._connect_s = connect_s
         self._keepalive_s = keepalive_s
-        self._idle: dict[Origin, deque[Upstream]] = {}
+        self._kept: set[Origin] = set()
+        """Those with idle connections, and since the last sweep those that had some."""
         self._legs: dict[Leg, Origin] = {}
         self._origins: dict[str, Origin] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -44,7 +43,7 @@ class Pool:
     @property
     def idle(self) -> int:
         """Return how many connections wait for a request."""
-        return sum(map(len, self._idle.values()))
+        return sum(len(origin.idle) for origin in self._kept)
 
     def origin(self, url: str) -> Origin:
         """Return the origin of a URL, the same object each time."""
@@ -57,7 +56,7 @@ class Pool:
 
     def send(
         self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
-        headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
+        headers: dict[str, str] | None = None, resend: bool = False, method: str = "POST",
     ) -> None:  # fmt: skip
         """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
         ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
@@ -79,7 +78,7 @@ class Pool:
             return
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-        connection = self._take(origin)
+        connection = self._take(origin, leg.began)
         if connection is None:
             self._open(leg, origin, taker, head, payload)
             return
@@ -89,7 +88,7 @@ class Pool:
 
     async def call(
         self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int,
-        headers: Mapping[str, str] | None = None, resend: bool = False, method: str = "POST",
+        headers: dict[str, str] | None = None, resend: bool = False, method: str = "POST",
     ) -> Whole:  # fmt: skip
         """Send a request and return its whole answer of at most ``limit`` bytes.
 
@@ -127,21 +126,23 @@ class Pool:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.cut("closed")
-        for idle in self._idle.values():
-            for connection in idle:
+        for origin in self._kept:
+            for connection in origin.idle:
                 connection.kept = False
                 connection.drop()
-        self._idle.clear()
+            origin.idle.clear()
+        self._kept.clear()
         await asyncio.sleep(0)
 
     def give_back(self, connection: Upstream) -> None:
         """Keep a connection for the next request."""
-        idle = self._idle.get(connection.origin)
-        if idle is None:
-            idle = self._idle[connection.origin] = deque()
+        origin = connection.origin
+        idle = origin.idle
         if self._closed or len(idle) >= MAX_IDLE:
             connection.drop()
             return
+        if not idle:
+            self._kept.add(origin)
         connection.idle_since = monotonic()
         connection.kept = True
         idle.append(connection)
@@ -149,15 +150,15 @@ class Pool:
     def closed(self, connection: Upstream) -> None:
         """Forget a kept connection that its server closed."""
         connection.kept = False
-        idle = self._idle.get(connection.origin)
-        if idle is not None and connection in idle:
+        idle = connection.origin.idle
+        if connection in idle:
             idle.remove(connection)
 
-    def _take(self, origin: Origin) -> Upstream | None:
-        idle = self._idle.get(origin)
+    def _take(self, origin: Origin, now: float) -> Upstream | None:
+        idle = origin.idle
         if not idle:
             return None
-        oldest = monotonic() - self._keepalive_s
+        oldest = now - self._keepalive_s
         while idle:
             connection = idle.pop()
             connection.kept = False
@@ -177,7 +178,7 @@ class Pool:
         leg.lost = ""
         taker, head, payload = cast(tuple[Taker, bytes, bytes], leg.again)
         origin = self._legs[leg]
-        connection = self._take(origin)
+        connection = self._take(origin, monotonic())
         if connection is None:
             leg.again = None  # a connection of its own is closed for a reason
             self._open(leg, origin, taker, head, payload)
@@ -213,13 +214,14 @@ class Pool:
         for leg in [leg for leg in self._legs if leg.late(now)]:
             leg.fail("timeout")
         oldest = now - self._keepalive_s
-        for origin, idle in list(self._idle.items()):
+        for origin in list(self._kept):
+            idle = origin.idle
             while idle and idle[0].idle_since <= oldest:
-                connection = idle.popleft()
+                connection = idle.pop(0)
                 connection.kept = False
                 connection.drop()
             if not idle:
-                del self._idle[origin]
+                self._kept.discard(origin)
         self._sweeper = None
-        if self._legs or self._idle:
+        if self._legs or self._kept:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)

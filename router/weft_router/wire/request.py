@@ -16,13 +16,14 @@ class RequestReader:
     """Requests of one connection, as their bytes come."""
 
     __slots__ = (
-        "_body", "_chunks", "_gate", "_head", "_heads", "_left", "_limits", "_received", "_request", "ended", "failure",
-        "wants_continue",
+        "_body", "_chunks", "_gate", "_head", "_heads", "_left", "_limits", "_received", "_request", "_ungated",
+        "ended", "failure", "wants_continue",
     )  # fmt: skip
 
     def __init__(self, limits: WireLimits, *, gate: Gate | None = None) -> None:
         self._limits = limits
         self._gate = gate
+        self._ungated = limits.ungated
         self._heads = HeadReader()
         self._head: bytearray | None = None
         """The head so far, when it did not come in one piece."""
@@ -90,19 +91,23 @@ class RequestReader:
 
     def _head_bytes(self, data: bytes, at: int, done: list[Request]) -> int:
         """Take bytes of a head; return where those begin that are left."""
-        end = data.find(b"\r\n\r\n", at)
-        if end < 0:
-            self._partial(data[at:], 0)
-            return len(data)
-        # One empty line before a request is let pass: some clients send one after a body (RFC 9112, section 2.2).
-        if data.startswith(b"\r\n", at):
-            at += 2
-            if end < at:
-                raise bad("the request begins with empty lines")
-        request, length = self._heads.read(data[at:end], self._limits)
-        if self._gate is not None and (refused := self._gate(request)) is not None:
-            raise FramingError(refused)
-        end += 4
+        known = self._heads.read_by_last(data, at, self._limits)
+        if known is not None:
+            request, length, end = known
+        else:
+            end = data.find(b"\r\n\r\n", at)
+            if end < 0:
+                self._partial(data[at:], 0)
+                return len(data)
+            # One empty line before a request is let pass: some clients send one after a body (RFC 9112, section 2.2).
+            if data.startswith(b"\r\n", at):
+                at += 2
+                if end < at:
+                    raise bad("the request begins with empty lines")
+            request, length = self._heads.read(data[at:end], self._limits)
+            end += 4
+        if not 0 <= length <= self._ungated and self._gate is not None and (error := self._gate(request)) is not None:
+            raise FramingError(error)
         if len(data) - end >= length >= 0:  # the usual case: the whole request came at once
             request.body = data[end : end + length]
             done.append(request)

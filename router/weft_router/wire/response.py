@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import httptools
 
-from weft_router.wire.plain import read_plain
+from weft_router.wire.plain import PlainReader
 
 MAX_HEAD = 64 * 2**10
 _REMEMBERED = 256
@@ -28,12 +28,16 @@ class Taker(Protocol):
 
 
 class ResponseReader:
-    """Responses of one connection; each goes to the taker given before its bytes come."""
+    """Responses of one connection; each goes to the taker given before its bytes come.
 
-    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_untouched",
-                 "complete", "keeps", "on_body", "taker")  # fmt: skip
+    ``plain`` knows the heads of its origin.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_plain",
+                 "_untouched", "complete", "keeps", "on_body", "taker")  # fmt: skip
+
+    def __init__(self, plain: PlainReader) -> None:
+        self._plain = plain
         self._parts: list[bytes] = []
         self.on_body: Callable[[bytes], None] = self._parts.append
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -67,7 +71,7 @@ class ResponseReader:
             raise BadResponseError("bytes after the end of the response")
         if self._untouched:
             self._untouched = False
-            plain = read_plain(data)
+            plain = self._plain.read(data)
             if plain is not None:
                 taker.head(plain[0], plain[1])
                 self.complete = self.keeps = True

@@ -1,22 +1,23 @@
 """One connection to an engine or another router process: a request at a time, its answer handed on as it comes."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
-from weft_router.wire.leg import Leg
+from weft_router.wire.leg import Leg, Sender
+from weft_router.wire.lines import header_lines
+from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
 
-_JOINED = 16 * 2**10
+_JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
-_REMEMBERED = 64
+_REMEMBERED: Final = 64
 
 
 class Origin:
     """An address requests go to; made once for each worker, not for each request."""
 
-    __slots__ = ("_starts", "host", "port", "prefix", "tls", "url")
+    __slots__ = ("_starts", "host", "idle", "plain", "port", "prefix", "tls", "url")
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -27,10 +28,13 @@ class Origin:
         self.tls = parts.scheme == "https"
         self.port = parts.port or (443 if self.tls else 80)
         self.prefix = parts.path.rstrip("/")
+        self.idle: list[Upstream] = []
+        """Its connections that wait for a request, the one that was used last at the end."""
+        self.plain = PlainReader()
         self._starts: dict[str, str] = {}
 
     def request(
-        self, method: str, path: str, payload: bytes = b"", headers: Mapping[str, str] | None = None
+        self, method: str, path: str, payload: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[bytes, bytes]:
         """Return the bytes of a request, with the body in the first part where that costs less than a second one.
 
@@ -40,16 +44,11 @@ class Origin:
         text = self._starts.get(path) if method == "POST" else None
         if text is None:
             text = self._start(method, path)
-        if headers:
-            for name, value in headers.items():
-                line = f"{name}: {value}"
-                if "\n" in line or "\r" in line:
-                    raise ValueError("a header's value holds a line break")
-                text += line + "\r\n"
+        lines = header_lines(headers) if headers else ""
         if method == "GET":
-            return (text + "\r\n").encode("latin-1", "replace"), b""
+            return f"{text}{lines}\r\n".encode("latin-1", "replace"), b""
         size = len(payload)
-        head = f"{text}Content-Length: {size}\r\n\r\n".encode("latin-1", "replace")
+        head = f"{text}{lines}Content-Length: {size}\r\n\r\n".encode("latin-1", "replace")
         return (head + payload, b"") if size <= _JOINED else (head, payload)
 
     def _start(self, method: str, path: str) -> str:
@@ -64,14 +63,16 @@ class Origin:
         return lines
 
 
-class Keeper(Protocol):
-    """Who keeps connections between requests."""
+class Keeper(Sender):
+    """Who sends requests, and keeps connections between them."""
 
     def give_back(self, connection: "Upstream") -> None:
         """Keep a connection for the next request."""
+        raise NotImplementedError
 
     def closed(self, connection: "Upstream") -> None:
         """Forget a kept connection that its server closed."""
+        raise NotImplementedError
 
 
 class Upstream:
@@ -82,7 +83,7 @@ class Upstream:
     def __init__(self, keeper: Keeper, origin: Origin) -> None:
         self._keeper = keeper
         self.origin = origin
-        self._reader = ResponseReader()
+        self._reader = ResponseReader(origin.plain)
         self._transport: asyncio.Transport | None = None
         self._leg: Leg | None = None
         self.idle_since = 0.0

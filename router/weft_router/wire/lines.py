@@ -1,0 +1,24 @@
+"""Write header lines: no value may end its line, or a client or an engine could be told what nobody meant to say."""
+
+
+def checked(value: str) -> str:
+    """Return a value that stays on its line.
+
+    Raises:
+        ValueError: it would not.
+    """
+    if "\n" in value or "\r" in value:
+        raise ValueError("a header's value holds a line break")
+    return value
+
+
+def header_lines(headers: dict[str, str]) -> str:
+    """Return the lines of headers; their names are words of the router's own.
+
+    Raises:
+        ValueError: one would be more than a line.
+    """
+    text = ""
+    for name, value in headers.items():
+        text += f"{name}: {checked(value)}\r\n"
+    return text
