@@ -9,40 +9,32 @@ there, and two chats with the same link at the same place have been the same unt
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from weft_router.api.body import CHAINED, Json
 from weft_router.api.digest import LONG, condensed
-from weft_router.api.inference import Inference, Kind
+from weft_router.api.inference import PREAMBLE, RENDERED, Inference, Kind
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-LINK = 32
+LINK: Final = 32
 """Bytes of a link: SHA-256, which is the fastest here for short and long texts."""
-_PREAMBLE = (
-    "tools",
-    "chat_template",
-    "chat_template_kwargs",
-    "documents",
-    "add_generation_prompt",
-    "response_format",
-    "instructions",
-    "reasoning",
-    "text",
-)
-"""Fields besides the messages that templates render into the prompt."""
-_RENDERED = frozenset(_PREAMBLE)
-_START = hashlib.sha256()
-_NO_PREAMBLE = _START.digest()
+_START: Final = hashlib.sha256()
+_NO_PREAMBLE: Final = _START.digest()
 _OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
 """What an engine says about an item of a response besides its content; clients may send it back or not."""
 
 
-class Transcript(NamedTuple):
-    """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids."""
+@dataclass(slots=True)
+class Transcript:
+    """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids.
+
+    None is changed once it is made.
+    """
 
     kind: Kind
     links: bytes
@@ -61,10 +53,10 @@ def of_request(inference: Inference) -> Transcript:
         return _flat(inference.prompt)
     state = _START.copy()
     body, kind = inference.body, inference.kind
-    if _RENDERED.isdisjoint(body):
+    if not inference.marks & RENDERED:
         links = [_NO_PREAMBLE]
     else:
-        preamble = {key: body[key] for key in _PREAMBLE if body.get(key) is not None}
+        preamble = {key: body[key] for key in PREAMBLE if body.get(key) is not None}
         if preamble:
             state.update(orjson.dumps(preamble, option=orjson.OPT_SORT_KEYS))
         links = [state.digest()]
