@@ -55,7 +55,7 @@ PREAMBLE: Final = (
 MOST_CHARS_PER_TOKEN: Final = 16
 """Even runs of blanks seldom exceed 16 characters a token; used only to refuse what certainly does not fit."""
 
-_MOST: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_MOST: Final[tuple[str, ...]] = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 NOTHING: Final[frozenset[str]] = frozenset()
 
 ODD: Final = 1
@@ -180,13 +180,16 @@ class Inference:
 
     def encoded(self, fields: Mapping[str, object], *, without: frozenset[str] = NOTHING) -> bytes:
         """Return the client's object as JSON with these fields set; of ``without``, those that are not set are gone."""
-        body = self.body
-        if without and not without.isdisjoint(body):
-            body = {name: value for name, value in body.items() if name not in without}
-        else:
-            body = body.copy()
+        body = self.copied(without=without)
         body.update(fields)
         return _dumps(body)
+
+    def copied(self, *, without: frozenset[str] = NOTHING) -> Json:
+        """Return the client's object without some fields, for a leg to write its own into."""
+        body = self.body
+        if without and not without.isdisjoint(body):
+            return {name: value for name, value in body.items() if name not in without}
+        return body.copy()
 
     def whole(self) -> bytes:
         """Return the client's own body as JSON."""

@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 import orjson
 
 from weft_router.api.body import Json
+from weft_router.api.ids import Ids
 from weft_router.api.inference import Kind
-from weft_router.engines.handles import Ids
 
 _IDS: Final = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
 """A bare quote cannot occur inside a JSON text, so this matches members only, never content."""
@@ -292,19 +292,18 @@ def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool, public_id: str | None 
         ValueError: the engine's reply is not a JSON object.
     """
     answer, reply = read_answer(kind, raw)
-    rewritten = False
-    if "kv_transfer_params" in answer:
-        if raw.endswith(_NO_HANDLE):
-            raw = raw[: -len(_NO_HANDLE)] + b"}"
-        else:
-            rewritten = True
-        del answer["kv_transfer_params"]
+    handle = "kv_transfer_params" in answer
+    cut = handle and raw.endswith(_NO_HANDLE)
+    rewritten = handle and not cut
     if not keep_ids and drop_ids(answer):
         rewritten = True
     if public_id is not None and "id" in answer:
         answer["id"] = public_id
         rewritten = True
-    return reply, orjson.dumps(answer) if rewritten else raw
+    if rewritten:
+        answer.pop("kv_transfer_params", None)
+        return reply, orjson.dumps(answer)
+    return reply, raw[: -len(_NO_HANDLE)] + b"}" if cut else raw
 
 
 def head_of(answer: Json) -> Json:

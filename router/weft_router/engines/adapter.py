@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from weft_router.api.body import Json
+from weft_router.api.ids import Ids
 from weft_router.api.inference import Inference
 from weft_router.api.reply import FirstToken, Reply
-from weft_router.engines.handles import Ids, KvHandle
+from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import Gauges
 
 REQUEST_ID: Final = "X-Request-Id"

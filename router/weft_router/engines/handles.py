@@ -1,22 +1,22 @@
 """Keep the KV handle of a session's last round: used once, only for an exact continuation, never after its deadline."""
 
 import hashlib
-from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from weft_router.api.body import Json
-
-if TYPE_CHECKING:
-    Ids = array[int]
-else:  # Python 3.11's array takes no parameter at run time
-    Ids = array
-"""Token ids, 4 bytes each: a prompt of 30,000 tokens is kept in 120 KB while its round lives."""
+from weft_router.api.ids import Ids
 
 MARGIN_S: Final = 5.0
 """A handle is let go this long before the engine frees its blocks: queueing and clock differences fit in."""
 
-_NEEDED: Final = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
+_NEEDED: Final[tuple[str, ...]] = (
+    "remote_engine_id",
+    "remote_request_id",
+    "remote_host",
+    "remote_port",
+    "remote_block_ids",
+)
 
 Outcome = Literal[
     "stored",  # a finished round left a handle

@@ -10,10 +10,11 @@ from typing import Final, cast
 import orjson
 
 from weft_router.api.body import Json
+from weft_router.api.ids import Ids
 from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, NOTHING, Inference, Kind
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
-from weft_router.engines.handles import Ids, points
+from weft_router.engines.handles import points
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
 from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
@@ -35,12 +36,12 @@ KEEP: Final[Json] = {
 }
 """What asks an engine to keep the KV of what it computes for a reader."""
 _KEPT: Final = orjson.Fragment(orjson.dumps(KEEP))
-_ONE_TOKEN: Final[Json] = {"stream": False, "max_tokens": 1, "kv_transfer_params": _KEPT}
-_ONE_RESPONSE: Final[Json] = {"stream": False, "max_output_tokens": 1, "store": False, "kv_transfer_params": _KEPT}
 _USAGE: Final = b'"usage":{'
 _PARAMS: Final = b',"kv_transfer_params":{'
 """Bare quotes stand outside of texts, so both are members; a reply of any other form is parsed."""
 _loads: Final = orjson.loads
+_dumps: Final = orjson.dumps
+_written: Final = orjson.Fragment
 _TWICE: Final = frozenset({"max_completion_tokens", "n"})
 """Fields that a prefill leg repeats only when the client gave them."""
 _RENDERED = (
@@ -76,19 +77,23 @@ class Vllm(OpenAi):
     def prefill(self, ask: Ask, /) -> Call:
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
         inference = ask.inference
-        fields = (_ONE_RESPONSE if inference.kind == "responses" else _ONE_TOKEN).copy()
-        without = ANSWER_FIELDS if inference.marks & ANSWERING else NOTHING
-        if inference.kind != "responses":
-            if without:
-                fields |= dict.fromkeys(_TWICE.intersection(inference.body), 1)
+        answering = bool(inference.marks & ANSWERING)
+        body = inference.copied(without=ANSWER_FIELDS if answering else NOTHING)
+        body["stream"] = False
+        if inference.kind == "responses":
+            body["max_output_tokens"] = 1
+            body["store"] = False
+        else:
+            body["max_tokens"] = 1
+            if answering:
+                body |= dict.fromkeys(_TWICE.intersection(inference.body), 1)
             # A stream that breaks after its first token was shown goes on from ids.
             if ask.want_ids or (self.can.resume and self._sure(inference)):
-                fields["return_token_ids"] = True
-        if ask.handle is not None:
-            fields["kv_transfer_params"] = ask.handle.params
+                body["return_token_ids"] = True
+        body["kv_transfer_params"] = _KEPT if ask.handle is None else ask.handle.params
         if ask.salt is not None:
-            fields["cache_salt"] = ask.salt
-        return Call(inference.path, inference.encoded(fields, without=without), self.headers(ask))
+            body["cache_salt"] = ask.salt
+        return Call(inference.path, _dumps(body), self.headers(ask))
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
@@ -108,9 +113,12 @@ class Vllm(OpenAi):
         """Return the client's request with what the prefill engine gave back."""
         if handed is None or handed.params is None:
             raise NotPossibleError("no-kv")
-        fields = self.answer_fields(ask)
-        fields["kv_transfer_params"] = handed.params if handed.written is None else orjson.Fragment(handed.written)
-        return self.call(ask, fields)
+        inference = ask.inference
+        body = inference.copied()
+        if fields := self.answer_fields(ask):
+            body.update(fields)
+        body["kv_transfer_params"] = handed.params if handed.written is None else _written(handed.written)
+        return Call(inference.path, _dumps(body), self.headers(ask))
 
     def local(self, ask: Ask, /) -> Call:
         """Return the client's request; with ``ask.export`` the engine keeps the KV for the next round.
