@@ -33,7 +33,7 @@ _OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
 class Transcript:
     """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids.
 
-    None is changed once it is made.
+    Nothing but ``state`` is changed once it is made.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class Transcript:
     response: str = ""
     """The id of the response that ended a round of the Responses API."""
     state: "_Hash | None" = None
-    """The hash after the last message, where a reply can be added."""
+    """The hash after the last message of a request, until a reply is added to it."""
 
 
 def of_request(inference: Inference) -> Transcript:
@@ -70,7 +70,7 @@ def of_request(inference: Inference) -> Transcript:
 def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Sequence[int]) -> Transcript:
     """Return the transcript after the engine's reply: a chat message, a response, or the text or ids generated."""
     if isinstance(reply, dict):
-        state = seen.state.copy() if seen.state is not None else hashlib.sha256(seen.links[-LINK:])
+        state = _state(seen, inference)
         items, response = [reply], ""
         if seen.kind == "responses":
             output, name = reply.get("output"), reply.get("id")
@@ -87,6 +87,14 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
     if not isinstance(prompt, str) and not isinstance(reply, str):
         return _flat([*prompt, *reply])
     return Transcript("text", b"", ())
+
+
+def _state(seen: Transcript, inference: Inference) -> "_Hash":
+    """Take the hash after a request's last message, uncopied, for it is seldom wanted twice: then it is made anew."""
+    state, seen.state = seen.state, None
+    if state is None:
+        state = of_request(inference).state or _START.copy()
+    return state
 
 
 def extends(inference: Inference, new: Transcript, seen: Transcript) -> bool:
