@@ -29,7 +29,7 @@ PATH = (
     "weft_core/{timing,cost,heartbeat}",
     "weft_router/errors",
     "weft_router/api/{body,bounds,events,inference,identity,reply,responses_tap,tap,tokens,transcript,usual}",
-    "weft_router/engines/{adapter,vllm,openai,neuron,sglang,tensorrt_llm,watch,load}",
+    "weft_router/engines/{adapter,handles,vllm,openai,neuron,sglang,tensorrt_llm,watch,load}",
     "weft_router/express/{lane,passage}",
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller}",
     "weft_router/roles/{duty,placing,server,front,telling}",

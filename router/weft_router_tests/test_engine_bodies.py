@@ -207,10 +207,12 @@ class TestVllm:
             self.adapter.read_prefill(ask(), raw)
 
     def test_ids_of_the_prompt_are_read_where_they_stand(self) -> None:
-        found = handed(self.adapter, ask(), prompt_token_ids=[4, 5])
+        asked, completion = ask(), ask(TEXT)
+        asked.handle = completion.handle = KvHandle(HANDLE, 4, 99.0, None)  # without one no ids are asked for
+        found = handed(self.adapter, asked, prompt_token_ids=[4, 5])
         assert list(found.reply.prompt_ids or ()) == [4, 5]
         choice = {"index": 0, "text": "A", "finish_reason": "length", "prompt_token_ids": [4, 5]}
-        text = handed(self.adapter, ask(TEXT), choices=[choice])
+        text = handed(self.adapter, completion, choices=[choice])
         assert list(text.reply.prompt_ids or ()) == [4, 5]
 
 
@@ -223,7 +225,7 @@ odd = st.none() | tricky | st.lists(counts, max_size=2) | st.dictionaries(tricky
 @given(
     tricky, counts, st.sampled_from([None, {"cached_tokens": 3}, {"audio_tokens": None, "cached_tokens": 4}, {"x": 1}]),
     st.dictionaries(tricky | st.sampled_from(["tp_size", "remote_host", "do_remote_prefill"]), odd, max_size=3),
-    st.sampled_from(["last", "first", "nested", "twice", "spaced", "torn"]),
+    st.sampled_from(["last", "between", "first", "nested", "twice", "spaced", "torn"]),
 )  # fmt: skip
 def test_a_prefills_parameters_go_on_the_same_whether_they_are_spliced_or_parsed(
     text: str, prompt: int, details: dict[str, Any] | None, more: dict[str, Any], form: str
@@ -236,6 +238,8 @@ def test_a_prefills_parameters_go_on_the_same_whether_they_are_spliced_or_parsed
     raw = orjson.dumps({**answer, "kv_transfer_params": params})
     if form == "first":
         raw = orjson.dumps({"kv_transfer_params": params, **answer})
+    elif form == "between":
+        raw = orjson.dumps({**answer, "prompt_logprobs": None, "inner": {"a": text}, "kv_transfer_params": params})
     elif form == "nested":
         raw = orjson.dumps({**answer, "inner": {"a": 1, "kv_transfer_params": params}})
     elif form == "twice":
@@ -266,6 +270,7 @@ def test_the_usual_reply_of_a_prefill_is_not_parsed_but_for_its_parameters() -> 
     assert handed.written == orjson.dumps(PARAMS)
     assert (handed.reply.prompt_tokens, handed.reply.cached_tokens) == (9, None)
     assert sent(adapter.decode(asked, handed))["kv_transfer_params"] == PARAMS
+    assert adapter.read_prefill(asked, prefilled()).written == orjson.dumps(PARAMS)
 
 
 class TestSglang:

@@ -34,7 +34,9 @@ def conversation(texts: list[str]) -> list[dict[str, Any]]:
 @given(turns, words, words)
 def test_the_next_round_extends_and_any_change_does_not(texts: list[str], reply: str, more: str) -> None:
     asked = chat(conversation(texts))
-    seen = with_reply(of_request(asked), asked, {"role": "assistant", "content": reply})
+    own = of_request(asked)
+    seen = with_reply(own, asked, {"role": "assistant", "content": reply})
+    assert with_reply(own, asked, {"role": "assistant", "content": reply}) == seen
     history = [*conversation(texts), {"role": "assistant", "content": reply}]
     follow = chat([*history, {"role": "user", "content": more}])
     assert extends(follow, of_request(follow), seen)

@@ -6,7 +6,7 @@ or odd encodings cannot smuggle a value past the checks.
 
 import unicodedata
 from collections.abc import Iterable
-from typing import cast
+from typing import Final, cast
 
 import orjson
 
@@ -14,10 +14,10 @@ from weft_router.errors import InvalidRequestError
 
 Json = dict[str, object]
 
-MAX_DEPTH = 64
+MAX_DEPTH: Final = 64
 """Deepest nesting accepted; orjson reads 1024 levels but writes only 254, and real tool schemas stay below 20."""
 
-_FORBIDDEN = frozenset(
+_FORBIDDEN: Final = frozenset(
     {
         # KV transfer and its steering: whoever writes these chooses what an engine reads and whom it dials
         "kv_transfer_params",
@@ -45,12 +45,12 @@ _FORBIDDEN = frozenset(
         "mm_processor_kwargs",
     }
 )
-CHAINED = "previous_response_id"
-_FORBIDDEN_PREFIXES = ("bootstrap_", "disagg_", "x_weft_", "remote_")
-_CONTAINERS = frozenset({"extra_body", "extra_args", "vllm_xargs", "sampling_params", "custom_params"})
+CHAINED: Final = "previous_response_id"
+_FORBIDDEN_PREFIXES: Final = ("bootstrap_", "disagg_", "x_weft_", "remote_")
+_CONTAINERS: Final = frozenset({"extra_body", "extra_args", "vllm_xargs", "sampling_params", "custom_params"})
 
 
-SAFE = frozenset(
+SAFE: Final = frozenset(
     {
         "model", "messages", "prompt", "input", "instructions", "stream", "stream_options", "temperature", "top_p",
         "top_k", "min_p", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens",
@@ -65,8 +65,9 @@ SAFE = frozenset(
 )  # fmt: skip
 """Fields that clients often send and that are neither router-owned nor containers: nothing to look for inside."""
 
-_NESTED = (dict, list)
-_NESTED_TYPES = frozenset(_NESTED)
+_NESTED: Final = (dict, list)
+_NESTED_TYPES: Final = frozenset(_NESTED)
+_loads: Final = orjson.loads
 
 
 def parse(raw: bytes) -> Json:
@@ -76,7 +77,7 @@ def parse(raw: bytes) -> Json:
         InvalidRequestError: the body is empty, not JSON, not an object, or nested too deeply.
     """
     try:
-        value: object = orjson.loads(raw)
+        value: object = _loads(raw)
     except orjson.JSONDecodeError as error:
         if not raw.strip():
             raise InvalidRequestError("the request body is empty; send a JSON object") from error

@@ -4,7 +4,7 @@ Only that is judged here; the rest of OpenAI's schema is the engine's to judge, 
 """
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Final, cast
 
 import orjson
 
@@ -12,17 +12,17 @@ from weft_router.api.body import Json
 from weft_router.config import LimitsConfig
 from weft_router.errors import InvalidRequestError
 
-MAX_STOPS = 64
-MAX_STOP_CHARS = 4096
-MAX_LOGPROBS = 20
-MAX_LISTED = 1024
+MAX_STOPS: Final = 64
+MAX_STOP_CHARS: Final = 4096
+MAX_LOGPROBS: Final = 20
+MAX_LISTED: Final = 1024
 """Entries of lists and maps that an engine goes through for every token."""
 
 Rule = Callable[[Json, str, object, LimitsConfig], None]
 """Judge one field that is not null: the body, the field's name, its value, the limits."""
 
 
-_ANSWERED = ("function_call", "reasoning")
+_ANSWERED: Final = ("function_call", "reasoning")
 
 
 def flag(_: Json, name: str, value: object, __: LimitsConfig) -> None:
@@ -122,12 +122,15 @@ TEXT: Mapping[str, Rule] = {
 CHAT: Mapping[str, Rule] = {**TEXT, "logprobs": flag, "top_logprobs": _logprobs}
 
 
-def message_chars(body: Json) -> tuple[int, bool]:
-    """Check the messages; return how many characters an engine has to read, tools included, and if one is an answer."""
+def message_chars(body: Json) -> tuple[int, bool, bool]:
+    """Check the messages; return how many characters an engine has to read, tools included, and what is among them.
+
+    That is whether one is an answer, and whether one is more than a role and a text.
+    """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequestError("messages: must be a list of at least one message", param="messages")
-    chars, follows = 0, False
+    chars, follows, mixed = 0, False, False
     for i, message in enumerate(messages):
         if type(message) is dict and len(message) == 2:
             role, content = message.get("role"), message.get("content")
@@ -137,9 +140,9 @@ def message_chars(body: Json) -> tuple[int, bool]:
                     follows = True
                 continue
         chars += _message_chars(message, f"messages[{i}]")
-        follows = follows or answered(message)
+        follows, mixed = follows or answered(message), True
     tools = body.get("tools")
-    return (chars + len(orjson.dumps(tools)) if tools else chars), follows
+    return (chars + len(orjson.dumps(tools)) if tools else chars), follows, mixed
 
 
 def answered(item: Json) -> bool:

@@ -8,9 +8,9 @@ the process but inside a SHA-256. Processes that shall find each other's convers
 import hashlib
 import secrets
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 
-LONG = 4096
+LONG: Final = 4096
 """Bytes from which on the detour pays: below it SHA-256 is as fast, and nothing has to be loaded."""
 _NONCE = bytes(12)
 _KEY_BYTES = 16

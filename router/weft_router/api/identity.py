@@ -3,12 +3,12 @@
 Keys are hashes over tenant, source and id, so equal ids of two tenants never meet and a key tells nothing.
 """
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from time import monotonic
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from weft_router.api.body import CHAINED, Json
 from weft_router.api.bounds import answered
@@ -17,11 +17,12 @@ from weft_router.api.responses import session_of
 from weft_router.api.transcript import Transcript, head
 from weft_router.errors import InvalidRequestError
 
-BODY_FIELDS = ("session_id", "conversation_id", "previous_response_id", "prompt_cache_key")
-_NAMING = frozenset({*BODY_FIELDS, "conversation"})
-MAX_ID = 256
-MAX_PARENTS = 32
+BODY_FIELDS: Final = ("session_id", "conversation_id", "previous_response_id", "prompt_cache_key")
+_NAMING: Final = frozenset({*BODY_FIELDS, "conversation"})
+MAX_ID: Final = 256
+MAX_PARENTS: Final = 32
 """Only a client that goes back more than so many rounds at once starts a new session."""
+_blake2b: Final = blake2b
 
 
 class Identity(NamedTuple):
@@ -97,7 +98,7 @@ def _place(tenant: str) -> str:
 def session_key(tenant: str, source: str, value: str) -> str:
     """Return the opaque key of an id within a tenant; 128 bits, lengths bound so that parts cannot slide."""
     text = f"{len(tenant)}:{tenant}|{source}|{value}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return _blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class Heads:

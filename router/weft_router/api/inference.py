@@ -6,28 +6,26 @@ writes 64 KB in 3 µs, less than it takes to make sure that a cut holds no key t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import orjson
 
 from weft_router.api import bounds, responses
-from weft_router.api.body import CHAINED, Json
-from weft_router.api.bounds import answered
+from weft_router.api.body import CHAINED, SAFE, Json
+from weft_router.api.bounds import Rule, answered
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import InvalidRequestError, NotFoundError
 
 Kind = Literal["chat", "text", "responses"]
-PATHS: dict[str, Kind] = {
+PATHS: Final[dict[str, Kind]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text",
     "/v1/responses": "responses",
 }
 
-LEG_FIELDS = frozenset(
+ANSWER_FIELDS: Final = frozenset(
     {
-        "stream",
         "stream_options",
-        "max_tokens",
         "max_completion_tokens",
         "max_output_tokens",
         "min_tokens",
@@ -39,17 +37,68 @@ LEG_FIELDS = frozenset(
         "store",
     }
 )
-"""What a prefill leg asks for differently than a decode leg; everything else is the same in both."""
+"""What only a leg that answers the client asks for. Beside these, prefill legs differ in ``stream`` and ``max_tokens``,
+which they set themselves; everything else is the same in both."""
+PREAMBLE: Final = (
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+    "add_generation_prompt",
+    "response_format",
+    "instructions",
+    "reasoning",
+    "text",
+)
+"""Fields besides the messages that templates render into the prompt."""
 
-MOST_CHARS_PER_TOKEN = 16.0
+MOST_CHARS_PER_TOKEN: Final = 16
 """Even runs of blanks seldom exceed 16 characters a token; used only to refuse what certainly does not fit."""
 
-_RULES = {"chat": bounds.CHAT, "text": bounds.TEXT, "responses": responses.RULES}
-_MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_LENGTHS = frozenset({*_MOST, "min_tokens"})
-NOTHING: frozenset[str] = frozenset()
-_SELDOM = frozenset({"n", "best_of", "stream_options"})
-FIXED = frozenset({"echo", "use_beam_search", "continue_final_message", "prompt_logprobs"})
+_MOST: Final[tuple[str, ...]] = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+NOTHING: Final[frozenset[str]] = frozenset()
+
+ODD: Final = 1
+"""A request's mark of fields that need a second look: engines may unpack them, or they are the router's own."""
+RENDERED: Final = 2
+"""Its mark of fields of ``PREAMBLE``."""
+ANSWERING: Final = 4
+"""Its mark of ``ANSWER_FIELDS``."""
+FIXED: Final = 8
+"""Its mark of fields for which the prompt may have to be computed where the answer is made."""
+MIXED: Final = 16
+"""Its mark of messages that are more than a role and a text."""
+_LENGTH: Final = 32
+_SELDOM: Final = 64
+_MARKED: Final = (
+    (RENDERED, frozenset(PREAMBLE)),
+    (ANSWERING, ANSWER_FIELDS),
+    (FIXED, frozenset({"echo", "use_beam_search", "continue_final_message", "prompt_logprobs"})),
+    (_LENGTH, frozenset({*_MOST, "min_tokens"})),
+    (_SELDOM, frozenset({"n", "best_of", "stream_options"})),
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Field:
+    """What there is to know of a field: the rule for its value, and what it marks a request with."""
+
+    rule: Rule | None
+    marks: int
+
+
+def _fields(rules: Mapping[str, Rule]) -> dict[str, _Field]:
+    names = SAFE.union(rules, *(names for _, names in _MARKED))
+    found = {name: sum(mark for mark, marked in _MARKED if name in marked) for name in names}
+    return {name: _Field(rules.get(name), marks | (0 if name in SAFE else ODD)) for name, marks in found.items()}
+
+
+_FIELDS: Final[dict[Kind, dict[str, _Field]]] = {
+    "chat": _fields(bounds.CHAT),
+    "text": _fields(bounds.TEXT),
+    "responses": _fields(responses.RULES),
+}
+_dumps: Final = orjson.dumps
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +117,8 @@ class Inference:
     exact_tokens: int | None
     follows: bool
     """Whether the request goes on with a conversation: it sends an answer back, or names one."""
+    marks: int
+    """What is among the body's fields and messages: ``ODD``, ``RENDERED`` and so on. Told once, asked often."""
 
     @property
     def messages(self) -> Sequence[Json]:
@@ -101,6 +152,8 @@ class Inference:
         """Tell whether a prompt holds more than text: its token ids alone would not be the same prompt."""
         if self.kind == "responses":
             return True  # not looked into: what it holds is the engine's to judge
+        if not self.marks & MIXED:
+            return False
         for message in self.messages:
             content = message.get("content")
             if isinstance(content, list) and any(
@@ -119,7 +172,7 @@ class Inference:
         b = self.body
         if self.n != 1 or self.chained:
             return False
-        if FIXED.isdisjoint(b):
+        if not self.marks & FIXED:
             return True
         return not (b.get("echo") or b.get("use_beam_search") or b.get("continue_final_message")) and (
             b.get("prompt_logprobs") is None
@@ -127,14 +180,20 @@ class Inference:
 
     def encoded(self, fields: Mapping[str, object], *, without: frozenset[str] = NOTHING) -> bytes:
         """Return the client's object as JSON with these fields set; of ``without``, those that are not set are gone."""
+        body = self.copied(without=without)
+        body.update(fields)
+        return _dumps(body)
+
+    def copied(self, *, without: frozenset[str] = NOTHING) -> Json:
+        """Return the client's object without some fields, for a leg to write its own into."""
         body = self.body
         if without and not without.isdisjoint(body):
-            body = {name: value for name, value in body.items() if name not in without}
-        return orjson.dumps({**body, **fields})
+            return {name: value for name, value in body.items() if name not in without}
+        return body.copy()
 
     def whole(self) -> bytes:
         """Return the client's own body as JSON."""
-        return orjson.dumps(self.body)
+        return _dumps(self.body)
 
 
 def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) -> Inference:
@@ -146,15 +205,24 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
     """
     kind = PATHS[path]
     check_model(body, model)
-    rules = _RULES[kind]
+    fields, marks = _FIELDS[kind], 0
     for name, value in body.items():
-        if value is not None and (rule := rules.get(name)) is not None:
+        known = fields.get(name)
+        if known is None:
+            marks |= ODD
+            continue
+        marks |= known.marks
+        rule = known.rule
+        if rule is not None and value is not None:
             rule(body, name, value, limits)
-    most = None if _LENGTHS.isdisjoint(body) else _most_tokens(body, model)
+    longest = model.max_model_len
+    most = _most_tokens(body, longest) if marks & _LENGTH else None
     exact: int | None = None
     if kind == "chat":
         field = "messages"
-        chars, follows = bounds.message_chars(body)
+        chars, follows, mixed = bounds.message_chars(body)
+        if mixed:
+            marks |= MIXED
     elif kind == "text":
         field, follows = "prompt", False
         chars, exact = bounds.prompt_size(body)
@@ -162,10 +230,10 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         field, chars = "input", responses.input_chars(body)
         given: Any = body["input"]
         follows = body.get(CHAINED) is not None or (not isinstance(given, str) and any(map(answered, given)))
-    if (int(chars / MOST_CHARS_PER_TOKEN) if exact is None else exact) + (most or 1) > model.max_model_len:
+    if (chars // MOST_CHARS_PER_TOKEN if exact is None else exact) + (most or 1) > longest:
         _refuse_length(chars, exact, most, model, field)
     n, options = 1, None
-    if not _SELDOM.isdisjoint(body):
+    if marks & _SELDOM:
         n = max(cast(int, body.get("n") or 1), cast(int, body.get("best_of") or 1))
         options = cast(Json | None, body.get("stream_options"))
     return Inference(
@@ -180,6 +248,7 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         chars,
         exact,
         follows,
+        marks,
     )
 
 
@@ -206,9 +275,8 @@ def _refuse_model(body: Json, model: ModelConfig) -> None:
     )
 
 
-def _most_tokens(body: Json, model: ModelConfig) -> int | None:
+def _most_tokens(body: Json, longest: int) -> int | None:
     most: int | None = None
-    longest = model.max_model_len
     value: Any  # the rules have seen that it is a whole number
     for name in _MOST:
         value = body.get(name)
@@ -230,7 +298,7 @@ def _most_tokens(body: Json, model: ModelConfig) -> int | None:
 
 
 def _refuse_length(chars: int, exact: int | None, most: int | None, model: ModelConfig, param: str) -> None:
-    least = exact if exact is not None else int(chars / MOST_CHARS_PER_TOKEN)
+    least = exact if exact is not None else chars // MOST_CHARS_PER_TOKEN
     count = f"{exact} tokens" if exact is not None else f"{chars} characters (at least {least} tokens)"
     asked = f" and {most} output tokens" if most else ""
     raise InvalidRequestError(

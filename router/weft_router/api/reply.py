@@ -4,35 +4,34 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import orjson
 
 from weft_router.api.body import Json
+from weft_router.api.ids import Ids
 from weft_router.api.inference import Kind
-from weft_router.engines.handles import Ids
 
-_IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
+_IDS: Final = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
 """A bare quote cannot occur inside a JSON text, so this matches members only, never content."""
-_NO_HANDLE = b',"kv_transfer_params":null}'
+_NO_HANDLE: Final = b',"kv_transfer_params":null}'
 """A whole reply that ends so has no handle: its last quotes are bare ones, so this is a member, and the last one."""
-_IDS_FIRST = re.compile(rb'"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])\s*,\s*')
-_PROMPT_IDS = b',"prompt_token_ids":['
-_ID_LISTS = (_PROMPT_IDS, b',"token_ids":[')
-_NUMBERS = b"0123456789, "
-ID_KEYS = frozenset({"prompt_token_ids", "token_ids"})
-LONG = 256
+_IDS_FIRST: Final = re.compile(rb'"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])\s*,\s*')
+_PROMPT_IDS: Final = b',"prompt_token_ids":['
+_ID_LISTS: Final = (_PROMPT_IDS, b',"token_ids":[')
+_NUMBERS: Final = b"0123456789, "
+ID_KEYS: Final = frozenset({"prompt_token_ids", "token_ids"})
+LONG: Final = 256
 """Bytes of an event from which on the ids of a prompt are cut out before the rest is parsed."""
-ENDS = {"completed": "stop", "incomplete": "length"}
+ENDS: Final = {"completed": "stop", "incomplete": "length"}
 """How a response that ended says so, in the words of the other APIs."""
-_COUNTS = {
+_COUNTS: Final = {
     "chat": ("prompt_tokens", "completion_tokens", "prompt_tokens_details"),
     "text": ("prompt_tokens", "completion_tokens", "prompt_tokens_details"),
     "responses": ("input_tokens", "output_tokens", "input_tokens_details"),
 }
-_SELDOM = frozenset({"reasoning", "reasoning_content", "tool_calls"})
-"""What a part of a chat's answer may hold besides text."""
-_HEAD = ("id", "created", "model", "system_fingerprint")
+_HEAD: Final[tuple[str, ...]] = ("id", "created", "model", "system_fingerprint")
+_loads: Final = orjson.loads
 
 
 class Reply:
@@ -170,8 +169,6 @@ class Reply:
         text = part.get("content")
         if type(text) is str and text:
             self.text.append(text)
-        if _SELDOM.isdisjoint(part):
-            return
         if part.get("reasoning") or part.get("reasoning_content"):
             self.reasoning = True
         calls = part.get("tool_calls")
@@ -241,7 +238,7 @@ def read_counts(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
     Raises:
         ValueError: the engine's reply is not a JSON object.
     """
-    answer: Any = orjson.loads(raw)
+    answer: Any = _loads(raw)
     if type(answer) is not dict:
         raise ValueError("the engine's reply is not a JSON object")
     reply = Reply(kind)
@@ -295,19 +292,18 @@ def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool, public_id: str | None 
         ValueError: the engine's reply is not a JSON object.
     """
     answer, reply = read_answer(kind, raw)
-    rewritten = False
-    if "kv_transfer_params" in answer:
-        if raw.endswith(_NO_HANDLE):
-            raw = raw[: -len(_NO_HANDLE)] + b"}"
-        else:
-            rewritten = True
-        del answer["kv_transfer_params"]
+    handle = "kv_transfer_params" in answer
+    cut = handle and raw.endswith(_NO_HANDLE)
+    rewritten = handle and not cut
     if not keep_ids and drop_ids(answer):
         rewritten = True
     if public_id is not None and "id" in answer:
         answer["id"] = public_id
         rewritten = True
-    return reply, orjson.dumps(answer) if rewritten else raw
+    if rewritten:
+        answer.pop("kv_transfer_params", None)
+        return reply, orjson.dumps(answer)
+    return reply, raw[: -len(_NO_HANDLE)] + b"}" if cut else raw
 
 
 def head_of(answer: Json) -> Json:
@@ -357,18 +353,21 @@ def to_event(chunk: Json) -> bytes:
 
 def drop_ids(answer: Json) -> bool:
     """Delete the token ids of a whole reply or of a chunk; tell whether there were any."""
-    found = False
-    if not ID_KEYS.isdisjoint(answer):
-        found = True
-        for key in ID_KEYS:
-            answer.pop(key, None)
+    found = _drop_ids(answer)
     choices = answer.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if type(choice) is dict and not ID_KEYS.isdisjoint(choice):
-            found = True
-            for key in ID_KEYS:
-                choice.pop(key, None)
+    if type(choices) is list:
+        for choice in choices:
+            if type(choice) is dict and _drop_ids(choice):
+                found = True
     return found
+
+
+def _drop_ids(level: Json) -> bool:
+    if "token_ids" not in level and "prompt_token_ids" not in level:
+        return False
+    for key in ID_KEYS:
+        level.pop(key, None)
+    return True
 
 
 def read_ids(raw: bytes) -> Ids | None:

@@ -9,40 +9,32 @@ there, and two chats with the same link at the same place have been the same unt
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from weft_router.api.body import CHAINED, Json
 from weft_router.api.digest import LONG, condensed
-from weft_router.api.inference import Inference, Kind
+from weft_router.api.inference import PREAMBLE, RENDERED, Inference, Kind
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-LINK = 32
+LINK: Final = 32
 """Bytes of a link: SHA-256, which is the fastest here for short and long texts."""
-_PREAMBLE = (
-    "tools",
-    "chat_template",
-    "chat_template_kwargs",
-    "documents",
-    "add_generation_prompt",
-    "response_format",
-    "instructions",
-    "reasoning",
-    "text",
-)
-"""Fields besides the messages that templates render into the prompt."""
-_RENDERED = frozenset(_PREAMBLE)
-_START = hashlib.sha256()
-_NO_PREAMBLE = _START.digest()
+_START: Final = hashlib.sha256()
+_NO_PREAMBLE: Final = _START.digest()
 _OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
 """What an engine says about an item of a response besides its content; clients may send it back or not."""
 
 
-class Transcript(NamedTuple):
-    """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids."""
+@dataclass(slots=True)
+class Transcript:
+    """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids.
+
+    Nothing but ``state`` is changed once it is made.
+    """
 
     kind: Kind
     links: bytes
@@ -52,7 +44,7 @@ class Transcript(NamedTuple):
     response: str = ""
     """The id of the response that ended a round of the Responses API."""
     state: "_Hash | None" = None
-    """The hash after the last message, where a reply can be added."""
+    """The hash after the last message of a request, until a reply is added to it."""
 
 
 def of_request(inference: Inference) -> Transcript:
@@ -61,10 +53,10 @@ def of_request(inference: Inference) -> Transcript:
         return _flat(inference.prompt)
     state = _START.copy()
     body, kind = inference.body, inference.kind
-    if _RENDERED.isdisjoint(body):
+    if not inference.marks & RENDERED:
         links = [_NO_PREAMBLE]
     else:
-        preamble = {key: body[key] for key in _PREAMBLE if body.get(key) is not None}
+        preamble = {key: body[key] for key in PREAMBLE if body.get(key) is not None}
         if preamble:
             state.update(orjson.dumps(preamble, option=orjson.OPT_SORT_KEYS))
         links = [state.digest()]
@@ -78,7 +70,7 @@ def of_request(inference: Inference) -> Transcript:
 def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Sequence[int]) -> Transcript:
     """Return the transcript after the engine's reply: a chat message, a response, or the text or ids generated."""
     if isinstance(reply, dict):
-        state = seen.state.copy() if seen.state is not None else hashlib.sha256(seen.links[-LINK:])
+        state = _state(seen, inference)
         items, response = [reply], ""
         if seen.kind == "responses":
             output, name = reply.get("output"), reply.get("id")
@@ -95,6 +87,14 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
     if not isinstance(prompt, str) and not isinstance(reply, str):
         return _flat([*prompt, *reply])
     return Transcript("text", b"", ())
+
+
+def _state(seen: Transcript, inference: Inference) -> "_Hash":
+    """Take the hash after a request's last message, uncopied, for it is seldom wanted twice: then it is made anew."""
+    state, seen.state = seen.state, None
+    if state is None:
+        state = of_request(inference).state or _START.copy()
+    return state
 
 
 def extends(inference: Inference, new: Transcript, seen: Transcript) -> bool:

@@ -7,15 +7,16 @@ ids comes from the registry and from other engines, never from a client.
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, Protocol
 
 from weft_router.api.body import Json
+from weft_router.api.ids import Ids
 from weft_router.api.inference import Inference
 from weft_router.api.reply import FirstToken, Reply
-from weft_router.engines.handles import Ids, KvHandle
+from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import Gauges
 
-REQUEST_ID = "X-Request-Id"
+REQUEST_ID: Final = "X-Request-Id"
 
 Order = Literal["prefill-then-decode", "together", "decode-only"]
 
@@ -93,7 +94,8 @@ class Ask:
     """Whether the client has the prefill's token already, where both legs are sent together."""
 
 
-class Call(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Call:
     """One request to an engine, ready to be sent."""
 
     path: str

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import cast
 
 from weft_router.api.body import Json
+from weft_router.api.ids import Ids
 from weft_router.api.inference import NOTHING, Inference
 from weft_router.api.reply import FirstToken, Reply
 from weft_router.api.responses_tap import ResponsesTap
 from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Tap, Traits
-from weft_router.engines.handles import Ids
 from weft_router.engines.load import VLLM, Gauges
 
 OUTPUT_FIELDS = {

@@ -4,29 +4,29 @@ Prefill leg: the client's request, one token, not streamed, asking for the KV to
 request with the object the prefill engine gave back, unchanged. Local leg: may ask the engine to keep the KV.
 """
 
-import re
 from array import array
-from typing import cast
+from typing import Final, cast
 
 import orjson
 
 from weft_router.api.body import Json
-from weft_router.api.inference import LEG_FIELDS, Inference, Kind
+from weft_router.api.ids import Ids
+from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, NOTHING, Inference, Kind
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
-from weft_router.engines.handles import Ids, points
+from weft_router.engines.handles import points
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
 from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
 
-HANDLE_HEADER = "X-Weft-KV-Handle"
-PLUGIN_HEADER = "X-Weft-Engine-Plugin"
+HANDLE_HEADER: Final = "X-Weft-KV-Handle"
+PLUGIN_HEADER: Final = "X-Weft-Engine-Plugin"
 """Sent with a stream by engines whose plug-in adds the handle to it."""
 
 NO_SUCH_MODEL = "weft-release"
 """A name no service may run: an engine that refuses it lets go of the KV which the request points at."""
 
-KEEP: Json = {
+KEEP: Final[Json] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
     "remote_engine_id": None,
@@ -35,18 +35,14 @@ KEEP: Json = {
     "remote_port": None,
 }
 """What asks an engine to keep the KV of what it computes for a reader."""
-_KEPT = orjson.Fragment(orjson.dumps(KEEP))
-_ONE_TOKEN: Json = {"stream": False, "max_tokens": 1, "kv_transfer_params": _KEPT}
-_ONE_RESPONSE: Json = {"stream": False, "max_output_tokens": 1, "store": False, "kv_transfer_params": _KEPT}
-_PARAMS = b',"kv_transfer_params":{'
-_USAGE = re.compile(
-    rb'"usage":\{"prompt_tokens":(\d{1,15}),"total_tokens":\d{1,15},"completion_tokens":(\d{1,15})'
-    rb'(?:,"prompt_tokens_details":(?:null|\{(?:"audio_tokens":null,)?"cached_tokens":(\d{1,15})\}))?\}'
-)
-"""Bare quotes stand outside of texts, so these are members; a reply of any other form is parsed."""
-_ANSWERS = LEG_FIELDS.difference(_ONE_TOKEN)
-"""What only a leg that answers the client asks for."""
-_TWICE = frozenset({"max_completion_tokens", "n"})
+_KEPT: Final = orjson.Fragment(orjson.dumps(KEEP))
+_USAGE: Final = b'"usage":{'
+_PARAMS: Final = b',"kv_transfer_params":{'
+"""Bare quotes stand outside of texts, so both are members; a reply of any other form is parsed."""
+_loads: Final = orjson.loads
+_dumps: Final = orjson.dumps
+_written: Final = orjson.Fragment
+_TWICE: Final = frozenset({"max_completion_tokens", "n"})
 """Fields that a prefill leg repeats only when the client gave them."""
 _RENDERED = (
     "tools",
@@ -81,19 +77,23 @@ class Vllm(OpenAi):
     def prefill(self, ask: Ask, /) -> Call:
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
         inference = ask.inference
-        fields = (_ONE_RESPONSE if inference.kind == "responses" else _ONE_TOKEN).copy()
-        if inference.kind != "responses":
-            given = inference.body
-            if not _TWICE.isdisjoint(given):
-                fields |= dict.fromkeys(_TWICE.intersection(given), 1)
+        answering = bool(inference.marks & ANSWERING)
+        body = inference.copied(without=ANSWER_FIELDS if answering else NOTHING)
+        body["stream"] = False
+        if inference.kind == "responses":
+            body["max_output_tokens"] = 1
+            body["store"] = False
+        else:
+            body["max_tokens"] = 1
+            if answering:
+                body |= dict.fromkeys(_TWICE.intersection(inference.body), 1)
             # A stream that breaks after its first token was shown goes on from ids.
             if ask.want_ids or (self.can.resume and self._sure(inference)):
-                fields["return_token_ids"] = True
-        if ask.handle is not None:
-            fields["kv_transfer_params"] = ask.handle.params
+                body["return_token_ids"] = True
+        body["kv_transfer_params"] = _KEPT if ask.handle is None else ask.handle.params
         if ask.salt is not None:
-            fields["cache_salt"] = ask.salt
-        return Call(inference.path, inference.encoded(fields, without=_ANSWERS), self.headers(ask))
+            body["cache_salt"] = ask.salt
+        return Call(inference.path, _dumps(body), self.headers(ask))
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
@@ -113,9 +113,12 @@ class Vllm(OpenAi):
         """Return the client's request with what the prefill engine gave back."""
         if handed is None or handed.params is None:
             raise NotPossibleError("no-kv")
-        fields = self.answer_fields(ask)
-        fields["kv_transfer_params"] = handed.params if handed.written is None else orjson.Fragment(handed.written)
-        return self.call(ask, fields)
+        inference = ask.inference
+        body = inference.copied()
+        if fields := self.answer_fields(ask):
+            body.update(fields)
+        body["kv_transfer_params"] = handed.params if handed.written is None else _written(handed.written)
+        return Call(inference.path, _dumps(body), self.headers(ask))
 
     def local(self, ask: Ask, /) -> Call:
         """Return the client's request; with ``ask.export`` the engine keeps the KV for the next round.
@@ -223,26 +226,25 @@ class Vllm(OpenAi):
 def _usual(kind: Kind, raw: bytes) -> Handed | None:
     """Read the counts and the parameters of a prefill's reply, and nothing else; None when it is not in vLLM's form.
 
-    The parameters stand last. If what follows their key is one JSON object, then the key was no deeper than the reply
-    itself, and these bytes can go on as they are: for a long prompt they list a thousand blocks.
+    The parameters stand last, the counts before them. If what follows their key is one JSON object, then the key was no
+    deeper than the reply itself, and these bytes can go on as they are: for a long prompt they list a thousand blocks.
+    Nor were the counts, if what stands between both keys is whole members.
     """
-    at = raw.rfind(_PARAMS)
-    counts = _USAGE.search(raw, 0, at) if at >= 0 else None
-    if counts is None:
+    counts = raw.find(_USAGE)
+    at = raw.find(_PARAMS, counts) if counts >= 0 else -1
+    if at < 0 or not raw.endswith(b"}"):
         return None
     written = raw[at + len(_PARAMS) - 1 : -1]
     try:
-        params: object = orjson.loads(written)
+        found = transfer_params(_loads(written))
+        usage: object = _loads(b"{" + raw[counts:at] + b"}")["usage"]
     except orjson.JSONDecodeError:
         return None
-    found = transfer_params(params)
-    if found is None or not raw.endswith(b"}"):
+    if found is None:
         return None
     reply = Reply(kind)
     reply.handle = found
-    reply.prompt_tokens, reply.completion_tokens = int(counts[1]), int(counts[2])
-    if counts[3] is not None:
-        reply.cached_tokens = int(counts[3])
+    reply.take_usage(usage)
     return Handed(found, reply, None, None, written)
 
 

@@ -8,9 +8,9 @@ where it is (``Passage``).
 
 from collections.abc import Mapping
 
-from weft_router.api.body import SAFE, parse
+from weft_router.api.body import parse
 from weft_router.api.identity import MAX_ID
-from weft_router.api.inference import FIXED, PATHS, check
+from weft_router.api.inference import FIXED, ODD, PATHS, check
 from weft_router.engines.vllm import Vllm
 from weft_router.errors import ApiError
 from weft_router.express.passage import Passage
@@ -52,13 +52,11 @@ class Lane:
         try:
             caller = front.admits(headers)
             body = parse(exchange.body)
-            if not SAFE.issuperset(body) or not FIXED.isdisjoint(body):
-                return False
             class_ = front.classifier.of(caller, headers, body)
             inference = check(path, body, model=config.model, limits=config.limits)
         except ApiError:
             return False  # found again, and told, by the general way
-        if inference.stream or inference.n != 1:
+        if inference.stream or inference.n != 1 or inference.marks & (ODD | FIXED):
             return False
         load = front.load(inference)
         admitted = front.admission.admit(exchange.started, caller, class_, load)

@@ -198,7 +198,7 @@ def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:
     content: object = reply.content()
     if not isinstance(rnd.inference.prompt, str) and rnd.inference.kind == "text":
         content = list(reply.output_ids or array("I"))
-    if isinstance(content, dict | str | list):
+    if isinstance(content, (dict, str, list)):
         transcript = with_reply(rnd.transcript, rnd.inference, content)
     else:
         transcript = rnd.transcript

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from time import monotonic
 
 from weft_core.policies.snapshot import DecodeWorkerView
+from weft_router.api.ids import Ids
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Call, NotPossibleError
-from weft_router.engines.handles import Ids
 from weft_router.engines.watch import Engine
 from weft_router.errors import LegFailedError
 from weft_router.rounds.prefill_queue import Slot
