@@ -34,7 +34,7 @@ def decide(
     remote: Sequence[float],
     workers: int,
     order: Sequence[int],
-    params: Sequence[float],
+    params: tuple[float, ...],
     gap_sums: Sequence[float],
     gap_counts: Sequence[float],
     costs: MutableSequence[float],

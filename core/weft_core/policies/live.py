@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from weft_core.cost import CostProfile
 from weft_core.policies.catalogue import MODES, POLICIES, REASONS, BindingName, ModeName, parameters
@@ -31,6 +32,8 @@ from weft_core.slo import Slo
 from weft_core.timing import prefill_seconds as seconds_of
 
 ALONE = Circumstances()
+_UNKNOWN: Final = math.nan
+_NEVER: Final = math.inf
 
 LIVE_MODES: tuple[ModeName, ...] = ("imd", "whole-or-chunked", "ia", "remote-jsq")
 """Modes of ``weft`` that the router runs; where a prompt cannot be sliced, ``imd`` decides as ``ia`` does."""
@@ -60,12 +63,19 @@ def queue_seconds(queue: Iterable[PrefillTask], *, degree: int, profile: CostPro
 class _Home:
     """One decode worker: what its engine takes, and the workers that may prefill for it."""
 
-    __slots__ = ("earliest", "engine", "fleet")
+    __slots__ = ("_degree", "_pool", "_worker", "earliest", "engine", "fleet")
 
-    def __init__(self, engine: Engine, fleet: Fleet, lanes: Lanes) -> None:
+    def __init__(self, view: DecodeWorkerView, engine: Engine, fleet: Fleet, lanes: Lanes) -> None:
+        self._worker = view.worker
+        self._degree = view.degree
+        self._pool = view.pool
         self.engine = engine
         self.fleet = fleet
         self.earliest = Earliest(fleet.kind, lanes)
+
+    def is_of(self, view: DecodeWorkerView) -> bool:
+        """Tell whether this is the worker that is seen."""
+        return view.worker == self._worker and view.degree == self._degree and view.pool == self._pool
 
 
 class Routing:
@@ -98,6 +108,7 @@ class Routing:
         self._slo = slo
         self._lanes = lanes or Lanes()
         self._homes: dict[tuple[str, int, str], _Home] = {}
+        self._latest: _Home | None = None
         mode_code = MODES[mode] if code == WEFT else IA
         sliced = code == WEFT and mode_code in (IMD, WHOLE_OR_CHUNKED)
         self._slicing = slicing if sliced else None
@@ -195,7 +206,7 @@ class Routing:
             return None
         best, finish = found
         waited, queue, batch, context = known.waited_s, decode.queue_s, decode.batch, decode.context
-        whole, chunked, params = math.nan, math.inf, self._unsliced
+        whole, chunked, params = _UNKNOWN, _NEVER, self._unsliced
         if sliced:
             if views and earliest.decodes:
                 return None
@@ -268,6 +279,9 @@ class Routing:
         return of_task, here, rows
 
     def _home(self, decode: DecodeWorkerView) -> _Home:
+        latest = self._latest
+        if latest is not None and latest.is_of(decode):  # a router asks for one worker alone
+            return latest
         key = decode.worker, decode.degree, decode.pool
         home = self._homes.get(key)
         if home is None:
@@ -279,7 +293,8 @@ class Routing:
                 profile, decode.degree, engine, pools=self._pools, fallback=self._profile, slicing=self._slicing,
                 itl_slo=self._slo.itl_s,
             )  # fmt: skip
-            home = self._homes[key] = _Home(engine, fleet, self._lanes)
+            home = self._homes[key] = _Home(decode, engine, fleet, self._lanes)
+        self._latest = home
         return home
 
 

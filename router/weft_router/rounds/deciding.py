@@ -120,7 +120,7 @@ class Deciding:
                 task, decode=self.view(now), prefill=() if here else self._remote.views(task), known=known, now=now
             )
         if here:
-            decision = decision._replace(reason=here)
+            decision = decision.because(here)
         elif decision.remote is None and not self._locally:
             decision = self._elsewhere(decision)
         rnd.record = self._ring.add(
@@ -164,11 +164,14 @@ class Deciding:
         batch, queued = len(decoding), len(queue)
         if batch <= FEW or now >= self._gaps_until:
             self._gaps_until = now + GAPS_S
-            live = decoding.paces.values()
+            members = decoding.members
             answer = self._accounts.answer_tokens
             self._context = decoding.tokens + (round(batch * answer / 2) if answer == answer else 0)
-            self._gap_sums = [pace.over for pace in live] if self._counts_gaps else [pace.seconds for pace in live]
-            self._gap_counts = [pace.gaps for pace in live]
+            if self._counts_gaps:
+                self._gap_sums = [float(member.pace.over) for member in members.values()]
+            else:
+                self._gap_sums = [member.pace.seconds for member in members.values()]
+            self._gap_counts = [float(member.pace.gaps) for member in members.values()]
         return DecodeWorkerView(
             settings.worker, settings.degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,

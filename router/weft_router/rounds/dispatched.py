@@ -6,7 +6,6 @@ view is kept until its worker's heartbeat or prefills change, and so is the tupl
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
@@ -20,14 +19,21 @@ from weft_core.timing import prefill_seconds
 OVER_S = 3.0
 """A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
 
-Entry = tuple[PrefillTask, float]
-"""A prefill and its predicted seconds."""
+
+class Entry:
+    """A prefill and its predicted seconds."""
+
+    __slots__ = ("seconds", "task")
+
+    def __init__(self, task: PrefillTask, seconds: float) -> None:
+        self.task = task
+        self.seconds = seconds
 
 
 class _Worker:
     """What is known of one worker."""
 
-    __slots__ = ("ended", "mine", "over", "pieces", "published", "record", "used_at", "view")
+    __slots__ = ("mine", "over", "pieces", "published", "record", "tidy_at", "used_at", "view")
 
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
@@ -35,7 +41,8 @@ class _Worker:
         self.published: dict[str, Entry] = {}
         self.mine: dict[str, Entry] = {}
         self.over: dict[str, float] = {}
-        self.ended: deque[tuple[float, str]] = deque()
+        """When those that are over ended, for OVER_S and some more."""
+        self.tidy_at = -math.inf
         self.used_at = -math.inf
         self.view: PrefillWorkerView | None = None
 
@@ -65,8 +72,9 @@ class Dispatched:
     def add(self, worker: str, task_id: str, task: PrefillTask) -> None:
         """Note a prefill on its way to a worker."""
         known = self._worker(worker)
-        known.mine[task_id] = task, self._seconds(known, task)
-        known.over.pop(task_id, None)
+        known.mine[task_id] = Entry(task, self._seconds(known, task))
+        if task_id in known.over:
+            del known.over[task_id]
         known.used_at = self._clock()
         known.view = None
         self._changed.add(worker)
@@ -74,9 +82,13 @@ class Dispatched:
     def remove(self, worker: str, task_id: str) -> None:
         """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
         known = self._worker(worker)
-        known.mine.pop(task_id, None)
-        known.over[task_id] = now = self._clock()
-        known.ended.append((now, task_id))
+        if task_id in known.mine:
+            del known.mine[task_id]
+        now = self._clock()
+        if now >= known.tidy_at:  # each is looked at once or twice, and not at every end
+            known.tidy_at = now + OVER_S
+            known.over = {name: at for name, at in known.over.items() if at >= now - OVER_S}
+        known.over[task_id] = now
         known.view = None
         self._changed.add(worker)
 
@@ -103,7 +115,7 @@ class Dispatched:
             for worker in self._changed:
                 place = self._places.get(worker)
                 if place is not None:
-                    views[place] = self.view(records[place])
+                    views[place] = self.view(self._records[place])
             self._views = tuple(views)
         else:
             self._views = tuple(map(self.view, records))
@@ -137,34 +149,29 @@ class Dispatched:
         if before is None or (before.degree, before.pool) != (record.degree, record.pool):
             kept = {}
             known.pieces = prefill_pieces(self._pools.get(record.pool, self._profile), record.degree)
-            known.mine = {name: (task, self._seconds(known, task)) for name, (task, _) in known.mine.items()}
+            for mine in known.mine.values():
+                mine.seconds = self._seconds(known, mine.task)
         published: dict[str, Entry] = {}
         for entry in record.queue:
             same = kept.get(entry.id)
-            if same is not None and same[0].history == entry.history and same[0].increment == entry.increment:
+            if same is not None and same.task.history == entry.history and same.task.increment == entry.increment:
                 published[entry.id] = same
             else:
                 task = PrefillTask(entry.history, entry.increment)
-                published[entry.id] = task, self._seconds(known, task)
+                published[entry.id] = Entry(task, self._seconds(known, task))
         known.published = published
 
     def _make(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
-        over, ended = known.over, known.ended
-        if ended:
-            oldest = self._clock() - OVER_S
-            while ended and ended[0][0] < oldest:
-                at, task_id = ended.popleft()
-                if over.get(task_id) == at:  # it did not run and end again since
-                    del over[task_id]
         published, mine = known.published, known.mine
         if published:
-            queue = [entry for task_id, entry in published.items() if task_id not in over]
+            over, oldest = known.over, self._clock() - OVER_S
+            queue = [entry for task_id, entry in published.items() if over.get(task_id, -math.inf) < oldest]
             queue += [entry for task_id, entry in mine.items() if task_id not in published]
         else:
             queue = list(mine.values())
         queue_s = 0.0
-        for _, seconds in queue:
-            queue_s += seconds
+        for entry in queue:
+            queue_s += entry.seconds
         kv_use = record.kv_used / record.capacity if record.capacity > 0 else math.nan
         if record.role != "decode":
             return PrefillWorkerView(
@@ -174,9 +181,13 @@ class Dispatched:
         return PrefillWorkerView(
             record.worker, record.degree, queue_s, len(queue), record.windowed_ttft, kv_use, known.used_at, record.pool,
             decodes=True, batch=record.batch, context=record.kv_used,
-            queue_tokens=float(sum(task.increment for task, _ in queue)),
-            queue_work=sum((task.increment * (task.history + task.increment / 2) for task, _ in queue), 0.0),
+            queue_tokens=float(sum(entry.task.increment for entry in queue)),
+            queue_work=sum((_work(entry.task) for entry in queue), 0.0),
         )  # fmt: skip
+
+
+def _work(task: PrefillTask) -> float:
+    return task.increment * (task.history + task.increment / 2)
 
 
 def candidates(records: Sequence[WorkerRecord], *, tokens: int) -> list[WorkerRecord]:
