@@ -52,7 +52,7 @@ def decode(
 ) -> DecodeWorkerView:
     return DecodeWorkerView(
         "d", degree, queue_seconds(queue, degree=degree, profile=PROFILE), len(queue), itl, 0, 1000, gaps, 0,
-        gap_sums=[0.05] * gaps, gap_counts=[1] * gaps,
+        gap_sums=[0.05] * gaps, gap_counts=[1.0] * gaps,
     )  # fmt: skip
 
 

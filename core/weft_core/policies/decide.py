@@ -35,8 +35,8 @@ def decide(
     workers: int,
     order: Sequence[int],
     params: tuple[float, ...],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    gap_sums: list[float],
+    gap_counts: list[float],
     costs: MutableSequence[float],
 ) -> tuple[int, int]:
     """Return (choice, reason): LOCAL (-1) or a prefill worker's place, and a number of ``reasons``.

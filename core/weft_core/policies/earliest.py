@@ -40,7 +40,14 @@ class Lane:
         if queue <= self.least:
             self.least = queue
         elif last == self.least:
-            self.least = min(self.queues)
+            self.least = self._shortest()
+
+    def _shortest(self) -> float:
+        least = math.inf
+        for queue in self.queues:
+            if queue < least:
+                least = queue
+        return least
 
     def first(self, wait: float, read: float, own: float, back: float) -> int:
         """Return the first place that is done when the shortest queue is, as a look at each would."""

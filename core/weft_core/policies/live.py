@@ -106,6 +106,7 @@ class Routing:
         self._profile = profile
         self._pools = pools or {}
         self._slo = slo
+        self._ttft_slo, self._itl_slo = slo.ttft_s, slo.itl_s
         self._lanes = lanes or Lanes()
         self._homes: dict[tuple[str, int, str], _Home] = {}
         self._latest: _Home | None = None
@@ -199,7 +200,7 @@ class Routing:
         That is where a figure is missing, or where other workers would slice, too, each beside its own batch.
         """
         home = self._home(decode)
-        earliest, engine, slo = home.earliest, home.engine, self._slo
+        earliest, engine = home.earliest, home.engine
         history, increment = task.history, task.increment
         found = earliest.of(history, increment, views) if known.readable else earliest.of(0, history + increment, views)
         if found is None:
@@ -211,14 +212,14 @@ class Routing:
             if views and earliest.decodes:
                 return None
             params = self._params
-            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else slo.itl_s
+            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._itl_slo
             chunked = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl)
             chunked += engine.chunked(batch, context, history, increment, itl)
         if self._reads_whole or (self._weighs_whole and not sliced):
             whole = engine.whole(history, increment)
         choice, reason, _, _ = weigh(
-            best, finish, False, waited, slo.ttft_s, slo.itl_s, chunked, queue, whole, engine.step(batch, context),
-            params, decode.gap_sums, decode.gap_counts,
+            best, finish, False, waited, self._ttft_slo, self._itl_slo, chunked, queue, whole,
+            engine.step(batch, context), params, decode.gap_sums, decode.gap_counts,
         )  # fmt: skip
         name = REASONS[reason]
         if choice != LOCAL:
@@ -234,7 +235,7 @@ class Routing:
         slicing, engine = self._slicing, self._home(decode).engine
         if slicing is None or not engine.steps:
             return None
-        itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._slo.itl_s
+        itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._itl_slo
         batch = float(decode.batch)
         tokens = next_slice(
             engine.steps, batch, float(decode.context), at, remaining, slicing.limit(itl, batch), slicing.most,
@@ -265,7 +266,7 @@ class Routing:
         if self._reads_whole or weighs:
             whole = engine.whole(history, increment)
         if sliced:
-            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._slo.itl_s
+            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._itl_slo
             queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl)
             chunked = engine.chunked(batch, context, history, increment, itl)
         windowed = decode.windowed_itl
@@ -291,7 +292,7 @@ class Routing:
             engine = Engine(profile, decode.degree, self._slicing)
             fleet = Fleet(
                 profile, decode.degree, engine, pools=self._pools, fallback=self._profile, slicing=self._slicing,
-                itl_slo=self._slo.itl_s,
+                itl_slo=self._itl_slo,
             )  # fmt: skip
             home = self._homes[key] = _Home(decode, engine, fleet, self._lanes)
         self._latest = home

@@ -35,7 +35,7 @@ class Candidates:
             self.load.append(float(load))
         self._nothing = [0.0] * len(self.names)
 
-    def place(self, at: int, tokens: int, sessions: int = 1) -> None:
+    def place(self, at: int, tokens: float, sessions: float = 1.0) -> None:
         """Count sessions of so many tokens at a worker; negative ones are over."""
         self.free[at] -= tokens
         self.sessions[at] += sessions

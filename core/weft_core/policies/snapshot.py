@@ -90,8 +90,8 @@ class DecodeWorkerView:
     kv_capacity: int
     batch: int
     context: int
-    gap_sums: Sequence[float] = ()
-    gap_counts: Sequence[float] = ()
+    gap_sums: list[float] = field(default_factory=list)
+    gap_counts: list[float] = field(default_factory=list)
     queue_tokens: float = 0.0
     queue_work: float = 0.0
     itl_slo: float = math.nan

@@ -87,8 +87,8 @@ def stall_cost(
     step: float,
     itl_slo: float,
     params: tuple[float, ...],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    gap_sums: list[float],
+    gap_counts: list[float],
 ) -> float:
     """Return by how much the expected number of sessions that miss their ITL rises when all pause ``stall`` seconds.
 
@@ -140,8 +140,8 @@ def weigh(
     whole: float,
     step: float,
     params: tuple[float, ...],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    gap_sums: list[float],
+    gap_counts: list[float],
 ) -> tuple[int, int, float, float]:
     """Return the choice, its reason, the cost of the first to finish elsewhere and that of local; infinite: none.
 
@@ -189,8 +189,8 @@ def route_weft(
     remote: Sequence[float],
     workers: int,
     params: tuple[float, ...],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    gap_sums: list[float],
+    gap_counts: list[float],
     costs: MutableSequence[float],
 ) -> tuple[int, int]:
     """Decide where a prefill runs: the least cost, local before remote and the first worker among equals."""

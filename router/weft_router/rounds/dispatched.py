@@ -33,7 +33,7 @@ class Entry:
 class _Worker:
     """What is known of one worker."""
 
-    __slots__ = ("mine", "over", "pieces", "published", "record", "tidy_at", "used_at", "view")
+    __slots__ = ("mine", "over", "pieces", "place", "published", "record", "tidy_at", "used_at", "view")
 
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
@@ -45,6 +45,8 @@ class _Worker:
         self.tidy_at = -math.inf
         self.used_at = -math.inf
         self.view: PrefillWorkerView | None = None
+        self.place = -1
+        """Where its view is among all that were asked for last, -1: not among them."""
 
 
 class Dispatched:
@@ -63,9 +65,9 @@ class Dispatched:
         self._clock = clock
         self._workers: dict[str, _Worker] = {}
         self._records: list[WorkerRecord] = []
-        self._places: dict[str, int] = {}
+        self._shown: list[_Worker] = []
         self._views: tuple[PrefillWorkerView, ...] = ()
-        self._changed: set[str] = set()
+        self._changed: list[_Worker] = []
         self.lanes = Lanes()
         """The views' queues, kind by kind, for all who decide by them."""
 
@@ -76,8 +78,7 @@ class Dispatched:
         if task_id in known.over:
             del known.over[task_id]
         known.used_at = self._clock()
-        known.view = None
-        self._changed.add(worker)
+        self._change(known)
 
     def remove(self, worker: str, task_id: str) -> None:
         """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
@@ -89,8 +90,7 @@ class Dispatched:
             known.tidy_at = now + OVER_S
             known.over = {name: at for name, at in known.over.items() if at >= now - OVER_S}
         known.over[task_id] = now
-        known.view = None
-        self._changed.add(worker)
+        self._change(known)
 
     def sent(self, worker: str) -> int:
         """Return how many prefills are on their way to a worker, or there."""
@@ -98,13 +98,7 @@ class Dispatched:
 
     def view(self, record: WorkerRecord) -> PrefillWorkerView:
         """Return a worker as the policies see it: its published queue and what was sent since."""
-        known = self._workers.get(record.worker) or self._worker(record.worker)
-        if known.view is not None and known.record is record:
-            return known.view
-        if known.record is not record:
-            self._read(known, record)
-        known.view = self._make(known, record)
-        return known.view
+        return self._view(self._worker(record.worker), record)
 
     def views(self, records: Sequence[WorkerRecord]) -> tuple[PrefillWorkerView, ...]:
         """Return all of them; the same tuple as long as neither a heartbeat nor a prefill changed one."""
@@ -112,16 +106,14 @@ class Dispatched:
             if not self._changed:
                 return self._views
             views = list(self._views)
-            for worker in self._changed:
-                place = self._places.get(worker)
-                if place is not None:
-                    views[place] = self.view(self._records[place])
+            for known in self._changed:
+                place = known.place
+                if place >= 0:
+                    views[place] = self._view(known, self._records[place])
             self._views = tuple(views)
         else:
-            self._views = tuple(map(self.view, records))
-            self._records = list(records)
-            self._places = {record.worker: place for place, record in enumerate(records)}
-        self._changed.clear()
+            self._arrange(records)
+        self._changed = []
         return self._views
 
     def forget(self, workers: Sequence[str]) -> None:
@@ -130,7 +122,31 @@ class Dispatched:
             mine = self._workers.pop(gone).mine
             if mine:  # their answers are still to come
                 self._worker(gone).mine = mine
-            self._changed.add(gone)
+            self._arrange(())  # whoever is still asked for is looked at anew
+
+    def _arrange(self, records: Sequence[WorkerRecord]) -> None:
+        """Show other workers, or others of their heartbeats, from now on."""
+        for known in self._shown:
+            known.place = -1
+        self._records = list(records)
+        self._shown = [self._worker(record.worker) for record in records]
+        for place, known in enumerate(self._shown):
+            known.place = place
+        self._views = tuple(map(self.view, records))
+
+    def _change(self, known: _Worker) -> None:
+        """Note that a view is no longer right; who has none is not among those shown, or is on the list."""
+        if known.view is not None:
+            known.view = None
+            self._changed.append(known)
+
+    def _view(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
+        if known.view is not None and known.record is record:
+            return known.view
+        if known.record is not record:
+            self._read(known, record)
+        known.view = self._make(known, record)
+        return known.view
 
     def _worker(self, name: str) -> _Worker:
         known = self._workers.get(name)

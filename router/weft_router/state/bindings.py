@@ -16,6 +16,8 @@ MAX_SESSIONS = 200_000
 
 @dataclass(slots=True)
 class _Binding:
+    """A session's worker, and when the session was used and told to the store last."""
+
     worker: str
     used_at: float
     published_at: float
