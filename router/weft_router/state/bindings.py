@@ -152,7 +152,7 @@ class Bindings:
         if old is not None:
             if old.worker != worker and self.on_move is not None:
                 self.on_move(old.worker)
-            del self._known[session]
+            self._known.pop(session, None)  # the latest goes to the end
         self._known[session] = _Binding(worker, used_at=now, published_at=now if published else -math.inf)
 
     def _live(self, session: str) -> _Binding | None:

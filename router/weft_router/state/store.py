@@ -8,12 +8,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
 
 from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
 
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
+LOOK_EVERY_S: Final = 1.0
+"""How often it looks for those that are expired: a dictionary finds its front by passing all that was deleted there."""
 
 
 class StoreDownError(Exception):
@@ -95,7 +97,7 @@ class Kept:
         return word.value if word is not None and word.until > monotonic() else None
 
     def put(self, key: str, value: str, ttl_s: float) -> None:
-        """Keep a word as the latest for so many seconds; forget those at the front that are expired, or too many."""
+        """Keep a word as the latest for so many seconds; now and then forget what is expired."""
         words, now = self._words, monotonic()
         if key in words:
             del words[key]
@@ -108,14 +110,17 @@ class Kept:
         self._words.pop(key, None)
 
     def _forget(self, now: float) -> None:
-        """Forget what is expired; nothing is before the front's time, and nobody has to look at it at every word."""
-        words = self._words
-        while words:
-            oldest = next(iter(words))
-            self._look_at = words[oldest].until
-            if self._look_at > now and len(words) <= MOST_KEPT:
-                return
-            del words[oldest]
+        """Forget those at the front that are expired, or too many."""
+        self._look_at = now + LOOK_EVERY_S
+        words, gone = self._words, []
+        left = len(words)
+        for key, word in words.items():
+            if word.until > now and left <= MOST_KEPT:
+                break
+            gone.append(key)
+            left -= 1
+        for key in gone:
+            del words[key]
 
 
 @dataclass
