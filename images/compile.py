@@ -35,6 +35,7 @@ PATH = (
     "weft_router/roles/{duty,placing,server,front,telling}",
     "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,passing}",
     "weft_router/rounds/{prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
+    "weft_router/rounds/{policies}",
     "weft_router/signals/{access,decisions,ids,instruments,pace,rounds,window}",
     "weft_router/state/{bindings,registry,store}",
     "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,light_task}",

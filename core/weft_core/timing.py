@@ -7,16 +7,16 @@ seconds, all lengths tokens.
 """
 
 import math
-from collections.abc import Sequence
+from typing import Final
 
-PREFILL_FIELDS = 4
+PREFILL_FIELDS: Final = 4
 """alpha, per_token, per_pair, per_context_token."""
-STEP_FIELDS = 8
+STEP_FIELDS: Final = 8
 """alpha, per_sequence, per_context_token, experts_seconds, expert_share, per_chunk_token, per_chunk_pair,
 per_chunk_context."""
 
 
-def prefill_seconds(pieces: Sequence[float], history: float, increment: float) -> float:
+def prefill_seconds(pieces: tuple[float, ...], history: float, increment: float) -> float:
     """Return T_pre: prefilling ``increment`` tokens alone, after ``history`` cached ones."""
     pairs = increment * (history + increment / 2)
     longest = 0.0
@@ -30,7 +30,7 @@ def prefill_seconds(pieces: Sequence[float], history: float, increment: float) -
 
 
 def step_seconds(
-    pieces: Sequence[float], batch: float, context: float, chunk: float = 0.0, chunk_history: float = 0.0
+    pieces: tuple[float, ...], batch: float, context: float, chunk: float = 0.0, chunk_history: float = 0.0
 ) -> float:
     """Return one engine step: ``batch`` sequences of ``context`` tokens in total decode one token each.
 
@@ -62,7 +62,7 @@ def transfer_seconds(alpha: float, per_token: float, tokens: float) -> float:
 
 
 def chunk_between(
-    pieces: Sequence[float], batch: float, context: float, chunk_history: float, limit: float, most: int
+    pieces: tuple[float, ...], batch: float, context: float, chunk_history: float, limit: float, most: int
 ) -> tuple[int, int]:
     """Return between which two the largest chunk lies whose mixed step is within ``limit``, by inverting each piece.
 
@@ -90,7 +90,7 @@ def chunk_between(
 
 
 def largest_chunk(
-    pieces: Sequence[float], batch: float, context: float, chunk_history: float, limit: float, most: int
+    pieces: tuple[float, ...], batch: float, context: float, chunk_history: float, limit: float, most: int
 ) -> int:
     """Return the most prefill tokens, up to ``most``, whose mixed step stays within ``limit`` seconds; 0 when none do.
 
@@ -116,7 +116,7 @@ def largest_chunk(
 
 
 def chunked_seconds(
-    pieces: Sequence[float],
+    pieces: tuple[float, ...],
     batch: float,
     context: float,
     history: float,

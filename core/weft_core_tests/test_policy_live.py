@@ -52,7 +52,7 @@ def decode(
 ) -> DecodeWorkerView:
     return DecodeWorkerView(
         "d", degree, queue_seconds(queue, degree=degree, profile=PROFILE), len(queue), itl, 0, 1000, gaps, 0,
-        gap_sums=[0.05] * gaps, gap_counts=[1] * gaps,
+        gap_sums=[0.05] * gaps, gap_counts=[1.0] * gaps,
     )  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_an_unknown_binding_is_refused() -> None:
 def test_a_worker_of_another_pool_is_predicted_by_its_own_profile() -> None:
     fast = derive_profile(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-h100"], degrees=(1, 2))
     slow = derive_profile(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-l40s"], degrees=(1, 2))
-    views = [prefill("slow")._replace(pool="l40s"), prefill("fast")._replace(pool="h100")]
+    views = [replace(prefill("slow"), pool="l40s"), replace(prefill("fast"), pool="h100")]
     mixed = Routing("remote-jsq", mode="ia", overrides={}, profile=slow, slo=SLO, pools={"l40s": slow, "h100": fast})
 
     found = mixed.decide(TASK, decode=decode(), prefill=views, order=(0, 1))

@@ -165,7 +165,7 @@ def test_workers_that_cannot_be_first_need_no_exact_figure(
         "weft", mode="imd", overrides={}, profile=profile, slo=Slo(ttft_s=2.0, itl_s=itl),
         slicing=Slicing(overhead_s=overhead),
     )  # fmt: skip
-    named = [view._replace(worker=f"w{i}") for i, view in enumerate(views)]
+    named = [replace(view, worker=f"w{i}") for i, view in enumerate(views)]
     found = rule.decide(PrefillTask(history, increment), decode=view(queue=1e6, batch=1), prefill=named)
     remote = [option for option in found.alternatives() if option.option.startswith("w")]
     if found.remote is not None:

@@ -96,12 +96,12 @@ def test_whole_or_chunked_takes_the_cheaper_of_the_two() -> None:
     ],
 )
 def test_the_stall_is_charged_by_the_slos_reading(statistic: int, seen: tuple[float, float], rise: float) -> None:
-    params = [PARAMS[0], float(statistic), *PARAMS[2:]]
+    params = (PARAMS[0], float(statistic), *PARAMS[2:])
     assert stall_cost(0.4, 0.02, 0.05, params, [seen[0]], [seen[1]]) == pytest.approx(rise)
 
 
 def test_a_stall_within_the_slo_costs_a_p95_reading_nothing() -> None:
-    params = [PARAMS[0], 1.0, *PARAMS[2:]]
+    params = (PARAMS[0], 1.0, *PARAMS[2:])
     assert stall_cost(0.01, 0.02, 0.05, params, [0.0], [10.0]) == pytest.approx(0.0)
 
 

@@ -68,7 +68,7 @@ def ask(
     flat = [figure for worker in there for figure in worker]
     places = list(range(len(there))) if order is None else order
     choice, reason = decide(
-        code, of, here, flat, len(there), places, params, [g[0] for g in gaps], [g[1] for g in gaps], costs
+        code, of, here, flat, len(there), places, tuple(params), [g[0] for g in gaps], [g[1] for g in gaps], costs
     )
     return Answer(choice, reason, costs)
 

@@ -224,7 +224,7 @@ def test_kept_views_are_those_made_anew(events: list[tuple[str, int, int]]) -> N
             # what is over ends 3 s after the removal, which the new one dates to now
             assert one.queued >= other.queued
             if one.queued == other.queued:
-                assert one._replace(used_at=0.0) == other._replace(used_at=0.0)
+                assert replace(one, used_at=0.0) == replace(other, used_at=0.0)
 
 
 def test_a_worker_that_decodes_shows_its_batch_and_the_tokens_of_its_queue() -> None:
@@ -344,7 +344,7 @@ def test_ppd_learns_from_what_rounds_took_and_now_and_then_goes_the_other_way() 
     for _ in range(600):
         for remote, ttft in ((None, 3.0), ("a", 1.0)):
             decision = rule.route(task, decode=DECODE, prefill=[view("a")], known=later)
-            rule.learn(decision._replace(remote=remote), ttft_s=ttft, itl_s=0.02)
+            rule.learn(replace(decision, remote=remote), ttft_s=ttft, itl_s=0.02)
     assert share() < 0.1, "local rounds took three times as long"
     rule.learn(Decision(None, "degraded"), ttft_s=1.0, itl_s=0.02)
     first = rule.route(PrefillTask(0, 9), decode=DECODE, prefill=[view("a")], known=FIRST)

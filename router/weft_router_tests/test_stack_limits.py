@@ -192,7 +192,7 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     pending = asyncio.ensure_future(stack.chat(follow, session="s", stream=True))
     await until(lambda: is_so(engine.running == 1))
     workers = stack.decoding("d0").remote.dispatched._workers
-    (noted,) = [task for known in workers.values() for task, _ in known.mine.values()]
+    (noted,) = [entry.task for known in workers.values() for entry in known.mine.values()]
     assert isinstance(noted, PrefillTask)
     assert noted.history == 0
     assert noted.increment > 100

@@ -1,24 +1,26 @@
 """Number the rules; the numbers are kept for good, because compiled code and stored results hold them."""
 
-WEFT = 0
-AMPD = 1
-REMOTE_JSQ = 2
-PPD = 3
-FIXED_X = 4
-ALWAYS_REMOTE = 5
-ALWAYS_LOCAL = 6
-COLOCATED = 7
-THRESHOLD = 8
-WEIGHTED_SCORE = 9
-LATENCY_COST = 10
+from typing import Final
 
-KV_HEADROOM = 0
-PREFIX_AWARE = 1
-KV_AWARE = 2
-LEAST_REQUESTS = 3
-ROUND_ROBIN = 4
+WEFT: Final = 0
+AMPD: Final = 1
+REMOTE_JSQ: Final = 2
+PPD: Final = 3
+FIXED_X: Final = 4
+ALWAYS_REMOTE: Final = 5
+ALWAYS_LOCAL: Final = 6
+COLOCATED: Final = 7
+THRESHOLD: Final = 8
+WEIGHTED_SCORE: Final = 9
+LATENCY_COST: Final = 10
 
-FCFS = 0
-AMPD_WINDOW = 1
-MOORE_HODGSON = 2
-EDF = 3
+KV_HEADROOM: Final = 0
+PREFIX_AWARE: Final = 1
+KV_AWARE: Final = 2
+LEAST_REQUESTS: Final = 3
+ROUND_ROBIN: Final = 4
+
+FCFS: Final = 0
+AMPD_WINDOW: Final = 1
+MOORE_HODGSON: Final = 2
+EDF: Final = 3

@@ -34,9 +34,9 @@ def decide(
     remote: Sequence[float],
     workers: int,
     order: Sequence[int],
-    params: Sequence[float],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    params: tuple[float, ...],
+    gap_sums: list[float],
+    gap_counts: list[float],
     costs: MutableSequence[float],
 ) -> tuple[int, int]:
     """Return (choice, reason): LOCAL (-1) or a prefill worker's place, and a number of ``reasons``.

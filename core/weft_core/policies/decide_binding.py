@@ -1,7 +1,5 @@
 """Choose the decode worker of a new session, by the code of a binding: the one door for router and simulator."""
 
-from collections.abc import Sequence
-
 from weft_core.policies.codes import KV_AWARE, LEAST_REQUESTS, PREFIX_AWARE, ROUND_ROBIN
 from weft_core.policies.kv_aware import bind_kv_aware
 from weft_core.policies.kv_headroom import bind_kv_headroom
@@ -13,17 +11,18 @@ from weft_core.policies.round_robin import bind_round_robin
 def bind(
     code: int,
     need: float,
-    kv_free: Sequence[float],
-    kv_capacity: Sequence[float],
-    sessions: Sequence[float],
-    prefix_hit: Sequence[float],
-    load: Sequence[float],
+    kv_free: list[float],
+    kv_capacity: list[float],
+    sessions: list[float],
+    prefix_hit: list[float],
+    load: list[float],
     cursor: int,
 ) -> int:
     """Return the place of the worker to bind to, -1 when none has room for ``need`` tokens.
 
     Per worker: free KV and KV capacity in tokens, bound sessions, tokens of the prompt in its prefix cache, requests
-    running or waiting. ``cursor`` is the place where ``round-robin`` goes on; the caller sets it to chosen + 1.
+    running or waiting; the router has them in lists, the simulator in arrays. ``cursor`` is the place where
+    ``round-robin`` goes on; the caller sets it to chosen + 1.
     """
     if code == PREFIX_AWARE:
         return bind_prefix_aware(need, kv_free, kv_capacity, sessions, prefix_hit)

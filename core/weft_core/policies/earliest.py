@@ -6,28 +6,48 @@ that kind to finish. It is kept until a worker's view changes; a decision then a
 
 import math
 from collections.abc import Callable
-from itertools import compress
-from operator import is_not
-from typing import NamedTuple
+from typing import Final
 
 from weft_core.policies.features import LOCAL
 from weft_core.policies.fleet import Kind
 from weft_core.policies.snapshot import PrefillWorkerView
 
-NEAR = 1e-9
+NEAR: Final = 1e-9
 """Share of a finish within which rounding may make two queues end at the same time."""
 
 
 class Lane:
     """The workers of one pool and degree, which decode or not, by their places among all, and the seconds queued."""
 
-    __slots__ = ("key", "least", "places", "queues")
+    __slots__ = ("decodes", "degree", "least", "places", "pool", "queues")
 
-    def __init__(self, key: tuple[str, int, bool]) -> None:
-        self.key = key
+    def __init__(self, pool: str, degree: int, decodes: bool) -> None:
+        self.pool = pool
+        self.degree = degree
+        self.decodes = decodes
         self.places: list[int] = []
         self.queues: list[float] = []
         self.least = math.inf
+
+    def holds(self, view: PrefillWorkerView) -> bool:
+        """Tell whether a worker is of this kind."""
+        return view.degree == self.degree and view.decodes == self.decodes and view.pool == self.pool
+
+    def requeue(self, at: int, queue: float) -> None:
+        """Take in what is queued at one of the workers now."""
+        last = self.queues[at]
+        self.queues[at] = queue
+        if queue <= self.least:
+            self.least = queue
+        elif last == self.least:
+            self.least = self._shortest()
+
+    def _shortest(self) -> float:
+        least = math.inf
+        for queue in self.queues:
+            if queue < least:
+                least = queue
+        return least
 
     def first(self, wait: float, read: float, own: float, back: float) -> int:
         """Return the first place that is done when the shortest queue is, as a look at each would."""
@@ -39,9 +59,14 @@ class Lane:
         return LOCAL
 
 
-class _Seat(NamedTuple):
-    lane: Lane
-    at: int
+class _Seat:
+    """Where a worker is: in which lane, and where there."""
+
+    __slots__ = ("at", "lane")
+
+    def __init__(self, lane: Lane, at: int) -> None:
+        self.lane = lane
+        self.at = at
 
 
 class Lanes:
@@ -67,17 +92,15 @@ class Lanes:
             self._arrange()
             return
         seats = self._seats
-        for i in compress(range(len(views)), map(is_not, views, before)):
-            view, (lane, at) = views[i], seats[i]
-            queue, last = view.queue_s, lane.queues[at]
-            if (view.pool, view.degree, view.decodes) != lane.key or queue != queue:
+        for i in range(len(views)):
+            view = views[i]
+            if view is before[i]:
+                continue
+            lane, queue = seats[i].lane, view.queue_s
+            if not lane.holds(view) or queue != queue:
                 self._arrange()
                 return
-            lane.queues[at] = queue
-            if queue <= lane.least:
-                lane.least = queue
-            elif last == lane.least:
-                lane.least = min(lane.queues)
+            lane.requeue(seats[i].at, queue)
 
     def _arrange(self) -> None:
         """Put all workers with their kinds anew."""
@@ -88,7 +111,7 @@ class Lanes:
             key = view.pool, view.degree, view.decodes
             lane = lanes.get(key)
             if lane is None:
-                lane = lanes[key] = Lane(key)
+                lane = lanes[key] = Lane(view.pool, view.degree, view.decodes)
             seats.append(_Seat(lane, len(lane.places)))
             queue = view.queue_s
             lane.places.append(place)
@@ -124,8 +147,8 @@ class Earliest:
             lanes.take(views)
         if lanes.arranged != self._arranged:
             self._arranged = lanes.arranged
-            self._kinds = [(lane, self._kind_of(*lane.key[:2])) for lane in lanes.all]
-            self.decodes = any(lane.key[2] for lane in lanes.all)
+            self._kinds = [(lane, self._kind_of(lane.pool, lane.degree)) for lane in lanes.all]
+            self.decodes = any(lane.decodes for lane in lanes.all)
         if lanes.unknown:
             return None
         best, first = LOCAL, math.inf

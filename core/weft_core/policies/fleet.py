@@ -7,6 +7,7 @@ degree, pool and link to the decode worker that asks.
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from weft_core.cost import CostProfile, CostProfileError, TransferCost
 from weft_core.policies.features import (
@@ -28,13 +29,13 @@ from weft_core.timing import STEP_FIELDS, chunked_seconds, prefill_seconds, step
 from weft_core.transfers import transfer_between
 
 UNKNOWN = TransferCost(math.nan, math.nan)
-TYPICAL = 1024
+TYPICAL: Final = 1024
 """Tokens of a prefill by which such workers are put in the order in which they are looked at."""
-MOST_STEPS = 1024
+MOST_STEPS: Final = 1024
 """Batches of one context whose steps are remembered."""
-ROUNDING = 1e-6
+ROUNDING: Final = 1e-6
 """A slice may be a token longer than the inverted regime says, by rounding."""
-BELOW = 1.0 - 1e-9
+BELOW: Final = 1.0 - 1e-9
 """Keeps a sum with a bound below the true one, however they are rounded: equals are never told apart by it."""
 
 

@@ -7,8 +7,6 @@ example (test_policy_bindings.py): 500, 500 and 10 of 1,000 tokens free, need 10
 1,000 against 600 of 4,000 free: the first keeps 40 %, the second 12.5 %.
 """
 
-from collections.abc import Sequence
-
 SOURCE = "AMPD, section 3, step 1"
 
 
@@ -17,9 +15,7 @@ def headroom(need: float, kv_free: float, kv_capacity: float) -> float:
     return (kv_free - need) / max(kv_capacity, 1.0)
 
 
-def bind_kv_headroom(
-    need: float, kv_free: Sequence[float], kv_capacity: Sequence[float], sessions: Sequence[float]
-) -> int:
+def bind_kv_headroom(need: float, kv_free: list[float], kv_capacity: list[float], sessions: list[float]) -> int:
     """Return the worker with the most headroom among those with room for ``need``, -1 without one.
 
     Ties go to the worker with fewest sessions, then to the first. ``headroom`` is written out: every new session asks.

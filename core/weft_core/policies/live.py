@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from weft_core.cost import CostProfile
 from weft_core.policies.catalogue import MODES, POLICIES, REASONS, BindingName, ModeName, parameters
@@ -31,6 +32,8 @@ from weft_core.slo import Slo
 from weft_core.timing import prefill_seconds as seconds_of
 
 ALONE = Circumstances()
+_UNKNOWN: Final = math.nan
+_NEVER: Final = math.inf
 
 LIVE_MODES: tuple[ModeName, ...] = ("imd", "whole-or-chunked", "ia", "remote-jsq")
 """Modes of ``weft`` that the router runs; where a prompt cannot be sliced, ``imd`` decides as ``ia`` does."""
@@ -60,12 +63,19 @@ def queue_seconds(queue: Iterable[PrefillTask], *, degree: int, profile: CostPro
 class _Home:
     """One decode worker: what its engine takes, and the workers that may prefill for it."""
 
-    __slots__ = ("earliest", "engine", "fleet")
+    __slots__ = ("_degree", "_pool", "_worker", "earliest", "engine", "fleet")
 
-    def __init__(self, engine: Engine, fleet: Fleet, lanes: Lanes) -> None:
+    def __init__(self, view: DecodeWorkerView, engine: Engine, fleet: Fleet, lanes: Lanes) -> None:
+        self._worker = view.worker
+        self._degree = view.degree
+        self._pool = view.pool
         self.engine = engine
         self.fleet = fleet
         self.earliest = Earliest(fleet.kind, lanes)
+
+    def is_of(self, view: DecodeWorkerView) -> bool:
+        """Tell whether this is the worker that is seen."""
+        return view.worker == self._worker and view.degree == self._degree and view.pool == self._pool
 
 
 class Routing:
@@ -96,8 +106,10 @@ class Routing:
         self._profile = profile
         self._pools = pools or {}
         self._slo = slo
+        self._ttft_slo, self._itl_slo = slo.ttft_s, slo.itl_s
         self._lanes = lanes or Lanes()
         self._homes: dict[tuple[str, int, str], _Home] = {}
+        self._latest: _Home | None = None
         mode_code = MODES[mode] if code == WEFT else IA
         sliced = code == WEFT and mode_code in (IMD, WHOLE_OR_CHUNKED)
         self._slicing = slicing if sliced else None
@@ -188,26 +200,26 @@ class Routing:
         That is where a figure is missing, or where other workers would slice, too, each beside its own batch.
         """
         home = self._home(decode)
-        earliest, engine, slo = home.earliest, home.engine, self._slo
+        earliest, engine = home.earliest, home.engine
         history, increment = task.history, task.increment
         found = earliest.of(history, increment, views) if known.readable else earliest.of(0, history + increment, views)
         if found is None:
             return None
         best, finish = found
         waited, queue, batch, context = known.waited_s, decode.queue_s, decode.batch, decode.context
-        whole, chunked, params = math.nan, math.inf, self._unsliced
+        whole, chunked, params = _UNKNOWN, _NEVER, self._unsliced
         if sliced:
             if views and earliest.decodes:
                 return None
             params = self._params
-            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else slo.itl_s
+            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._itl_slo
             chunked = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl)
             chunked += engine.chunked(batch, context, history, increment, itl)
         if self._reads_whole or (self._weighs_whole and not sliced):
             whole = engine.whole(history, increment)
         choice, reason, _, _ = weigh(
-            best, finish, False, waited, slo.ttft_s, slo.itl_s, chunked, queue, whole, engine.step(batch, context),
-            params, decode.gap_sums, decode.gap_counts,
+            best, finish, False, waited, self._ttft_slo, self._itl_slo, chunked, queue, whole,
+            engine.step(batch, context), params, decode.gap_sums, decode.gap_counts,
         )  # fmt: skip
         name = REASONS[reason]
         if choice != LOCAL:
@@ -223,7 +235,7 @@ class Routing:
         slicing, engine = self._slicing, self._home(decode).engine
         if slicing is None or not engine.steps:
             return None
-        itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._slo.itl_s
+        itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._itl_slo
         batch = float(decode.batch)
         tokens = next_slice(
             engine.steps, batch, float(decode.context), at, remaining, slicing.limit(itl, batch), slicing.most,
@@ -254,7 +266,7 @@ class Routing:
         if self._reads_whole or weighs:
             whole = engine.whole(history, increment)
         if sliced:
-            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._slo.itl_s
+            itl = decode.itl_slo if decode.itl_slo == decode.itl_slo else self._itl_slo
             queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl)
             chunked = engine.chunked(batch, context, history, increment, itl)
         windowed = decode.windowed_itl
@@ -268,6 +280,9 @@ class Routing:
         return of_task, here, rows
 
     def _home(self, decode: DecodeWorkerView) -> _Home:
+        latest = self._latest
+        if latest is not None and latest.is_of(decode):  # a router asks for one worker alone
+            return latest
         key = decode.worker, decode.degree, decode.pool
         home = self._homes.get(key)
         if home is None:
@@ -277,9 +292,10 @@ class Routing:
             engine = Engine(profile, decode.degree, self._slicing)
             fleet = Fleet(
                 profile, decode.degree, engine, pools=self._pools, fallback=self._profile, slicing=self._slicing,
-                itl_slo=self._slo.itl_s,
+                itl_slo=self._itl_slo,
             )  # fmt: skip
-            home = self._homes[key] = _Home(engine, fleet, self._lanes)
+            home = self._homes[key] = _Home(decode, engine, fleet, self._lanes)
+        self._latest = home
         return home
 
 

@@ -14,37 +14,40 @@ _NAME = attrgetter("worker")
 
 
 class Candidates:
-    """Decode workers in the order of their names, a column for each figure that bindings read."""
+    """Decode workers in the order of their names, a column for each figure that bindings read.
+
+    The columns are floats, as the rules read them: turning an integer into one costs more than the rule's arithmetic.
+    """
 
     __slots__ = ("_nothing", "capacity", "free", "load", "names", "sessions")
 
     def __init__(self, workers: Iterable[BindingView]) -> None:
         self.names: list[str] = []
-        self.free: list[int] = []
-        self.capacity: list[int] = []
-        self.sessions: list[int] = []
+        self.free: list[float] = []
+        self.capacity: list[float] = []
+        self.sessions: list[float] = []
         self.load: list[float] = []
         for name, used, capacity, sessions, load in sorted(workers, key=_NAME):
             self.names.append(name)
-            self.free.append(capacity - used)
-            self.capacity.append(capacity)
-            self.sessions.append(sessions)
-            self.load.append(load)
-        self._nothing = [0] * len(self.names)
+            self.free.append(float(capacity - used))
+            self.capacity.append(float(capacity))
+            self.sessions.append(float(sessions))
+            self.load.append(float(load))
+        self._nothing = [0.0] * len(self.names)
 
-    def place(self, at: int, tokens: int, sessions: int = 1) -> None:
+    def place(self, at: int, tokens: float, sessions: float = 1.0) -> None:
         """Count sessions of so many tokens at a worker; negative ones are over."""
         self.free[at] -= tokens
         self.sessions[at] += sessions
         self.load[at] += sessions
 
-    def hits(self, prefix_hit: Mapping[str, int] | None) -> Sequence[int]:
+    def hits(self, prefix_hit: Mapping[str, int] | None) -> list[float]:
         """Return the tokens that each worker's cache holds, by name."""
-        return [prefix_hit.get(name, 0) for name in self.names] if prefix_hit else self._nothing
+        return [float(prefix_hit.get(name, 0)) for name in self.names] if prefix_hit else self._nothing
 
     def emptiest(self) -> int:
         """Return the worker with the least share of its KV in use, then the fewest sessions, then the first."""
-        shares = [(most - free) / max(1, most) for free, most in zip(self.free, self.capacity, strict=True)]
+        shares = [(most - free) / max(1.0, most) for free, most in zip(self.free, self.capacity, strict=True)]
         return min(range(len(shares)), key=lambda i: (shares[i], self.sessions[i]))
 
 

@@ -1,28 +1,30 @@
 """Number the reasons of routing decisions; a compiled rule returns the number, logs and metrics show the name."""
 
-NO_PREFILL_WORKER = 0
-TTFT_SLACK = 1
-ITL_SLACK = 2
-LEAST_COST = 3
-SHORTEST_FINISH = 4
-PROFILE_INCOMPLETE = 5
-LOCAL_CHUNKED = 6
-LOCAL_WHOLE = 7
-REMOTE_CHEAPER = 8
-FIRST_ROUND = 9
-TABLE = 10
-SHARE = 11
-ALWAYS_REMOTE = 12
-ALWAYS_LOCAL = 13
-COLOCATED = 14
-LONG_PROMPT = 15
-DECODE_BUSY = 16
-SHORT_PROMPT = 17
-QUEUE_FULL = 18
-SCORE = 19
-LOW_SCORE = 20
-DEGRADED = 21
-PREDICTIONS_WRONG = 22
+from typing import Final
+
+NO_PREFILL_WORKER: Final = 0
+TTFT_SLACK: Final = 1
+ITL_SLACK: Final = 2
+LEAST_COST: Final = 3
+SHORTEST_FINISH: Final = 4
+PROFILE_INCOMPLETE: Final = 5
+LOCAL_CHUNKED: Final = 6
+LOCAL_WHOLE: Final = 7
+REMOTE_CHEAPER: Final = 8
+FIRST_ROUND: Final = 9
+TABLE: Final = 10
+SHARE: Final = 11
+ALWAYS_REMOTE: Final = 12
+ALWAYS_LOCAL: Final = 13
+COLOCATED: Final = 14
+LONG_PROMPT: Final = 15
+DECODE_BUSY: Final = 16
+SHORT_PROMPT: Final = 17
+QUEUE_FULL: Final = 18
+SCORE: Final = 19
+LOW_SCORE: Final = 20
+DEGRADED: Final = 21
+PREDICTIONS_WRONG: Final = 22
 
 REASONS: tuple[str, ...] = (
     "no-prefill-worker",

@@ -11,7 +11,6 @@ from token 100 on the block border at 448 is the last within reach: 348 tokens.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.policies.parameter import PolicyError
@@ -48,13 +47,13 @@ class Slicing:
         """Return how many seconds a step with a slice may take."""
         return (self.share if batch > 0 else self.idle_share) * itl_slo
 
-    def turn(self, pieces: Sequence[float], batch: float, context: float) -> float:
+    def turn(self, pieces: tuple[float, ...], batch: float, context: float) -> float:
         """Return the seconds from the end of a slice to the beginning of the next: its way, or the step meanwhile."""
         if self.overhead_s > 0 and batch > 0:
             return max(self.overhead_s, step_seconds(pieces, batch, context))
         return self.overhead_s
 
-    def least_tokens(self, pieces: Sequence[float]) -> int:
+    def least_tokens(self, pieces: tuple[float, ...]) -> int:
         """Return the shortest slice: the floor, or what an idle engine computes within the overhead."""
         longest = step_seconds(pieces, 0.0, 0.0) + self.overhead_s
         paid = largest_chunk(pieces, 0.0, 0.0, 0.0, longest, self.most) if self.overhead_s > 0 else 0
@@ -62,7 +61,7 @@ class Slicing:
 
 
 def next_slice(
-    pieces: Sequence[float],
+    pieces: tuple[float, ...],
     batch: float,
     context: float,
     at: int,

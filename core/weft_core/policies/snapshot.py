@@ -42,7 +42,8 @@ class Circumstances:
     readable: bool = True
 
 
-class PrefillWorkerView(NamedTuple):
+@dataclass(slots=True)
+class PrefillWorkerView:
     """A worker that may prefill, as the router sees it.
 
     ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
@@ -89,8 +90,8 @@ class DecodeWorkerView:
     kv_capacity: int
     batch: int
     context: int
-    gap_sums: Sequence[float] = ()
-    gap_counts: Sequence[float] = ()
+    gap_sums: list[float] = field(default_factory=list)
+    gap_counts: list[float] = field(default_factory=list)
     queue_tokens: float = 0.0
     queue_work: float = 0.0
     itl_slo: float = math.nan
@@ -139,7 +140,8 @@ class Evidence(Protocol):
         """Return the least TTFT that any option promises, infinite when nothing is known."""
 
 
-class Decision(NamedTuple):
+@dataclass(slots=True)
+class Decision:
     """Where a prefill runs: on worker ``remote``, or locally on the bound decode worker when it is None.
 
     ``chunked`` asks for slices (``Routing.next_slice``); ``ttft_s`` is the TTFT predicted for what was chosen, from the
@@ -151,6 +153,10 @@ class Decision(NamedTuple):
     chunked: bool = False
     ttft_s: float = math.nan
     evidence: Evidence | None = None
+
+    def because(self, reason: str) -> "Decision":
+        """Return the same choice, made for another reason."""
+        return Decision(self.remote, reason, self.chunked, self.ttft_s, self.evidence)
 
     def alternatives(self) -> tuple[Alternative, ...]:
         """Return every option with its predicted TTFT and cost; worked out now, not when it was decided."""

@@ -16,6 +16,7 @@ against logistic(-4) = 0.018, so local.
 
 import math
 from collections.abc import MutableSequence, Sequence
+from typing import Final
 
 from weft_core.policies.features import (
     LOCAL,
@@ -41,25 +42,25 @@ from weft_core.policies.reasons import (
 
 SOURCE = "Weft; docs/policies.md"
 
-IMD = 0
-WHOLE_OR_CHUNKED = 1
-IA = 2
-REMOTE_JSQ = 3
+IMD: Final = 0
+WHOLE_OR_CHUNKED: Final = 1
+IA: Final = 2
+REMOTE_JSQ: Final = 3
 MODES = ("imd", "whole-or-chunked", "ia", "remote-jsq")
 
-MEAN = 0
-P95 = 1
-LARGEST = 2
+MEAN: Final = 0
+P95: Final = 1
+LARGEST: Final = 2
 STATISTICS = ("mean", "p95", "max")
-P95_SHARE = 0.05
+P95_SHARE: Final = 0.05
 """A P95 meets its threshold while at most this share of gaps is over it."""
 
-MODE = 0
-ITL_STATISTIC = 1
-CENTRE = 2
-WIDTH = 3
-FINISH_PRICE = 4
-INTERFERENCE = 5
+MODE: Final = 0
+ITL_STATISTIC: Final = 1
+CENTRE: Final = 2
+WIDTH: Final = 3
+FINISH_PRICE: Final = 4
+INTERFERENCE: Final = 5
 PARAMETERS = (
     Parameter("mode", IMD, 0, 3, "code", "imd 0, whole-or-chunked 1, ia 2, remote-jsq 3; set by the service's mode"),
     Parameter("itl_statistic", MEAN, 0, 2, "code", "the SLO's reading of ITL: mean 0, P95 1, largest 2"),
@@ -85,9 +86,9 @@ def stall_cost(
     stall: float,
     step: float,
     itl_slo: float,
-    params: Sequence[float],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    params: tuple[float, ...],
+    gap_sums: list[float],
+    gap_counts: list[float],
 ) -> float:
     """Return by how much the expected number of sessions that miss their ITL rises when all pause ``stall`` seconds.
 
@@ -138,9 +139,9 @@ def weigh(
     queue: float,
     whole: float,
     step: float,
-    params: Sequence[float],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    params: tuple[float, ...],
+    gap_sums: list[float],
+    gap_counts: list[float],
 ) -> tuple[int, int, float, float]:
     """Return the choice, its reason, the cost of the first to finish elsewhere and that of local; infinite: none.
 
@@ -187,9 +188,9 @@ def route_weft(
     local: Sequence[float],
     remote: Sequence[float],
     workers: int,
-    params: Sequence[float],
-    gap_sums: Sequence[float],
-    gap_counts: Sequence[float],
+    params: tuple[float, ...],
+    gap_sums: list[float],
+    gap_counts: list[float],
     costs: MutableSequence[float],
 ) -> tuple[int, int]:
     """Decide where a prefill runs: the least cost, local before remote and the first worker among equals."""

@@ -1,7 +1,8 @@
 """Bind sessions to decode workers: where they were, else where affinity and a plan on trial say."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from weft_core.heartbeat import WorkerRecord
 from weft_router.api.inference import Inference
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.config import RouterConfig
@@ -25,6 +26,8 @@ class Placing:
         self._bindings = bindings
         self._affinity = Affinity(bindings_of(config), ttl_s=config.routing.session_ttl_seconds)
         self._canary = Canary(config.routing.canary)
+        self._records: list[WorkerRecord] = []
+        self._ratio = START_CHARS_PER_TOKEN
 
     def use(self, config: RouterConfig) -> None:
         """Go on by another configuration."""
@@ -47,19 +50,23 @@ class Placing:
 
     def place_now(self, session: str, inference: Inference, *, tenant: str, class_: str) -> str | None:
         """Return the worker of a usual round where that takes no store and no look at its prompt; None otherwise."""
-        affinity, registry = self._affinity, self._registry
+        affinity, registry, bindings = self._affinity, self._registry, self._bindings
         if affinity.reads_prompts or self._canary.tries:
             return None
-        bound = self._bindings.bound(session)
+        bound = bindings.bound(session)
         if bound is not None:
             return bound if registry.get(bound) is not None else None
+        if not bindings.is_new(session):
+            return None
         records = registry.ready("decode")
-        ratio = min([r.chars_per_token for r in records], default=START_CHARS_PER_TOKEN)
+        if records is not self._records:  # as long as nothing changed, the same list
+            self._records, self._ratio = records, _ratio(records)
+        ratio = self._ratio
         need = (inference.exact_tokens or int(inference.chars / ratio)) + (inference.max_tokens or EXPECTED_OUTPUT)
-        return self._bindings.resolve_now(
-            session,
-            lambda: affinity.choose(records, inference, None, tenant=tenant, ratio=ratio, need=need, class_=class_),
-        )
+        chosen = affinity.choose(records, inference, None, tenant=tenant, ratio=ratio, need=need, class_=class_)
+        if chosen is not None:
+            bindings.bind_now(session, chosen)
+        return chosen
 
     async def _choose(self, job: Job, tried: Collection[str]) -> str | None:
         registry = self._registry
@@ -77,7 +84,7 @@ class Placing:
             known=was is not None or job.inference.follows,
             avoid=tried,
         )
-        ratio = min((r.chars_per_token for r in records), default=START_CHARS_PER_TOKEN)
+        ratio = _ratio(records)
         prompt = inference.exact_tokens or int(inference.chars / ratio)
         need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
         left: list[str] = []
@@ -101,3 +108,8 @@ class Placing:
         if worker is not None and affinity.reads_prompts:
             affinity.note(worker, inference, job.transcript, tenant=job.tenant, ratio=ratio)
         return worker
+
+
+def _ratio(records: Sequence[WorkerRecord]) -> float:
+    """Return the fewest characters that a token has on any of the workers."""
+    return min((record.chars_per_token for record in records), default=START_CHARS_PER_TOKEN)

@@ -58,7 +58,7 @@ class Answering:
         """Prefill workers whose KV was read here once: their engines know this one."""
         self._reading: dict[Leg, str] = {}
         """Streams that have no token yet, and the prefill worker whose KV they wait for."""
-        engine.gaps = lambda: sum(pace.gaps for pace in self.decoding.paces.values())
+        engine.gaps = self.decoding.gaps
 
     async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None) -> None:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.

@@ -1,8 +1,8 @@
 """Decide where each prefill of one decode worker runs: what is known of it, of this worker and of the others."""
 
 import math
-from collections.abc import Sequence
 from time import monotonic
+from typing import Final
 
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_router.config import PLAIN_CLASS, RouterConfig
@@ -21,8 +21,8 @@ from weft_router.signals.window import Window
 from weft_router.state.registry import Registry
 
 NOBODY = Circumstances()
-FEW = 8
-GAPS_S = 0.05
+FEW: Final = 8
+GAPS_S: Final = 0.05
 """Beside more than FEW streams their gaps are looked at this often: one token moves the mean of none by much."""
 
 
@@ -37,6 +37,7 @@ class Deciding:
         config = settings.config
         self._worker = worker
         self._settings = settings
+        self._name, self._degree = settings.worker, settings.degree
         self._locally = adapter.can.local
         self._remote = remote
         self._registry = registry
@@ -48,8 +49,8 @@ class Deciding:
         self._sliced = config.routing.slices.mode == "auto" and adapter.can.slices
         self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
         self._gaps_until = 0.0
-        self._gap_sums: Sequence[float] = ()
-        self._gap_counts: Sequence[float] = ()
+        self._gap_sums: list[float] = []
+        self._gap_counts: list[float] = []
         self._load: EngineLoad | None = None
         self._kv_used = self._kv_capacity = self._context = 0
         self._rounds = Window(config.routing.stats_window_seconds)
@@ -120,12 +121,10 @@ class Deciding:
                 task, decode=self.view(now), prefill=() if here else self._remote.views(task), known=known, now=now
             )
         if here:
-            decision = decision._replace(reason=here)
+            decision = decision.because(here)
         elif decision.remote is None and not self._locally:
             decision = self._elsewhere(decision)
-        rnd.record = self._ring.add(
-            now, rnd.session, rnd.class_, policy.name, self._settings.worker, task, decision, rnd.trace
-        )
+        rnd.record = self._ring.add(now, rnd.session, rnd.class_, policy.name, self._name, task, decision, rnd.trace)
         ended = monotonic()
         self._seconds.observe(ended - now)
         if rnd.spans is not None:
@@ -155,7 +154,7 @@ class Deciding:
 
     def view(self, now: float) -> DecodeWorkerView:
         """Return this worker; the sequences that decode are taken to be halfway through their answers."""
-        worker, settings = self._worker, self._settings
+        worker = self._worker
         queue, decoding = worker.queue, self._answering.decoding
         load = worker.engine.load
         if load is not self._load:  # the engine is asked once a second
@@ -164,13 +163,16 @@ class Deciding:
         batch, queued = len(decoding), len(queue)
         if batch <= FEW or now >= self._gaps_until:
             self._gaps_until = now + GAPS_S
-            live = decoding.paces.values()
+            members = decoding.members
             answer = self._accounts.answer_tokens
             self._context = decoding.tokens + (round(batch * answer / 2) if answer == answer else 0)
-            self._gap_sums = [pace.over for pace in live] if self._counts_gaps else [pace.seconds for pace in live]
-            self._gap_counts = [pace.gaps for pace in live]
+            if self._counts_gaps:
+                self._gap_sums = [float(member.pace.over) for member in members.values()]
+            else:
+                self._gap_sums = [member.pace.seconds for member in members.values()]
+            self._gap_counts = [float(member.pace.gaps) for member in members.values()]
         return DecodeWorkerView(
-            settings.worker, settings.degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
+            self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,
             queue.work,
         )  # fmt: skip

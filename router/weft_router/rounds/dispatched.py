@@ -6,7 +6,6 @@ view is kept until its worker's heartbeat or prefills change, and so is the tupl
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
@@ -20,14 +19,21 @@ from weft_core.timing import prefill_seconds
 OVER_S = 3.0
 """A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
 
-Entry = tuple[PrefillTask, float]
-"""A prefill and its predicted seconds."""
+
+class Entry:
+    """A prefill and its predicted seconds."""
+
+    __slots__ = ("seconds", "task")
+
+    def __init__(self, task: PrefillTask, seconds: float) -> None:
+        self.task = task
+        self.seconds = seconds
 
 
 class _Worker:
     """What is known of one worker."""
 
-    __slots__ = ("ended", "mine", "over", "pieces", "published", "record", "used_at", "view")
+    __slots__ = ("mine", "over", "pieces", "place", "published", "record", "tidy_at", "used_at", "view")
 
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
@@ -35,9 +41,12 @@ class _Worker:
         self.published: dict[str, Entry] = {}
         self.mine: dict[str, Entry] = {}
         self.over: dict[str, float] = {}
-        self.ended: deque[tuple[float, str]] = deque()
+        """When those that are over ended, for OVER_S and some more."""
+        self.tidy_at = -math.inf
         self.used_at = -math.inf
         self.view: PrefillWorkerView | None = None
+        self.place = -1
+        """Where its view is among all that were asked for last, -1: not among them."""
 
 
 class Dispatched:
@@ -56,29 +65,32 @@ class Dispatched:
         self._clock = clock
         self._workers: dict[str, _Worker] = {}
         self._records: list[WorkerRecord] = []
-        self._places: dict[str, int] = {}
+        self._shown: list[_Worker] = []
         self._views: tuple[PrefillWorkerView, ...] = ()
-        self._changed: set[str] = set()
+        self._changed: list[_Worker] = []
         self.lanes = Lanes()
         """The views' queues, kind by kind, for all who decide by them."""
 
     def add(self, worker: str, task_id: str, task: PrefillTask) -> None:
         """Note a prefill on its way to a worker."""
         known = self._worker(worker)
-        known.mine[task_id] = task, self._seconds(known, task)
-        known.over.pop(task_id, None)
+        known.mine[task_id] = Entry(task, self._seconds(known, task))
+        if task_id in known.over:
+            del known.over[task_id]
         known.used_at = self._clock()
-        known.view = None
-        self._changed.add(worker)
+        self._change(known)
 
     def remove(self, worker: str, task_id: str) -> None:
         """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
         known = self._worker(worker)
-        known.mine.pop(task_id, None)
-        known.over[task_id] = now = self._clock()
-        known.ended.append((now, task_id))
-        known.view = None
-        self._changed.add(worker)
+        if task_id in known.mine:
+            del known.mine[task_id]
+        now = self._clock()
+        if now >= known.tidy_at:  # each is looked at once or twice, and not at every end
+            known.tidy_at = now + OVER_S
+            known.over = {name: at for name, at in known.over.items() if at >= now - OVER_S}
+        known.over[task_id] = now
+        self._change(known)
 
     def sent(self, worker: str) -> int:
         """Return how many prefills are on their way to a worker, or there."""
@@ -86,13 +98,7 @@ class Dispatched:
 
     def view(self, record: WorkerRecord) -> PrefillWorkerView:
         """Return a worker as the policies see it: its published queue and what was sent since."""
-        known = self._workers.get(record.worker) or self._worker(record.worker)
-        if known.view is not None and known.record is record:
-            return known.view
-        if known.record is not record:
-            self._read(known, record)
-        known.view = self._make(known, record)
-        return known.view
+        return self._view(self._worker(record.worker), record)
 
     def views(self, records: Sequence[WorkerRecord]) -> tuple[PrefillWorkerView, ...]:
         """Return all of them; the same tuple as long as neither a heartbeat nor a prefill changed one."""
@@ -100,16 +106,14 @@ class Dispatched:
             if not self._changed:
                 return self._views
             views = list(self._views)
-            for worker in self._changed:
-                place = self._places.get(worker)
-                if place is not None:
-                    views[place] = self.view(records[place])
+            for known in self._changed:
+                place = known.place
+                if place >= 0:
+                    views[place] = self._view(known, self._records[place])
             self._views = tuple(views)
         else:
-            self._views = tuple(map(self.view, records))
-            self._records = list(records)
-            self._places = {record.worker: place for place, record in enumerate(records)}
-        self._changed.clear()
+            self._arrange(records)
+        self._changed = []
         return self._views
 
     def forget(self, workers: Sequence[str]) -> None:
@@ -118,7 +122,31 @@ class Dispatched:
             mine = self._workers.pop(gone).mine
             if mine:  # their answers are still to come
                 self._worker(gone).mine = mine
-            self._changed.add(gone)
+            self._arrange(())  # whoever is still asked for is looked at anew
+
+    def _arrange(self, records: Sequence[WorkerRecord]) -> None:
+        """Show other workers, or others of their heartbeats, from now on."""
+        for known in self._shown:
+            known.place = -1
+        self._records = list(records)
+        self._shown = [self._worker(record.worker) for record in records]
+        for place, known in enumerate(self._shown):
+            known.place = place
+        self._views = tuple(map(self.view, records))
+
+    def _change(self, known: _Worker) -> None:
+        """Note that a view is no longer right; who has none is not among those shown, or is on the list."""
+        if known.view is not None:
+            known.view = None
+            self._changed.append(known)
+
+    def _view(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
+        if known.view is not None and known.record is record:
+            return known.view
+        if known.record is not record:
+            self._read(known, record)
+        known.view = self._make(known, record)
+        return known.view
 
     def _worker(self, name: str) -> _Worker:
         known = self._workers.get(name)
@@ -137,34 +165,29 @@ class Dispatched:
         if before is None or (before.degree, before.pool) != (record.degree, record.pool):
             kept = {}
             known.pieces = prefill_pieces(self._pools.get(record.pool, self._profile), record.degree)
-            known.mine = {name: (task, self._seconds(known, task)) for name, (task, _) in known.mine.items()}
+            for mine in known.mine.values():
+                mine.seconds = self._seconds(known, mine.task)
         published: dict[str, Entry] = {}
         for entry in record.queue:
             same = kept.get(entry.id)
-            if same is not None and same[0].history == entry.history and same[0].increment == entry.increment:
+            if same is not None and same.task.history == entry.history and same.task.increment == entry.increment:
                 published[entry.id] = same
             else:
                 task = PrefillTask(entry.history, entry.increment)
-                published[entry.id] = task, self._seconds(known, task)
+                published[entry.id] = Entry(task, self._seconds(known, task))
         known.published = published
 
     def _make(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
-        over, ended = known.over, known.ended
-        if ended:
-            oldest = self._clock() - OVER_S
-            while ended and ended[0][0] < oldest:
-                at, task_id = ended.popleft()
-                if over.get(task_id) == at:  # it did not run and end again since
-                    del over[task_id]
         published, mine = known.published, known.mine
         if published:
-            queue = [entry for task_id, entry in published.items() if task_id not in over]
+            over, oldest = known.over, self._clock() - OVER_S
+            queue = [entry for task_id, entry in published.items() if over.get(task_id, -math.inf) < oldest]
             queue += [entry for task_id, entry in mine.items() if task_id not in published]
         else:
             queue = list(mine.values())
         queue_s = 0.0
-        for _, seconds in queue:
-            queue_s += seconds
+        for entry in queue:
+            queue_s += entry.seconds
         kv_use = record.kv_used / record.capacity if record.capacity > 0 else math.nan
         if record.role != "decode":
             return PrefillWorkerView(
@@ -174,9 +197,13 @@ class Dispatched:
         return PrefillWorkerView(
             record.worker, record.degree, queue_s, len(queue), record.windowed_ttft, kv_use, known.used_at, record.pool,
             decodes=True, batch=record.batch, context=record.kv_used,
-            queue_tokens=float(sum(task.increment for task, _ in queue)),
-            queue_work=sum((task.increment * (task.history + task.increment / 2) for task, _ in queue), 0.0),
+            queue_tokens=float(sum(entry.task.increment for entry in queue)),
+            queue_work=sum((_work(entry.task) for entry in queue), 0.0),
         )  # fmt: skip
+
+
+def _work(task: PrefillTask) -> float:
+    return task.increment * (task.history + task.increment / 2)
 
 
 def candidates(records: Sequence[WorkerRecord], *, tokens: int) -> list[WorkerRecord]:

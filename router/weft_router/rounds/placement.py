@@ -1,8 +1,8 @@
 """Choose the decode worker of a new session by its class's binding, counting what was placed since the heartbeats."""
 
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
+from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.live_binding import Binding, Candidates
@@ -11,6 +11,32 @@ from weft_router.config import PLAIN_CLASS
 
 RECENT_S = 2.0
 """A heartbeat is at most 1 s old when written and read within half a second; then the engine's own figures count."""
+
+
+class _Placed:
+    """Sessions placed on a worker that no heartbeat tells of yet, and their tokens; its place among all, -1: none."""
+
+    __slots__ = ("place", "sessions", "tokens")
+
+    def __init__(self) -> None:
+        self.place = -1
+        self.sessions = 0
+        self.tokens = 0
+
+
+class _Session:
+    """One of them, since when, and the one that was placed after it."""
+
+    __slots__ = ("after", "at", "tokens", "worker")
+
+    def __init__(self, at: float, worker: _Placed, tokens: int) -> None:
+        self.at = at
+        self.worker = worker
+        self.tokens = tokens
+        self.after: _Session | None = None
+
+
+_NOTHING: Final = _Placed()
 
 
 class Placement:
@@ -22,12 +48,11 @@ class Placement:
     def __init__(self, bindings: Mapping[str, str], *, clock: Callable[[], float] = monotonic) -> None:
         self._rules: dict[str, Binding] = {}
         self._clock = clock
-        self._recent: deque[tuple[float, str, int]] = deque()
-        self._tokens: Counter[str] = Counter()
-        self._sessions: Counter[str] = Counter()
+        self._oldest: _Session | None = None
+        self._latest: _Session | None = None
+        self._placed: dict[str, _Placed] = {}
         self._records: list[WorkerRecord] = []
         self._all = Candidates(())
-        self._at: dict[str, int] = {}
         self.use(bindings)
 
     def use(self, bindings: Mapping[str, str]) -> None:
@@ -57,10 +82,7 @@ class Placement:
         ``prefix_hit`` are the tokens of this prompt that workers' prefix caches may hold.
         """
         now = self._clock()
-        recent, oldest = self._recent, now - RECENT_S
-        while recent and recent[0][0] < oldest:
-            _, worker, tokens = recent.popleft()
-            self._count(worker, -tokens, -1)
+        self._forget(now - RECENT_S)
         if avoid:
             workers = self._candidates([record for record in records if record.worker not in avoid])
         else:
@@ -71,34 +93,56 @@ class Placement:
         if place < 0:
             place = workers.emptiest()
         chosen = workers.names[place]
-        recent.append((now, chosen, need))
-        self._count(chosen, need, 1)
+        placed = self._placed_at(chosen)
+        session = _Session(now, placed, need)
+        if self._latest is None:
+            self._oldest = session
+        else:
+            self._latest.after = session
+        self._latest = session
+        self._count(placed, need, 1)
         return chosen
 
-    def _count(self, worker: str, tokens: int, sessions: int) -> None:
+    def _forget(self, oldest: float) -> None:
+        """Take out what was placed before ``oldest``."""
+        session = self._oldest
+        while session is not None and session.at < oldest:
+            self._count(session.worker, -session.tokens, -1)
+            self._oldest = session = session.after
+        if session is None:
+            self._latest = None
+
+    def _count(self, placed: _Placed, tokens: int, sessions: int) -> None:
         """Count sessions that no heartbeat tells of yet; negative ones are told of by now."""
-        self._tokens[worker] += tokens
-        self._sessions[worker] += sessions
-        if not self._sessions[worker]:
-            del self._tokens[worker], self._sessions[worker]
-        at = self._at.get(worker)
-        if at is not None:
-            self._all.place(at, tokens, sessions)
+        placed.tokens += tokens
+        placed.sessions += sessions
+        if placed.place >= 0:
+            self._all.place(placed.place, tokens, sessions)
+
+    def _placed_at(self, worker: str) -> _Placed:
+        placed = self._placed.get(worker)
+        if placed is None:
+            placed = self._placed[worker] = _Placed()
+        return placed
 
     def _kept(self, records: Sequence[WorkerRecord]) -> Candidates:
         """Return all workers; made anew when a heartbeat changed one of them."""
         if records != self._records:  # the same objects compare at once
             self._records = list(records)
             self._all = self._candidates(records)
-            self._at = {name: at for at, name in enumerate(self._all.names)}
+            self._placed = {name: placed for name, placed in self._placed.items() if placed.sessions}
+            for placed in self._placed.values():
+                placed.place = -1
+            for place, name in enumerate(self._all.names):
+                self._placed_at(name).place = place
         return self._all
 
     def _candidates(self, records: Sequence[WorkerRecord]) -> Candidates:
-        tokens, sessions = self._tokens, self._sessions
-        return Candidates(
-            BindingView(
-                r.worker, r.kv_used + tokens[r.worker], r.capacity, r.sessions + sessions[r.worker],
-                r.batch + len(r.queue) + sessions[r.worker],
-            )
-            for r in records
+        return Candidates([self._seen(record) for record in records])
+
+    def _seen(self, record: WorkerRecord) -> BindingView:
+        placed = self._placed.get(record.worker, _NOTHING)
+        return BindingView(
+            record.worker, record.kv_used + placed.tokens, record.capacity, record.sessions + placed.sessions,
+            record.batch + len(record.queue) + placed.sessions,
         )  # fmt: skip

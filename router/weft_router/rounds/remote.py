@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol, cast
@@ -115,7 +115,7 @@ class RemotePrefill:
             self._peers = [r for r in mine if self._known(r)]
         return self._peers
 
-    def views(self, task: PrefillTask) -> Sequence[PrefillWorkerView]:
+    def views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
         """Return those that could hold a task's KV, as policies see them."""
         peers = self.peers()
         if self._symmetric:

@@ -122,15 +122,15 @@ class Policy:
         """
         if not prefill:
             decision = self._rule.decide(task, decode=decode, prefill=(), known=known)
-            return decision if self.never_remote else decision._replace(reason="no-prefill-worker")
+            return decision if self.never_remote else decision.because("no-prefill-worker")
         if self._keeps_home and (self._rules.local_only == "always" or self._under_pressure(prefill)):
-            return self._rule.decide(task, decode=decode, prefill=(), known=known)._replace(reason="degraded")
+            return self._rule.decide(task, decode=decode, prefill=(), known=known).because("degraded")
         if now is None:
             now = self._clock()
         if self._predicts and not self.trust.trusted(now):
             self._doubt(now)
             decision = self._fallback.decide(task, decode=decode, prefill=prefill, now=now, known=known)
-            return decision._replace(reason="predictions-wrong")
+            return decision.because("predictions-wrong")
         if not self._believed:
             self._believed = True
             log.info("predictions_right_again", extra={"policy": self.name})
@@ -204,7 +204,7 @@ class Policy:
         """Return the side that the table did not choose (reason ``share``)."""
         others = prefill if decision.remote is None else ()
         other = self._fallback.decide(task, decode=decode, prefill=others, now=now, known=known)
-        return other._replace(reason="share")
+        return other.because("share")
 
     def _under_pressure(self, prefill: Sequence[PrefillWorkerView]) -> bool:
         return sum(view.queued for view in prefill) >= self._rules.busy * len(prefill)

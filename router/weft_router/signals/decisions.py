@@ -4,7 +4,6 @@ A record costs less than a microsecond: it holds the objects of the decision; wh
 read. The options that were not taken are known of the latest 128; what was chosen, and how it went, of all.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from time import monotonic, time
@@ -41,7 +40,11 @@ class Record:
         self.worker = worker
         self.trace = trace
         self._task = task
-        self._remote, self.reason, self._chunked, self._predicted, self.evidence = decision
+        self._remote = decision.remote
+        self._chunked = decision.chunked
+        self._predicted = decision.ttft_s
+        self.reason = decision.reason
+        self.evidence = decision.evidence
         self.ttft: float | None = None
         """Seconds from the request's arrival to its first token, as observed."""
         self.outcome = ""
@@ -81,8 +84,10 @@ class Decisions:
     """The latest decisions of a process."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        self._records: deque[Record] = deque(maxlen=limit)
-        self._explained: deque[Record] = deque()
+        self._limit = limit
+        self._explained = min(EXPLAINED, limit)
+        self._ring: list[Record] = []
+        """The record of decision ``n`` is at ``n % limit``."""
         self.total = 0
         """Decisions since the start."""
 
@@ -92,20 +97,23 @@ class Decisions:
     ) -> Record:  # fmt: skip
         """Remember a decision made at ``now`` (monotonic clock) for a session bound to ``worker``."""
         record = Record(now, session, class_, policy, worker, task, decision, trace)
-        self._records.append(record)
-        explained = self._explained
-        explained.append(record)
-        if len(explained) > EXPLAINED:
-            explained.popleft().evidence = None
-        self.total += 1
+        ring, limit, number = self._ring, self._limit, self.total
+        if number >= self._explained:
+            ring[(number - self._explained) % limit].evidence = None
+        if number < limit:
+            ring.append(record)
+        else:
+            ring[number % limit] = record
+        self.total = number + 1
         return record
 
     def latest(self, n: int, **wanted: str) -> Iterator[Record]:
         """Return at most ``n`` records, the latest first; those of a reason, session, class or trace, if wanted."""
-        left = n
-        for record in reversed(self._records):
+        left, ring, newest = n, self._ring, self.total - 1
+        for number in range(newest, newest - len(ring), -1):
             if left <= 0:
                 return
+            record = ring[number % self._limit]
             if all(_field(record, name) == value for name, value in wanted.items()):
                 left -= 1
                 yield record
@@ -116,10 +124,10 @@ class Decisions:
         Raises:
             InvalidRequestError: a field is unknown, given twice, or ``n`` is not a number of records.
         """
-        n, wanted = _parsed(query, most=self._records.maxlen or LIMIT)
+        n, wanted = _parsed(query, most=self._limit)
         epoch = time() - monotonic()
         shown = [record.facts(epoch=epoch) for record in self.latest(n, **wanted)]
-        return orjson.dumps({"total": self.total, "kept": len(self._records), "decisions": shown})
+        return orjson.dumps({"total": self.total, "kept": len(self._ring), "decisions": shown})
 
 
 def _parsed(query: bytes, *, most: int) -> tuple[int, dict[str, str]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -16,6 +16,8 @@ MAX_SESSIONS = 200_000
 
 @dataclass(slots=True)
 class _Binding:
+    """A session's worker, and when the session was used and told to the store last."""
+
     worker: str
     used_at: float
     published_at: float
@@ -31,7 +33,8 @@ class Bindings:
         self._ttl_s = ttl_s
         self._store_up = store_up
         self._clock = clock
-        self._known: OrderedDict[str, _Binding] = OrderedDict()
+        self._known: dict[str, _Binding] = {}
+        """Those used last are at the end."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_move: Callable[[str], None] | None = None
         """Called with the worker that a session leaves for another one."""
@@ -42,20 +45,16 @@ class Bindings:
 
     def peek(self, session: str) -> str | None:
         """Return the worker this process remembers, None when it does not know the session or it expired."""
-        binding = self._known.get(session)
-        if binding is None:
-            return None
-        if self._clock() - binding.used_at > self._ttl_s:
-            del self._known[session]
-            return None
-        return binding.worker
+        binding = self._live(session)
+        return None if binding is None else binding.worker
 
     def bound(self, session: str) -> str | None:
         """Return the worker this process remembers, and count that as a use; None when the store has to be asked."""
-        worker = self.peek(session)
-        if worker is not None:
-            self._touch(session)
-        return worker
+        binding = self._live(session)
+        if binding is None:
+            return None
+        self._touch(session, binding)
+        return binding.worker
 
     async def resolve(
         self, session: str, *, usable: Callable[[str], bool], choose: Callable[[], str | None],
@@ -68,10 +67,11 @@ class Bindings:
         Two coordinators that meet a session at once agree on the store's first answer. Without the
         store the choice is this process's own and is published when the store is back.
         """
-        worker = self.peek(session)
-        if worker is not None and usable(worker):
-            self._touch(session)
-            return worker
+        binding = self._live(session)
+        worker = None if binding is None else binding.worker
+        if binding is not None and usable(binding.worker):
+            self._touch(session, binding)
+            return binding.worker
         chosen = choose()
         if chosen is None:
             return None
@@ -94,18 +94,19 @@ class Bindings:
         self._remember(session, owner, published=True)
         return owner
 
-    def resolve_now(self, session: str, choose: Callable[[], str | None]) -> str | None:
-        """Bind a session that nobody knows to a worker, at once; None where it is known, or a store has to be asked."""
+    def is_new(self, session: str) -> bool:
+        """Tell whether nobody knows a session, by a store that can be asked at once; then ``bind_now`` may bind it."""
         store = self._store
         if not isinstance(store, MemoryStore) or not self._store_up() or session in self._known:
-            return None
-        if store.owner(session) is not None:
-            return None
-        chosen = choose()
-        if chosen is not None:
-            store.bind_now(session, chosen, ttl_s=self._ttl_s)
-            self._remember(session, chosen, published=True)
-        return chosen
+            return False
+        return store.owner(session) is None
+
+    def bind_now(self, session: str, worker: str) -> None:
+        """Bind a session that is new to a worker."""
+        store = self._store
+        if isinstance(store, MemoryStore):
+            store.bind_now(session, worker, ttl_s=self._ttl_s)
+            self._remember(session, worker, published=True)
 
     def forget(self, session: str) -> str | None:
         """Forget a session here; return the worker it was bound to, None where it is not known."""
@@ -136,26 +137,37 @@ class Bindings:
 
     def expire(self) -> None:
         """Forget sessions idle beyond their time to live."""
-        now = self._clock()
-        while self._known:
-            session, binding = next(iter(self._known.items()))
-            if now - binding.used_at <= self._ttl_s and len(self._known) <= MAX_SESSIONS:
-                return
+        now, left, gone = self._clock(), len(self._known), []
+        for session, binding in self._known.items():
+            if now - binding.used_at <= self._ttl_s and left <= MAX_SESSIONS:
+                break
+            gone.append(session)
+            left -= 1
+        for session in gone:
             del self._known[session]
 
     def _remember(self, session: str, worker: str, *, published: bool) -> None:
         now = self._clock()
         old = self._known.get(session)
-        if old is not None and old.worker != worker and self.on_move is not None:
-            self.on_move(old.worker)
-        self._known[session] = _Binding(worker, used_at=now, published_at=now if published else float("-inf"))
-        self._known.move_to_end(session)
+        if old is not None:
+            if old.worker != worker and self.on_move is not None:
+                self.on_move(old.worker)
+            self._known.pop(session, None)  # the latest goes to the end
+        self._known[session] = _Binding(worker, used_at=now, published_at=now if published else -math.inf)
 
-    def _touch(self, session: str) -> None:
+    def _live(self, session: str) -> _Binding | None:
+        """Return a session's binding; one that expired is forgotten."""
+        binding = self._known.get(session)
+        if binding is not None and self._clock() - binding.used_at > self._ttl_s:
+            del self._known[session]
+            return None
+        return binding
+
+    def _touch(self, session: str, binding: _Binding) -> None:
         now = self._clock()
-        binding = self._known[session]
         binding.used_at = now
-        self._known.move_to_end(session)
+        del self._known[session]
+        self._known[session] = binding
         if now - binding.published_at > self._ttl_s / 4 and self._store_up():
             binding.published_at = now
             task = asyncio.get_running_loop().create_task(self._publish(session, binding))
@@ -168,7 +180,7 @@ class Bindings:
         try:
             owner = await self._store.bind(session, binding.worker, replaces=binding.worker, ttl_s=self._ttl_s)
         except StoreDownError:
-            binding.published_at = float("-inf")
+            binding.published_at = -math.inf
             return
         if owner != binding.worker:
             log.info("binding_adopted", extra={"session": session, "worker": owner})

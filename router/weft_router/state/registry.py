@@ -31,6 +31,8 @@ Probe = Callable[[str], Awaitable[Health]]
 
 @dataclass
 class _Tracked:
+    """A worker's latest heartbeat, when it was read, and what is known of the worker besides."""
+
     record: WorkerRecord
     beat_at: float
     listed: bool = True

@@ -4,15 +4,18 @@ Every reader works from memory; a Store is asked in the background, and on a req
 first sight of a session. One process by itself uses the memory form.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
 
 from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
 
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
+LOOK_EVERY_S: Final = 1.0
+"""How often it looks for those that are expired: a dictionary finds its front by passing all that was deleted there."""
 
 
 class StoreDownError(Exception):
@@ -61,13 +64,72 @@ class Store(Protocol):
         """Let go of connections."""
 
 
+class _Word:
+    """A word, and when it expires."""
+
+    __slots__ = ("until", "value")
+
+    def __init__(self, value: str, until: float) -> None:
+        self.value = value
+        self.until = until
+
+
+class Kept:
+    """Words by their keys, the latest at the end; each expires."""
+
+    __slots__ = ("_look_at", "_words")
+
+    def __init__(self) -> None:
+        self._words: dict[str, _Word] = {}
+        self._look_at = -math.inf
+
+    def __len__(self) -> int:
+        """Return how many are kept."""
+        return len(self._words)
+
+    def __iter__(self) -> Iterator[str]:
+        """Return their keys."""
+        return iter(self._words)
+
+    def get(self, key: str) -> str | None:
+        """Return the word of a key, None where there is none or it expired."""
+        word = self._words.get(key)
+        return word.value if word is not None and word.until > monotonic() else None
+
+    def put(self, key: str, value: str, ttl_s: float) -> None:
+        """Keep a word as the latest for so many seconds; now and then forget what is expired."""
+        words, now = self._words, monotonic()
+        if key in words:
+            del words[key]
+        words[key] = _Word(value, now + ttl_s)
+        if now >= self._look_at or len(words) > MOST_KEPT:
+            self._forget(now)
+
+    def drop(self, key: str) -> None:
+        """Forget a word, if it is kept."""
+        self._words.pop(key, None)
+
+    def _forget(self, now: float) -> None:
+        """Forget those at the front that are expired, or too many."""
+        self._look_at = now + LOOK_EVERY_S
+        words, gone = self._words, []
+        left = len(words)
+        for key, word in words.items():
+            if word.until > now and left <= MOST_KEPT:
+                break
+            gone.append(key)
+            left -= 1
+        for key in gone:
+            del words[key]
+
+
 @dataclass
 class MemoryStore:
     """The Store of one process: the same rules on dictionaries."""
 
     _workers: dict[str, tuple[float, WorkerRecord]] = field(default_factory=dict)
-    _bindings: dict[str, tuple[float, str]] = field(default_factory=dict)
-    _heads: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _bindings: Kept = field(default_factory=Kept)
+    _heads: Kept = field(default_factory=Kept)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker."""
@@ -95,12 +157,11 @@ class MemoryStore:
 
     def owner(self, session: str) -> str | None:
         """Return who owns a session, at once."""
-        until, owner = self._bindings.get(session, (0.0, ""))
-        return owner if until > monotonic() else None
+        return self._bindings.get(session)
 
     def bind_now(self, session: str, worker: str, *, ttl_s: int) -> None:
         """Bind a session, at once, whoever owned it."""
-        _put(self._bindings, session, (monotonic() + ttl_s, worker))
+        self._bindings.put(session, worker, ttl_s)
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish bindings that are missing."""
@@ -109,30 +170,17 @@ class MemoryStore:
 
     async def unbind(self, session: str) -> str | None:
         """Forget the binding of a session."""
-        until, owner = self._bindings.pop(session, (0.0, ""))
-        return owner if until > monotonic() else None
+        owner = self._bindings.get(session)
+        self._bindings.drop(session)
+        return owner
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""
-        now = monotonic()
-        found = [self._heads.get(head, (0.0, "")) for head in heads]
-        return [session if until > now else None for until, session in found]
+        return [self._heads.get(head) for head in heads]
 
     async def put_head(self, head: str, session: str, *, ttl_s: int) -> None:
         """Remember the session of a prefix hash."""
-        _put(self._heads, head, (monotonic() + ttl_s, session))
+        self._heads.put(head, session, ttl_s)
 
     async def close(self) -> None:
         """Nothing is held open."""
-
-
-def _put(kept: dict[str, tuple[float, str]], key: str, value: tuple[float, str]) -> None:
-    """Keep a value as the latest; forget those at the front that are expired, or one too many."""
-    kept.pop(key, None)
-    kept[key] = value
-    now = monotonic()
-    while kept:
-        oldest = next(iter(kept))
-        if kept[oldest][0] > now and len(kept) <= MOST_KEPT:
-            return
-        del kept[oldest]
