@@ -156,7 +156,7 @@ def test_labels_left_out_are_default_and_too_many_refused() -> None:
     metrics = Metrics()
     metrics.itl.observe(0.02)
     metrics.itl.labels("remote").observe(0.02, 3)
-    assert metrics.itl.labels().counts is metrics.itl.labels("default", "default").counts
+    assert metrics.itl.labels().buckets is metrics.itl.labels("default", "default").buckets
     assert sum(metrics.itl.labels("remote", "default").counts) == 3
     with pytest.raises(ValueError, match="weft_router_itl_seconds: 3 label values for the labels route, class"):
         metrics.itl.labels("a", "b", "c")
