@@ -18,6 +18,11 @@ class Bounds:
     concurrent: int | None = None
     burst_s: float = 10.0
 
+    @property
+    def bind(self) -> bool:
+        """Tell whether there is a bound."""
+        return self.rps is not None or self.tpm is not None or self.concurrent is not None
+
 
 FREE = Bounds()
 
