@@ -40,7 +40,7 @@ class Coordinator:
         """Return the public endpoints."""
         return self._front.routes()
 
-    def admits(self, headers: Mapping[str, str]) -> object:
+    def admits(self, headers: dict[str, str]) -> object:
         """Let known callers in."""
         return self._front.admits(headers)
 

@@ -100,7 +100,7 @@ class DecodeSidecar:
         }
         return own if self._prefilling is None else {**own, PREFILL_PATH: {"POST": self._prefill}}
 
-    def admits(self, headers: Mapping[str, str]) -> None:
+    def admits(self, headers: dict[str, str]) -> None:
         """Let the router's own hops in."""
         require_token(headers, self._settings.token)
 

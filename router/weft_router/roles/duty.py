@@ -45,7 +45,7 @@ class Duty(Protocol):
     def routes(self) -> Routes:
         """Return the role's own endpoints."""
 
-    def admits(self, headers: Mapping[str, str]) -> object:
+    def admits(self, headers: dict[str, str]) -> object:
         """Let a request in by its headers, and return who asks; raise ApiError otherwise."""
 
     def ready(self) -> str | None:

@@ -43,7 +43,7 @@ class Follower:
         """Return the endpoints that the kubelet asks."""
         return {"/engine/livez": {"GET": self._livez}, "/engine/metrics": {"GET": self._metrics}}
 
-    def admits(self, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - whoever asks
+    def admits(self, headers: dict[str, str]) -> None:  # noqa: ARG002 - whoever asks
         """Let nobody in: requests go to the leader."""
         raise NotFoundError("this node follows the leader of its worker; requests go there")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from functools import partial
 from time import monotonic, time
 from typing import Protocol, cast
@@ -123,7 +122,7 @@ class Front:
             SESSIONS: {"DELETE": self._closing.serve},
         }
 
-    def admits(self, headers: Mapping[str, str]) -> Caller:
+    def admits(self, headers: dict[str, str]) -> Caller:
         """Let known callers in."""
         return self._door.authenticator.caller(headers.get("authorization"), time())
 

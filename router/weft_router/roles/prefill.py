@@ -45,7 +45,7 @@ class PrefillSidecar:
             **self._pages.routes(),
         }
 
-    def admits(self, headers: Mapping[str, str]) -> None:
+    def admits(self, headers: dict[str, str]) -> None:
         """Let the router's own hops in."""
         require_token(headers, self._settings.token)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 
 from weft_router.api.answers import LAST_WORDS_S, answer
@@ -214,7 +214,7 @@ class Server:
     def _public(self) -> list[str]:
         return [path for path in self._routes if path.startswith("/v1/")]
 
-    def _check(self, path: str, headers: Mapping[str, str]) -> object:
+    def _check(self, path: str, headers: dict[str, str]) -> object:
         caller: object = None
         if path == "/drain" or path.startswith("/debug/"):
             require_token(headers, self._settings.token)

@@ -77,7 +77,7 @@ class Standalone:
         """Return the public endpoints."""
         return {**self._front.routes(), "/debug/decisions": {"GET": self._debug}}
 
-    def admits(self, headers: Mapping[str, str]) -> object:
+    def admits(self, headers: dict[str, str]) -> object:
         """Let known callers in."""
         return self._front.admits(headers)
 
