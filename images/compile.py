@@ -37,7 +37,7 @@ PATH = (
     "weft_router/roles/{duty,placing,server,front,telling}",
     "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,passing}",
     "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
-    "weft_router/signals/{access,decisions,ids,instruments,pace,rounds,window}",
+    "weft_router/signals/{access,decisions,ids,instruments,pace,request_log,rounds,window}",
     "weft_router/state/{bindings,registry,store}",
     "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,light_task}",
 )

@@ -2,8 +2,9 @@
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
-NO_KEYS_TENANT = "default"
+NO_KEYS_TENANT: Final = "default"
 """The one tenant where nobody has to say who they are; no key and no token may name it, for its KV is not salted."""
 
 _TENANT = re.compile(r"[!-~]{1,128}")

@@ -30,5 +30,6 @@ class Batch:
 
     def leave(self, number: int) -> None:
         """Let a round go, if it is here."""
-        if self.paces.pop(number, None) is not None:
+        if number in self.paces:
+            del self.paces[number]
             self.tokens -= self._held.pop(number)

@@ -77,6 +77,7 @@ class Decoding:
         self._settings = settings
         self._bidirectional = config.engine.bidirectional
         self._metrics = metrics
+        self._decisions = metrics.decisions
         self._registry = registry
         self._salts = salts
         self._resumes = kinds(adapter)
@@ -195,7 +196,7 @@ class Decoding:
         facts["route"] = rnd.route
         facts["reason"] = rnd.reason
         facts["prefill_worker"] = rnd.prefill_worker
-        self._metrics.decisions.labels(self.deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
+        self._decisions.labels(self.deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
 
     def _refuse_late(self, rnd: Round, decision: Decision) -> None:
         """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
@@ -274,9 +275,7 @@ class Decoding:
         pace = rnd.pace = self._paces.of(rnd.session)
         rnd.standing = self._standing(rnd.class_, tenant, pace, rnd.started)
 
-    def _standing(
-        self, class_: str, tenant: str, pace: Pace, started: float, spans: Trace | None = None
-    ) -> Standing:  # fmt: skip
+    def _standing(self, class_: str, tenant: str, pace: Pace, started: float, spans: Trace | None = None) -> Standing:
         ttft_slo, priority = self._urgency.get(class_) or self._urgency[PLAIN_CLASS]
         return Standing(
             ttft_slo=ttft_slo, priority=priority, tenant=tenant, lost=pace.late > 0,
