@@ -3,7 +3,7 @@
 A round makes about twenty recordings. The children of ``prometheus_client`` guard each with a lock and search their
 buckets one by one: 0.5 us a counter, 0.7 to 2 us a histogram, 1.4 us more to find a child by its labels, some 25 us a
 round. A router process has one event loop and records from it alone, so nothing here needs a lock: 0.05 us a counter,
-0.1 us a histogram, 0.1 us to find a child.
+0.1 to 0.4 us a histogram, 0.1 us to find a child.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +84,7 @@ class Buckets:
         self.total += value
 
     def of(self, value: float) -> Bucket:
-        """Return the bucket of a value: most are among the first, which are found sooner than by bisection."""
+        """Return the bucket of a value, looked for one by one: compiled, that is a few comparisons in C and no call."""
         for bucket in self.buckets:
             if not bucket.bound < value:
                 return bucket
