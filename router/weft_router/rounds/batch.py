@@ -30,6 +30,5 @@ class Batch:
 
     def leave(self, number: int) -> None:
         """Let a round go, if it is here."""
-        if number in self.paces:
-            del self.paces[number]
+        if self.paces.pop(number, None) is not None:
             self.tokens -= self._held.pop(number)
