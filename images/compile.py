@@ -8,8 +8,10 @@ yet. Needs mypy (with mypyc), setuptools and a C compiler.
 
 What mypyc cannot take, or compiles into something slow, is rewritten in the copies it compiles, line by line so that
 tracebacks name the lines of the real sources: ``__slots__`` goes, since compiled classes have none but fields of C; a
-dataclass gets its ``__init__`` written out, since the one that ``dataclass`` makes at run time is not compiled; and
-what an ``except`` catches gets a name of its own, since a name has one type in a compiled function.
+dataclass gets its ``__init__`` written out, since the one that ``dataclass`` makes at run time is not compiled; what
+an ``except`` catches gets a name of its own, since a name has one type in a compiled function; and what a module
+imports of interpreted ones and calls is held in a ``Final``, which is a variable of C, where a module's other names are
+looked up in its dict each time.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,14 +32,13 @@ PATH = (
     "weft_core/{timing,cost,heartbeat}",
     "weft_router/errors",
     "weft_router/api/{body,bounds,events,inference,identity,reply,responses_tap,tap,tokens,transcript,usual}",
-    "weft_router/engines/{adapter,handles,vllm,openai,neuron,sglang,tensorrt_llm,watch,load}",
+    "weft_router/engines/{adapter,handles,vllm,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
     "weft_router/express/{lane,passage}",
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller}",
     "weft_router/roles/{duty,placing,server,front,telling}",
     "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,passing}",
-    "weft_router/rounds/{prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
-    "weft_router/rounds/{policies}",
-    "weft_router/signals/{access,decisions,ids,instruments,pace,rounds,window}",
+    "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
+    "weft_router/signals/{access,decisions,ids,instruments,pace,request_log,rounds,window}",
     "weft_router/state/{bindings,registry,store}",
     "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,light_task}",
 )
@@ -44,6 +46,8 @@ PATH = (
 family can be compiled."""
 UNWANTED = "Unsupported default attribute value"
 """A warning of mypyc's: a class's default would be looked up anew for each object, not once."""
+SPECIAL = frozenset({"typing", "dataclasses"})
+"""Modules whose names mean something to the compiler itself."""
 TYPED = ("--ignore-missing-imports", "--follow-imports=silent", "--python-version=3.11")
 
 
@@ -83,13 +87,20 @@ class Lines:
         number = (handler.type.end_lineno or handler.lineno) - 1
         self._lines[number] = self._lines[number].replace(f" as {handler.name}:", f" as {name}:")
 
+    def add(self, node: ast.stmt, text: str) -> None:
+        """Put more on the line where a statement ends."""
+        line = (node.end_lineno or node.lineno) - 1
+        whole = self._lines[line].encode()
+        end = node.end_col_offset or 0
+        self._lines[line] = whole[:end].decode() + text + whole[end:].decode()
+
     def __str__(self) -> str:
         return "\n".join(self._lines)
 
 
 def rewritten(source: str) -> str:
     """Return a module's source as it is compiled."""
-    lines = Lines(source)
+    lines = Lines(_held(source))
     classes = {node.name: node for node in ast.walk(lines.tree) if isinstance(node, ast.ClassDef)}
     for node in classes.values():
         for part in node.body:
@@ -120,6 +131,56 @@ def _name_what_is_caught(lines: Lines) -> None:
     inside = {part for text in texts for part in ast.walk(text) if part is not text}
     for node in sorted((named | texts) - inside, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         lines.put(node, lines.text(node))
+
+
+def _held(source: str) -> str:
+    """Hold in a ``Final`` each imported name that functions call and that compiled code would look up."""
+    lines = Lines(source)
+    imported = {
+        alias.asname or alias.name: (node, node.module, alias.name)
+        for node in lines.tree.body
+        if isinstance(node, ast.ImportFrom) and node.module not in SPECIAL
+        for alias in node.names
+    }
+    own = {node.id for node in ast.walk(lines.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in ast.walk(lines.tree) if isinstance(node, ast.arg)}
+    texts = (node for node in ast.walk(lines.tree) if isinstance(node, ast.JoinedStr))
+    nowhere = {
+        part for text in texts for part in ast.walk(text)
+    }  # Python 3.11 does not tell where in a text a name stands
+    known = {name for name, (_, module, real) in imported.items() if (module, real) not in native()} - own
+    calls = {
+        (call.func.lineno, call.func.col_offset): call.func
+        for function in ast.walk(lines.tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for part in function.body
+        for call in ast.walk(part)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in known
+        and call not in nowhere
+    }
+    for _, name in sorted(calls.items(), reverse=True):  # from the end, so that what is before stays where it is
+        lines.put(name, f"_held_{name.id}")
+    held: dict[ast.ImportFrom, list[str]] = {}
+    for name in sorted({name.id for name in calls.values()}):
+        held.setdefault(imported[name][0], []).append(f"_held_{name}: _Final = {name}")
+    for node, statements in sorted(held.items(), key=lambda item: -item[0].lineno):
+        lines.add(node, "; ".join(["", "from typing import Final as _Final", *statements]))
+    return str(lines)
+
+
+@cache
+def native() -> frozenset[tuple[str, str]]:
+    """Return module and name of every function and class that compiled code calls without a look at a module's dict."""
+    found = set()
+    for path in modules():
+        tree = ast.parse((ROOT / PACKAGES[path.partition("/")[0]] / path).read_text())
+        for node in tree.body:
+            interpreted = isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not interpreted:
+                found.add((path.removesuffix(".py").replace("/", "."), node.name))
+    return frozenset(found)
 
 
 def _dataclass(node: ast.ClassDef) -> ast.expr | None:

@@ -133,7 +133,7 @@ def test_the_waiting_room_is_shared_by_weight_and_bounded() -> None:
     assert refused(gate.admit(0.0, Caller("third", "key-t"), "default", ASK)) == (503, "full", 1)
     for one in held:
         one.done(0.0)
-    assert sum(gate.waiting.values()) == sum(gate.running.values()) == 0
+    assert not any(of.waiting or of.running for of in gate.of_classes.values())
 
 
 def test_a_keys_weight_wins_over_the_configured_one() -> None:
@@ -201,15 +201,15 @@ def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Caller, st
             inside[0].first_byte()
         elif inside:
             inside.pop(0).done(0.0)
-        assert gate.waiting["batch"] <= 3
-        assert gate.running["batch"] <= 5
-        assert sum(gate.waiting.values()) <= 6
+        batch = gate.of_classes.get("batch")
+        assert batch is None or (batch.waiting <= 3 and batch.running <= 5)
+        assert sum(of.waiting for of in gate.of_classes.values()) <= 6
         for owner, most in ((ALICE, 4), (BOB, 4), (EVE, 4)):
             assert sum(one.caller is owner for one in inside) <= most
         assert sum(one.caller.tenant == "acme" for one in inside) <= 6
     for one in inside:
         one.done(0.0)
-    assert sum(gate.waiting.values()) == sum(gate.running.values()) == 0
+    assert not any(of.waiting or of.running for of in gate.of_classes.values())
     for _ in range(4):
         entered(gate.admit(0.0, ALICE, "default", ASK)).first_byte()
 
@@ -229,7 +229,7 @@ def test_rules_change_while_requests_are_in_and_no_place_is_lost() -> None:
     assert refused(gate.admit(0.0, BOB, "default", ASK))[1] == "concurrency", "they came in under other bounds"
     third.done(0.0)
     entered(gate.admit(0.0, BOB, "default", ASK)).done(0.0)
-    assert sum(gate.waiting.values()) == sum(gate.running.values()) == 0
+    assert not any(of.waiting or of.running for of in gate.of_classes.values())
 
 
 def test_a_decision_costs_no_more_when_many_callers_were_seen() -> None:

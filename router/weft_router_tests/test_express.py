@@ -197,9 +197,10 @@ def ledger(stack: Stack) -> dict[str, Any]:
     """Return what a process holds when nothing is under way: of admission, of each engine, of what was sent there."""
     duty: Any = stack.processes["c0"].duty
     admission, dispatched = duty._front.admission, duty._dispatched
+    classes = admission.of_classes.values()
     found: dict[str, Any] = {
-        "waiting": admission.waiting.total(), "running": admission.running.total(), "room": len(admission._room),
-        "inflight": stack.processes["c0"].server.inflight,
+        "waiting": sum(of.waiting for of in classes), "running": sum(of.running for of in classes),
+        "room": len(admission._room), "inflight": stack.processes["c0"].server.inflight,
     }  # fmt: skip
     for name in stack.engines:
         worker = stack.worker_of(name)

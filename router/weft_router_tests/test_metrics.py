@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 
 from weft_router.signals import instruments
 from weft_router.signals.exposition import NOTHING, wants_openmetrics
-from weft_router.signals.instruments import Counter, Histogram, metrics_of
+from weft_router.signals.instruments import ByClass, Counter, Histogram, metrics_of
 from weft_router.signals.metrics import SECONDS, Metrics, reference
 
 ROOT = Path(__file__).parents[2]
@@ -156,10 +156,18 @@ def test_labels_left_out_are_default_and_too_many_refused() -> None:
     metrics = Metrics()
     metrics.itl.observe(0.02)
     metrics.itl.labels("remote").observe(0.02, 3)
-    assert metrics.itl.labels().counts is metrics.itl.labels("default", "default").counts
+    assert metrics.itl.labels().buckets is metrics.itl.labels("default", "default").buckets
     assert sum(metrics.itl.labels("remote", "default").counts) == 3
     with pytest.raises(ValueError, match="weft_router_itl_seconds: 3 label values for the labels route, class"):
         metrics.itl.labels("a", "b", "c")
+
+
+def test_a_child_by_its_class_is_that_of_all_labels() -> None:
+    metrics = Metrics()
+    ByClass(metrics.leg_seconds, "decode").of("gold").mark(0.2, "t", 1.0)
+    ByClass(metrics.queue_seconds).of("gold").observe(0.2)
+    assert sum(metrics.leg_seconds.labels("decode", "gold").counts) == 1
+    assert sum(metrics.queue_seconds.labels("gold").counts) == 1
 
 
 def test_the_number_of_children_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

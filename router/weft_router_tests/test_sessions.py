@@ -1,8 +1,11 @@
 """What a decode sidecar expects of a session's next round, and that a handle is offered once."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.inference import Inference, check
@@ -132,3 +135,29 @@ def test_the_handle_of_a_round_beside_another_is_told_of_and_one_not_used_is_kep
     sessions.put_back("s", second)
     assert begin(sessions, FOLLOW).handle is second
     assert spare == [first]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["finish", "take", "hand", "look"]), st.integers(0, 4), st.integers(0, 9))))
+def test_sessions_end_as_if_the_oldest_was_looked_at_each_time(steps: list[tuple[str, int, int]]) -> None:
+    clock, ttl_s, ends = Clock(), 20, dict[str, float]()
+    sessions = Sessions(ttl_s=ttl_s, clock=clock)
+    asked = of_request(chat(FIRST))
+    for what, number, later in steps:
+        key = f"s{number}"
+        clock.now += later
+        if what == "finish":
+            ends.pop(key, None)
+            ends[key] = clock.now + ttl_s
+            sessions.finish(key, transcript=asked, tokens=1, chars=4, handle=None, prefilled={})
+        elif what == "take" and (found := sessions.hand_over(key)) is not None:
+            ends.pop(key)
+            ends[key] = clock.now - 10 + ttl_s
+            sessions.take_over(key, replace(found, ended_at=clock.now - 10))
+        elif what == "hand":
+            ends.pop(key, None)
+            sessions.hand_over(key)
+        else:
+            sessions.expire()
+        while what != "hand" and ends and clock.now > next(iter(ends.values())):
+            ends.pop(next(iter(ends)))
+        assert [session.ended_at + ttl_s for session in sessions.idle()] == list(ends.values())

@@ -1,11 +1,13 @@
 """Estimate token counts from characters by a ratio learned from the engine's own usage figures."""
 
 from dataclasses import dataclass
+from typing import Final
 
-START_CHARS_PER_TOKEN = 4.0
-LEAST, MOST = 0.5, 16.0
-_START_WEIGHT = 1_000.0
-_MEMORY = 0.99
+START_CHARS_PER_TOKEN: Final = 4.0
+LEAST: Final = 0.5
+MOST: Final = 16.0
+_START_WEIGHT: Final = 1_000.0
+_MEMORY: Final = 0.99
 """Each observation keeps 99 % of the past: about the last hundred requests count."""
 
 

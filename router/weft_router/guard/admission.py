@@ -7,7 +7,7 @@ this process: several coordinator processes each have their own.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from weft_core.policies.output_cap import output_cap
 from weft_router.config import PLAIN_CLASS, LimitsConfig, QosConfig, Rates, SessionClass
@@ -17,8 +17,8 @@ from weft_router.guard.rates import TokenBuckets, whole_seconds
 from weft_router.guard.shares import WaitingRoom
 
 Reason = Literal["requests", "tokens", "concurrency", "class-concurrency", "class-queue", "share", "full"]
-MINUTE_S = 60.0
-UNASKED_OUTPUT = 256
+MINUTE_S: Final = 60.0
+UNASKED_OUTPUT: Final = 256
 """Tokens of an answer that are charged at first where the client gives no limit.
 
 At its end the difference to what it took is charged or given back, unless nobody knows what that was.
@@ -28,6 +28,7 @@ SOON_S = 1.0
 
 Owners = tuple[tuple[str, Bounds], ...]
 """Whose bounds a request came in under; it leaves under the same, whatever they are by then."""
+_NOBODY: Final[Owners] = ()
 
 _WORDS: Mapping[Reason, str] = {
     "requests": "this key has sent too many requests a second",
@@ -75,24 +76,46 @@ class Refusal:
         )
 
 
+class OfClass:
+    """The requests of one class that are in, and the rules that hold for the next one."""
+
+    __slots__ = ("cap", "caps", "concurrent", "queue_limit", "running", "stays", "waiting")
+
+    def __init__(self, rules: SessionClass) -> None:
+        self.waiting = 0
+        """Without a first byte."""
+        self.running = 0
+        """All that are in."""
+        self.use(rules)
+
+    def use(self, rules: SessionClass) -> None:
+        """Follow other rules from now on."""
+        qos = rules.qos
+        self.queue_limit = qos.queue_limit
+        self.concurrent = qos.concurrent
+        self.cap = qos.max_output_tokens
+        self.caps = qos.output_cap
+        self.stays = qos.local_only
+
+
 class Admitted:
     """A request that is in: what it gets, and its places; each is given back once, however often that is said."""
 
     __slots__ = (
-        "_admission", "_charged", "_inside", "_owners", "_waits", "caller", "class_name", "local_only", "output_cap",
+        "_admission", "_charged", "_inside", "_of_class", "_owners", "_waits", "caller", "local_only", "output_cap",
     )  # fmt: skip
 
     def __init__(
-        self, admission: "Admission", caller: Caller, class_name: str, *,
+        self, admission: "Admission", caller: Caller, of_class: OfClass, *,
         owners: Owners, charged: float, output_cap: int | None, local_only: bool,
     ) -> None:  # fmt: skip
         self._admission = admission
+        self._of_class = of_class
         self._owners = owners
         self._charged = charged
         self._waits = True
         self._inside = True
         self.caller = caller
-        self.class_name = class_name
         self.output_cap = output_cap
         """Most tokens of its answer; None: what it asked for."""
         self.local_only = local_only
@@ -102,7 +125,7 @@ class Admitted:
         """Leave the waiting room: the answer has begun."""
         if self._waits:
             self._waits = False
-            self._admission.began(self.caller, self.class_name)
+            self._admission.began(self.caller, self._of_class)
 
     def done(self, now: float, tokens: float | None = None) -> None:
         """Leave, however the request ended; ``tokens`` is what it really took, None where that is not known."""
@@ -110,7 +133,7 @@ class Admitted:
         if self._inside:
             self._inside = False
             surplus = 0.0 if tokens is None else tokens - self._charged
-            self._admission.ended(self.class_name, self._owners, surplus, now)
+            self._admission.ended(self._of_class, self._owners, surplus, now)
 
 
 class Admission:
@@ -118,19 +141,19 @@ class Admission:
 
     def __init__(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
         self._room = WaitingRoom(qos.max_waiting)
+        self.of_classes: dict[str, OfClass] = {}
+        """Those that somebody asked for."""
         self.use(qos, limits, classes)
         self._requests = TokenBuckets()
         self._tokens = TokenBuckets()
         self._inside: Counter[str] = Counter()
-        self.waiting: Counter[str] = Counter()
-        """Requests without a first byte, by class."""
-        self.running: Counter[str] = Counter()
-        """Requests that are in, by class."""
 
     def use(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
         """Follow other rules from now on; who is in stays in, and what was charged stays charged."""
         self._classes = classes
-        self._pressure = qos.pressure
+        for name, of_class in self.of_classes.items():
+            of_class.use(self._rules(name))
+        self._pressure, self._busy = qos.pressure.kv_use, qos.pressure.busy
         self._capping = (qos.pressure.kv_use, float(qos.pressure.largest), float(qos.pressure.least), float("inf"))
         self._default = _bounds(limits.rates)
         self._tenants = {name: _bounds(tenant.rates) for name, tenant in qos.tenants.items()}
@@ -143,17 +166,16 @@ class Admission:
 
     def admit(self, now: float, caller: Caller, class_name: str, load: Load) -> Admitted | Refusal:
         """Let a request in, or say why not; nothing is charged for one that is refused."""
-        of_class = self._classes.get(class_name) or self._classes[PLAIN_CLASS]
-        qos = of_class.qos
+        of_class = self._of(class_name)
         tenant = caller.tenant
         if not self._room.may_enter(tenant, self.weight(caller)):
             return Refusal(503, "full", 1) if self._room.full else Refusal(429, "share", 1)
-        if qos.queue_limit is not None and self.waiting[class_name] >= qos.queue_limit:
+        if of_class.queue_limit is not None and of_class.waiting >= of_class.queue_limit:
             return Refusal(429, "class-queue", 1)
-        if qos.concurrent is not None and self.running[class_name] >= qos.concurrent:
+        if of_class.concurrent is not None and of_class.running >= of_class.concurrent:
             return Refusal(429, "class-concurrency", 1)
-        cap = qos.max_output_tokens
-        if qos.output_cap and load.kv_use > self._pressure.kv_use:
+        cap = of_class.cap
+        if of_class.caps and load.kv_use > self._pressure:
             asked = float("inf") if cap is None else float(cap)
             cap = int(output_cap(asked, load.kv_use, 0.0, self._capping))
         if cap is not None and load.output is not None and load.output <= cap:
@@ -165,20 +187,20 @@ class Admission:
         if refusal is not None:
             return refusal
         self._room.enter(tenant)
-        self.waiting[class_name] += 1
-        self.running[class_name] += 1
-        stays = qos.local_only
-        local = stays != "off" and (stays == "always" or load.queued >= self._pressure.busy)
-        return Admitted(self, caller, class_name, owners=owners, charged=charged, output_cap=cap, local_only=local)
+        of_class.waiting += 1
+        of_class.running += 1
+        stays = of_class.stays
+        local = stays != "off" and (stays == "always" or load.queued >= self._busy)
+        return Admitted(self, caller, of_class, owners=owners, charged=charged, output_cap=cap, local_only=local)
 
-    def began(self, caller: Caller, class_name: str) -> None:
+    def began(self, caller: Caller, of_class: OfClass) -> None:
         """Count one that waits no more."""
         self._room.leave(caller.tenant)
-        self.waiting[class_name] -= 1
+        of_class.waiting -= 1
 
-    def ended(self, class_name: str, owners: Owners, surplus: float, now: float) -> None:
+    def ended(self, of_class: OfClass, owners: Owners, surplus: float, now: float) -> None:
         """Count one that left; ``surplus`` tokens more than were charged are charged now, or given back."""
-        self.running[class_name] -= 1
+        of_class.running -= 1
         for name, bounds in owners:
             if bounds.concurrent is not None:
                 self._inside[name] -= 1
@@ -187,11 +209,23 @@ class Admission:
             if bounds.tpm is not None and surplus:
                 self._tokens.take(name, surplus, rate=bounds.tpm / MINUTE_S, burst=bounds.burst_s, now=now)
 
+    def _of(self, name: str) -> OfClass:
+        """Return what is known of a class."""
+        of_class = self.of_classes.get(name)
+        if of_class is None:
+            of_class = self.of_classes[name] = OfClass(self._rules(name))
+        return of_class
+
+    def _rules(self, class_name: str) -> SessionClass:
+        return self._classes.get(class_name) or self._classes[PLAIN_CLASS]
+
     def _owners(self, caller: Caller) -> Owners:
         """Return whose bounds hold for a request: its key's, and its tenant's where it has some."""
-        own = ("key:" + caller.id, caller.bounds or self._default)
+        bounds = caller.bounds or self._default
         of_tenant = self._tenants.get(caller.tenant)
-        return (own,) if of_tenant is None else (own, ("tenant:" + caller.tenant, of_tenant))
+        if of_tenant is None:
+            return (("key:" + caller.id, bounds),) if bounds.bind else _NOBODY
+        return (("key:" + caller.id, bounds), ("tenant:" + caller.tenant, of_tenant))
 
     def _charge(self, now: float, owners: Owners, tokens: float) -> Refusal | None:
         """Take a request and its tokens from all buckets, or from none and say why."""

@@ -2,8 +2,9 @@
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
-NO_KEYS_TENANT = "default"
+NO_KEYS_TENANT: Final = "default"
 """The one tenant where nobody has to say who they are; no key and no token may name it, for its KV is not salted."""
 
 _TENANT = re.compile(r"[!-~]{1,128}")
@@ -17,6 +18,11 @@ class Bounds:
     tpm: float | None = None
     concurrent: int | None = None
     burst_s: float = 10.0
+
+    @property
+    def bind(self) -> bool:
+        """Tell whether there is a bound."""
+        return self.rps is not None or self.tpm is not None or self.concurrent is not None
 
 
 FREE = Bounds()

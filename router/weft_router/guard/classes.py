@@ -23,7 +23,7 @@ class Classifier:
         }
         self._alone = len(self._known) == 1
 
-    def of(self, caller: Caller, headers: Mapping[str, str], body: Mapping[str, object]) -> str:
+    def of(self, caller: Caller, headers: dict[str, str], body: Mapping[str, object]) -> str:
         """Return the name of a request's class; ``headers`` by lower-case name.
 
         Raises:

@@ -6,7 +6,9 @@ threshold falls, so a newcomer always finds a place, and tenants that ask for mo
 proportion to their weights.
 """
 
-EAGERNESS = 4.0
+from typing import Final
+
+EAGERNESS: Final = 4.0
 """A lone tenant of weight 1 takes 4/5 of the room; the rest stays free for whoever comes."""
 
 

@@ -19,6 +19,7 @@ from weft_router.engines.handles import KvHandle, accept
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Sessions
 from weft_router.signals.access import rounded
+from weft_router.signals.instruments import ByClass
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.rounds import RoundMeter, TokenClock
 from weft_router.signals.window import Window
@@ -56,7 +57,7 @@ class Accounts:
         self._sessions = sessions
         self._itl = itl
         self._handles = metrics.kv_handles
-        self._legs = metrics.leg_seconds
+        self._legs = ByClass(metrics.leg_seconds, "decode")
         self._meter = meter
         self.ratio = CharsPerToken()
         self.answer_tokens = math.nan
@@ -73,7 +74,7 @@ class Accounts:
     def answered(self, rnd: Round, sent: float) -> None:
         """Count how long the decode engine took to the first byte of its answer to a leg."""
         now = monotonic()
-        self._legs.labels("decode", rnd.class_).mark(now - sent, rnd.trace, now)
+        self._legs.of(rnd.class_).mark(now - sent, rnd.trace, now)
 
     def first_token(self, rnd: Round, now: float, tokens: int) -> TokenClock | None:
         """Record a round's TTFT and return the clock of its tokens; a stream that goes on had its first elsewhere."""
@@ -195,16 +196,16 @@ def _is_text(item: Json) -> bool:
 
 
 def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:
-    content: object = reply.content()
-    if not isinstance(rnd.inference.prompt, str) and rnd.inference.kind == "text":
+    """Return the transcript as the session's client has it now, and its characters."""
+    inference, chars = rnd.inference, rnd.inference.chars
+    content: Json | str | list[int] = reply.content()
+    if inference.kind == "text" and not isinstance(inference.prompt, str):
         content = list(reply.output_ids or array("I"))
-    if isinstance(content, (dict, str, list)):
-        transcript = with_reply(rnd.transcript, rnd.inference, content)
-    else:
-        transcript = rnd.transcript
-    size = sum(len(part) for part in reply.text)
-    size += sum(len(orjson.dumps(call)) for call in reply.tool_calls.values())
-    return transcript, rnd.inference.chars + size
+    for part in reply.text:
+        chars += len(part)
+    for call in reply.tool_calls.values():
+        chars += len(orjson.dumps(call))
+    return with_reply(rnd.transcript, inference, content), chars
 
 
 def _read(rnd: Round, prefilled: Prefilled | None, cached: int) -> int:

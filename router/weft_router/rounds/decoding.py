@@ -40,7 +40,7 @@ from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, 
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Outlook, Session, Sessions
 from weft_router.rounds.slicing import Slicing
-from weft_router.rounds.standing import Standing
+from weft_router.rounds.standing import Standing, urgency
 from weft_router.rounds.taking import Taking
 from weft_router.rounds.together import Together, peer_of, port_of
 from weft_router.rounds.worker import Worker
@@ -75,8 +75,9 @@ class Decoding:
         config = settings.config
         self.worker = worker
         self._settings = settings
-        self._config = config
+        self._bidirectional = config.engine.bidirectional
         self._metrics = metrics
+        self._decisions = metrics.decisions
         self._registry = registry
         self._salts = salts
         self._resumes = kinds(adapter)
@@ -119,13 +120,13 @@ class Decoding:
         )  # fmt: skip
         self._meter = meter
         self.sessions.on_spare = self._superseded
-        self._classes = config.session_classes()
+        self._urgency = urgency(config)
         worker.describe(self._describe)
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration's policies, thresholds and classes; rounds under way keep theirs."""
         self.deciding.reload(config)
-        self._classes = config.session_classes()
+        self._urgency = urgency(config)
         self._meter.use(slos_of(config))
         self.remote.on_failure = config.routing.on_prefill_failure
         self.remote.use(config.routing.canary)
@@ -190,8 +191,12 @@ class Decoding:
     def closed(self, rnd: Round, facts: dict[str, object]) -> None:
         """Count a round that is over, and say of it what there is to say."""
         self._request_log.write(rnd, worker=self.worker.name)
-        facts.update(rnd.facts, route=rnd.route, reason=rnd.reason, prefill_worker=rnd.prefill_worker)
-        self._metrics.decisions.labels(self.deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
+        if facts is not rnd.facts:
+            facts.update(rnd.facts)
+        facts["route"] = rnd.route
+        facts["reason"] = rnd.reason
+        facts["prefill_worker"] = rnd.prefill_worker
+        self._decisions.labels(self.deciding.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
 
     def _refuse_late(self, rnd: Round, decision: Decision) -> None:
         """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
@@ -255,13 +260,12 @@ class Decoding:
         return outlook
 
     def _exports(self, inference: Inference) -> bool:
-        """Tell whether the engine shall keep what it computes for a round, for later ones to read elsewhere."""
-        # Without prefill workers nobody would read what the engine keeps.
-        return self._config.engine.bidirectional and inference.transferable and not self.deciding.never_remote
+        """Tell whether the engine shall keep what it computes for a round, for prefill workers to read later."""
+        return self._bidirectional and inference.transferable and not self.deciding.never_remote
 
     def _needs_ids(self, inference: Inference) -> bool:
         """Tell whether a stream may go on elsewhere, which takes its token ids."""
-        return bool(self._resumes) and resumable(inference).how in self._resumes
+        return inference.stream and bool(self._resumes) and resumable(inference).how in self._resumes
 
     def describe(self, rnd: Round, tenant: str) -> None:
         """Say what a usual round asks of its engines, and what its place in a queue depends on."""
@@ -271,12 +275,10 @@ class Decoding:
         pace = rnd.pace = self._paces.of(rnd.session)
         rnd.standing = self._standing(rnd.class_, tenant, pace, rnd.started)
 
-    def _standing(
-        self, class_: str, tenant: str, pace: Pace, started: float, spans: Trace | None = None
-    ) -> Standing:  # fmt: skip
-        of = self._classes.get(class_) or self._classes["default"]
+    def _standing(self, class_: str, tenant: str, pace: Pace, started: float, spans: Trace | None = None) -> Standing:
+        ttft_slo, priority = self._urgency.get(class_) or self._urgency[PLAIN_CLASS]
         return Standing(
-            ttft_slo=of.slo.ttft, priority=of.qos.priority, tenant=tenant, lost=pace.late > 0,
+            ttft_slo=ttft_slo, priority=priority, tenant=tenant, lost=pace.late > 0,
             waited_s=monotonic() - started, class_=class_, spans=spans,
         )  # fmt: skip
 

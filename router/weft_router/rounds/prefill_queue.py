@@ -5,7 +5,6 @@ turn it is where tenants have shares, and among its tasks the service's order de
 """
 
 import asyncio
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from weft_core.policies.fair_share import FairShares, next_by_share
 from weft_core.policies.priority import next_by_priority
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import UnavailableError
-from weft_router.rounds.turns import Turn, Turns
+from weft_router.rounds.turns import NEVER, Turn, Turns
 
 T = TypeVar("T")
 
@@ -256,6 +255,8 @@ class PrefillQueue:
 
     def _admit(self) -> None:
         """Give the engine what it can take now, and look again when it can take more."""
+        if not self._waiting and self._timer is None:
+            return
         # A caller cancelled a moment ago has not run yet to take itself off the list.
         for place in range(len(self._waiting) - 1, -1, -1):
             if self._waiting[place].granted.done():
@@ -271,7 +272,7 @@ class PrefillQueue:
             self._timer.cancel()
             self._timer = None
         due = self._turns.due
-        if self._waiting and due < math.inf:
+        if self._waiting and due < NEVER:
             self._timer = asyncio.get_running_loop().call_later(max(TICK_S, due - self._clock()), self._admit)
 
     def _next(self) -> int:

@@ -13,6 +13,7 @@ from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, Unavaila
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.standing import ANYBODY, Standing
 from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
+from weft_router.signals.instruments import ByClass
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.window import Window
 from weft_router.wire.leg import Leg, Whole
@@ -35,9 +36,10 @@ class Prefilling:
 
     def __init__(self, worker: Worker, metrics: Metrics) -> None:
         self.worker = worker
-        self._metrics = metrics
+        self._waits = ByClass(metrics.queue_seconds)
+        self._seconds = metrics.prefill_seconds.labels()
         self.limits = worker.settings.config.limits
-        self._timeouts = worker.settings.config.timeouts
+        self._first_byte_s = worker.settings.config.timeouts.first_byte
         self._meets = adapter_of(worker.settings.config).can.order == "together"
         """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
         self._ttft = Window(worker.settings.config.routing.stats_window_seconds)
@@ -100,13 +102,13 @@ class Prefilling:
         began = slot.began
         slot.release()
         ended = self._ended = monotonic()
-        self._metrics.queue_seconds.labels(class_).mark(began - arrived, trace, ended)
+        self._waits.of(class_).mark(began - arrived, trace, ended)
         return began, ended
 
     def went_well(self, arrived: float, began: float, ended: float, trace: str) -> None:
         """Count how long a good prefill took, with its wait and without."""
         self._ttft.add(ended, ended - arrived)
-        self._metrics.prefill_seconds.mark(ended - began, trace, ended)
+        self._seconds.mark(ended - began, trace, ended)
 
     async def _call(
         self,
@@ -137,7 +139,7 @@ class Prefilling:
 
     def leg(self, expected_s: float, *, fresh: bool) -> Leg:
         """Return the leg of a prefill that is about to be sent; ``fresh``: it reads no history."""
-        leg = Leg(first_s=self._timeouts.first_byte)
+        leg = Leg(first_s=self._first_byte_s)
         # of which decode engine the history is, nobody says here
         self.worker.engine.sent(leg, expected_s, meets=not fresh)
         return leg

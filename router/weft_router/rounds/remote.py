@@ -20,6 +20,7 @@ from weft_router.rounds.canary import Canary
 from weft_router.rounds.dispatched import Dispatched, candidates
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.standing import Standing
+from weft_router.signals.instruments import ByClass
 from weft_router.signals.metrics import Metrics
 from weft_router.state.registry import Registry
 
@@ -90,6 +91,7 @@ class RemotePrefill:
         self._port = port
         self._registry = registry
         self._metrics = metrics
+        self._legs = ByClass(metrics.leg_seconds, "prefill")
         self.dispatched = dispatched or Dispatched(settings.profile, pools=settings.pools)
 
     def use(self, canary: CanaryConfig | None) -> None:
@@ -309,7 +311,7 @@ class RemotePrefill:
     def took(self, rnd: Round, began: float) -> None:
         """Count how long a prefill leg took, the worker's queue included."""
         now = monotonic()
-        self._metrics.leg_seconds.labels("prefill", rnd.class_).mark(now - began, rnd.trace, now)
+        self._legs.of(rnd.class_).mark(now - began, rnd.trace, now)
 
     def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> Prefilled:
         handed = self._adapter.read_prefill(rnd.ask, raw)

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
+from typing import Final
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.inference import Inference
@@ -12,6 +13,8 @@ from weft_router.api.transcript import Transcript, extends, shared_share
 from weft_router.engines.handles import KvHandle, Outcome
 
 MAX_SESSIONS = 50_000
+_NOWHERE: Final[Mapping[str, int]] = {}
+_NOW: Final = float("-inf")
 
 
 @dataclass(slots=True)
@@ -50,7 +53,7 @@ class Outlook:
     spare: KvHandle | None = None
     """A handle that is good, but not for this round."""
     gap_s: float | None = None
-    prefilled: Mapping[str, int] = field(default_factory=dict)
+    prefilled: Mapping[str, int] = field(default_factory=lambda: _NOWHERE)
     index: int = 0
     """How many rounds of the session were served."""
     away: bool = False
@@ -79,6 +82,10 @@ class Sessions:
         """Told of a handle that no round can use any more: a later one of the same session took its place."""
         self._clock = clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._oldest = ""
+        """The first of them when that was last looked at."""
+        self._looks_at = _NOW
+        """When it may be over with that one."""
         self.tokens = 0
         """Tokens of all sessions that have KV here."""
 
@@ -145,7 +152,11 @@ class Sessions:
         old = self._sessions.get(key)
         if old is not None and old.handle is not None and self.on_spare is not None:
             self.on_spare(old.handle)
-        self.tokens += tokens - (0 if old is None else _held(old))
+        if old is not None:
+            self.tokens -= _held(old)
+            self._go_by(key)
+            self._sessions.move_to_end(key)
+        self.tokens += tokens
         self._sessions[key] = Session(
             transcript=transcript,
             tokens=tokens,
@@ -156,7 +167,6 @@ class Sessions:
             prefilled=prefilled,
             class_=class_,
         )
-        self._sessions.move_to_end(key)
         self.expire()
 
     def put_back(self, key: str, handle: KvHandle) -> None:
@@ -184,6 +194,7 @@ class Sessions:
         """Forget a session that goes on elsewhere; return what was known of it."""
         session = self._sessions.pop(key, None)
         if session is not None:
+            self._go_by(key)
             self.tokens -= _held(session)
         return session
 
@@ -198,11 +209,19 @@ class Sessions:
     def expire(self) -> None:
         """Forget sessions idle beyond their time to live, and the oldest ones above the bound."""
         now = self._clock()
+        if now < self._looks_at and len(self._sessions) <= MAX_SESSIONS:
+            return
         while self._sessions:
             key, session = next(iter(self._sessions.items()))
             if now - session.ended_at <= self._ttl_s and len(self._sessions) <= MAX_SESSIONS:
+                self._oldest, self._looks_at = key, session.ended_at + self._ttl_s
                 return
             self.close(key)
+
+    def _go_by(self, key: str) -> None:
+        """Look at the oldest session anew where it is this one, which gives up its place."""
+        if key == self._oldest:
+            self._looks_at = _NOW
 
     def close(self, key: str) -> Session | None:
         """Forget a session; return what was known of it."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft_router.config import PLAIN_CLASS
+from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.errors import InvalidRequestError
 from weft_router.signals.tracing import Trace
 
@@ -39,6 +39,11 @@ class Standing:
 
 
 ANYBODY = Standing()
+
+
+def urgency(config: RouterConfig) -> dict[str, tuple[float, int]]:
+    """Return the TTFT SLO and the priority of every class."""
+    return {name: (of.slo.ttft, of.qos.priority) for name, of in config.session_classes().items()}
 
 
 def read_standing(headers: Mapping[str, str], spans: Trace | None = None) -> Standing:

@@ -5,12 +5,14 @@ idle meanwhile; a decode engine would put a whole decode step in between. So the
 waits for its turn there. Not earlier than needed: who is next is decided then, and a more urgent task may still come.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from weft_core.heartbeat import QueueEntry
 
+ALWAYS: Final = float("-inf")
+NEVER: Final = float("inf")
 LEAD_S = 0.05
 LEAD_SHARE = 0.25
 """How early: the longer of LEAD_S and this share of the prediction, for an engine may be faster than its profile."""
@@ -33,7 +35,7 @@ class Turn:
     def due(self) -> float:
         """Return when the next task may go to the engine because of this one."""
         if self.began is None:
-            return math.inf
+            return NEVER
         return self.began + self.seconds - max(LEAD_S, LEAD_SHARE * self.seconds)
 
 
@@ -42,7 +44,10 @@ class Turns:
 
     def __init__(self, places: int) -> None:
         self._places = places
-        self._turns: list[Turn] = []
+        self._turns: dict[Turn, None] = {}
+        """In the order in which they went to the engine."""
+        self._working = 0
+        """How many of them are at work; nobody waits for a turn while that is less than the places."""
 
     def __len__(self) -> int:
         """Return how many tasks the engine has."""
@@ -55,15 +60,13 @@ class Turns:
     @property
     def due(self) -> float:
         """Return from when on the engine can be given one more task; infinite while it has enough."""
-        if len(self._turns) < self._places:
-            return -math.inf
-        if len(self._turns) >= 2 * self._places:  # as many as may wait there do
-            return math.inf
+        given = len(self._turns)
+        if self._working < self._places:
+            return ALWAYS
+        if given >= 2 * self._places:  # as many as may wait there do
+            return NEVER
         working = sorted(turn.due for turn in self._turns if turn.began is not None)
-        early = len(self._turns) - len(working)
-        if len(working) < self._places:
-            return -math.inf
-        return working[early] if early < self._places else math.inf
+        return working[given - self._working]
 
     def ends(self, turn: Turn, *, now: float) -> float:
         """Return when a task should be done by the predictions, the one whose place it takes over included."""
@@ -75,16 +78,22 @@ class Turns:
 
     def add(self, entry: QueueEntry, seconds: float, *, now: float) -> Turn:
         """Note that the engine is given a task; its turn begins at once where a place is free."""
-        working = sum(turn.began is not None for turn in self._turns)
-        turn = Turn(entry, seconds, now if working < self._places else None)
-        self._turns.append(turn)
+        turn = Turn(entry, seconds)
+        if self._working < self._places:
+            self._working += 1
+            turn.began = now
+        self._turns[turn] = None
         return turn
 
     def end(self, turn: Turn, *, now: float) -> None:
         """Take a task out; the turn of the one that has waited longest begins."""
-        self._turns.remove(turn)
-        following = next((other for other in self._turns if other.began is None), None)
-        if turn.began is not None and following is not None:
-            following.began = now
-            if following.on_begin is not None:
-                following.on_begin()
+        del self._turns[turn]
+        if turn.began is None:
+            return
+        if self._working > len(self._turns):  # nobody waits
+            self._working -= 1
+            return
+        following = next(other for other in self._turns if other.began is None)
+        following.began = now
+        if following.on_begin is not None:
+            following.on_begin()

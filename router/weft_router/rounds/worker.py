@@ -55,6 +55,7 @@ class Worker:
         self, settings: Settings, *, store: Store, registry: Registry, engines: Pool, metrics: Metrics
     ) -> None:
         self.settings = settings
+        self.name = settings.worker
         self._registry = registry
         self._background = Background()
         self._describe: list[Describe] = []
@@ -94,11 +95,6 @@ class Worker:
     def describe(self, more: Describe) -> None:
         """Let ``more`` add to what the heartbeat says."""
         self._describe.append(more)
-
-    @property
-    def name(self) -> str:
-        """Return the worker's name."""
-        return self.settings.worker
 
     @property
     def kv_capacity(self) -> int:

@@ -7,6 +7,7 @@ read. The options that were not taken are known of the latest 128; what was chos
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from time import monotonic, time
+from typing import Final
 from urllib.parse import parse_qs
 
 import orjson
@@ -16,7 +17,7 @@ from weft_router.errors import InvalidRequestError
 
 LIMIT = 1024
 SHOWN = 100
-EXPLAINED = 128
+EXPLAINED: Final = 128
 """The latest ones keep what they were made from, which includes two numbers for every stream of the worker then."""
 FIELDS = ("n", "reason", "session", "class", "trace")
 

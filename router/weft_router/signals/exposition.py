@@ -11,15 +11,14 @@ from typing import cast
 
 import orjson
 
-from weft_router.signals.instruments import Buckets, Histogram, Metric, Value
+from weft_router.signals.instruments import Bucket, Buckets, Histogram, Metric, Value
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-Exemplar = tuple[str, float, float]
-"""Trace id, value, seconds of the monotonic clock, which all processes of a machine share."""
-State = float | tuple[list[int], float, dict[str, Exemplar]]
-"""A value; or a histogram's buckets, its sum, and its exemplars by bucket."""
+State = float | tuple[list[int], float, dict[str, tuple[str, float, float]]]
+"""A value; or a histogram's buckets, its sum, and its exemplars by bucket: trace id, value, seconds of the monotonic
+clock, which all processes of a machine share."""
 Dump = dict[str, list[tuple[list[str], State]]]
 
 NOTHING: Mapping[str, bytes] = {}
@@ -76,18 +75,17 @@ def render(
 def _histogram(lines: list[str], name: str, labels: str, child: Buckets, *, epoch: float | None) -> None:
     before = f'{name}_bucket{{{labels}{"," if labels else ""}le="'
     seen = 0
-    exemplars = child.exemplars if epoch is not None else {}
-    for index, (bound, count) in enumerate(zip(_bounds(child), child.counts, strict=True)):
-        seen += count
-        example = _exemplar(exemplars[index], epoch or 0.0) if index in exemplars else ""
+    for bound, bucket in zip(_bounds(child), child.buckets, strict=True):
+        seen += bucket.count
+        example = _exemplar(bucket, epoch) if bucket.trace and epoch is not None else ""
         lines.append(f'{before}{bound}"}} {seen}{example}\n')
     shown = f"{{{labels}}}" if labels else ""
     lines.append(f"{name}_count{shown} {seen}\n{name}_sum{shown} {_number(child.total)}\n")
 
 
-def _exemplar(exemplar: Exemplar, epoch: float) -> str:
-    trace, value, at = exemplar
-    return f' # {{trace_id="{_escaped_label(trace)}"}} {_number(value)} {epoch + at:.3f}' if trace else ""
+def _exemplar(bucket: Bucket, epoch: float) -> str:
+    trace = _escaped_label(bucket.trace)
+    return f' # {{trace_id="{trace}"}} {_number(bucket.value)} {epoch + bucket.at:.3f}'
 
 
 _SHOWN: dict[tuple[float, ...], tuple[str, ...]] = {}
@@ -103,7 +101,8 @@ def _bounds(child: Buckets) -> tuple[str, ...]:
 
 def _state(child: Value | Buckets) -> object:
     if isinstance(child, Buckets):
-        return child.counts, child.total, child.exemplars
+        exemplars = {i: (one.trace, one.value, one.at) for i, one in enumerate(child.buckets) if one.trace}
+        return child.counts, child.total, exemplars
     return child.value
 
 
@@ -127,9 +126,12 @@ def _made(metric: Metric, state: State | None) -> Value | Buckets | None:
         if isinstance(state, float | int | None) or len(state[0]) != len(metric.bounds) + 1:
             return None
         buckets = Buckets(metric.bounds)
-        buckets.counts, total, exemplars = state
+        counts, total, exemplars = state
         buckets.total = total or 0.0  # JSON has no NaN
-        buckets.exemplars = {int(index): exemplar for index, exemplar in exemplars.items()}
+        for bucket, count in zip(buckets.buckets, counts, strict=True):
+            bucket.count = count
+        for index, exemplar in exemplars.items():
+            buckets.buckets[int(index)].show(*exemplar)
         return buckets
     if not isinstance(state, float | int):
         return None

@@ -1,9 +1,10 @@
 """Make request and trace ids: 128 random bits as 32 hexadecimal digits, the form that trace ids have everywhere."""
 
 import os
+from typing import Final
 
-_DIGITS = 32
-_AT_ONCE = 256
+_DIGITS: Final = 32
+_AT_ONCE: Final = 256
 
 
 class Ids:

@@ -3,10 +3,9 @@
 A round makes about twenty recordings. The children of ``prometheus_client`` guard each with a lock and search their
 buckets one by one: 0.5 us a counter, 0.7 to 2 us a histogram, 1.4 us more to find a child by its labels, some 25 us a
 round. A router process has one event loop and records from it alone, so nothing here needs a lock: 0.05 us a counter,
-0.1 us a histogram, 0.1 us to find a child.
+0.1 to 0.4 us a histogram, 0.1 us to find a child.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Literal, TypeVar, cast
 
@@ -35,29 +34,61 @@ class Value:
         self.value = value
 
 
-class Buckets:
-    """One histogram; ``counts`` are those of the single buckets, the last one beyond all bounds."""
+class Bucket:
+    """The values from one bound to the next; the last of them that belongs to a trace is its exemplar.
 
-    __slots__ = ("bounds", "counts", "exemplars", "total")
+    ``at`` is when that was, in seconds of the monotonic clock.
+    """
+
+    __slots__ = ("at", "bound", "count", "trace", "value")
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+        self.count = 0
+        self.trace = ""
+        self.value = 0.0
+        self.at = 0.0
+
+    def show(self, trace: str, value: float, now: float) -> None:
+        """Let a value be the exemplar."""
+        self.trace = trace
+        self.value = value
+        self.at = now
+
+
+class Buckets:
+    """One histogram; the last of its buckets is the one beyond all bounds."""
+
+    __slots__ = ("bounds", "buckets", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+        self.buckets = [Bucket(bound) for bound in (*bounds, float("inf"))]
         self.total = 0.0
-        self.exemplars: dict[int, tuple[str, float, float]] = {}
-        """By bucket: trace id, value, seconds of the monotonic clock."""
+
+    @property
+    def counts(self) -> list[int]:
+        """Return how many values each bucket has."""
+        return [bucket.count for bucket in self.buckets]
 
     def observe(self, value: float, count: int = 1) -> None:
         """Record ``count`` equal values."""
-        self.counts[bisect_left(self.bounds, value)] += count
+        self.of(value).count += count
         self.total += value * count
 
     def mark(self, value: float, trace: str, now: float) -> None:
         """Record a value and the trace that it belongs to; ``now`` is the monotonic clock."""
-        index = bisect_left(self.bounds, value)
-        self.counts[index] += 1
+        bucket = self.of(value)
+        bucket.count += 1
+        bucket.show(trace, value, now)
         self.total += value
-        self.exemplars[index] = (trace, value, now)
+
+    def of(self, value: float) -> Bucket:
+        """Return the bucket of a value, looked for one by one: compiled, that is a few comparisons in C and no call."""
+        for bucket in self.buckets:
+            if not bucket.bound < value:
+                return bucket
+        raise AssertionError("the last bucket has no bound")
 
 
 Child = TypeVar("Child", Value, Buckets)
@@ -153,6 +184,24 @@ class Histogram(Family[Buckets]):
     def mark(self, value: float, trace: str, now: float) -> None:
         """Record in the child of the default labels, with the trace that the value belongs to."""
         self.labels().mark(value, trace, now)
+
+
+class ByClass:
+    """A histogram's children by its last label alone, the class; the labels before that are the same for all."""
+
+    def __init__(self, histogram: Histogram, *labels: str) -> None:
+        self._histogram = histogram
+        self._labels = labels
+        self._children: dict[str, Buckets] = {}
+
+    def of(self, class_: str) -> Buckets:
+        """Return the child of a class."""
+        child = self._children.get(class_)
+        if child is None:
+            child = self._histogram.labels(*self._labels, class_)
+            if len(self._children) < MAX_CHILDREN:
+                self._children[class_] = child
+        return child
 
 
 Metric = Counter | Gauge | Histogram

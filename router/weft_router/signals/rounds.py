@@ -9,7 +9,7 @@ from typing import Protocol
 
 from weft_core.slo import Slo
 from weft_router.signals.instruments import DEFAULT, Buckets, Value
-from weft_router.signals.metrics import ROUNDS, TOKENS, Metrics
+from weft_router.signals.metrics import Metrics
 from weft_router.signals.pace import Pace
 
 SETTLE_S = 0.25
@@ -27,7 +27,7 @@ class TokenClock:
     """The gaps between the tokens of one stream, from its first token on; times are the caller's monotonic clock."""
 
     __slots__ = (
-        "_bounds", "_buckets", "_counts", "_due", "_known", "_missed", "_pace", "_slo", "_told", "_trace", "_window",
+        "_all", "_bounds", "_buckets", "_due", "_known", "_missed", "_pace", "_slo", "_told", "_trace", "_window",
         "began", "last", "met", "tokens",
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ class TokenClock:
     ) -> None:  # fmt: skip
         self._buckets = buckets
         self._bounds = buckets.bounds
-        self._counts = buckets.counts
+        self._all = buckets.buckets
         self._slo = slo_s
         self._pace = pace
         self._window = window
@@ -52,7 +52,7 @@ class TokenClock:
         self.met = met
         """Whether the first token came in time."""
         if tokens > 1:
-            self._counts[0] += tokens - 1
+            self._all[0].count += tokens - 1
 
     def event(self, now: float, tokens: int = 1) -> None:
         """Record that ``tokens`` tokens came together: each has an equal share of the gap."""
@@ -60,9 +60,9 @@ class TokenClock:
         self.last = now
         self.tokens += tokens
         if tokens == 1:
-            self._counts[bisect_left(self._bounds, gap)] += 1
+            self._all[bisect_left(self._bounds, gap)].count += 1
         else:
-            self._counts[bisect_left(self._bounds, gap / tokens)] += tokens
+            self._all[bisect_left(self._bounds, gap / tokens)].count += tokens
         if gap > self._slo:
             self._late(gap, tokens)
         if now >= self._due:
@@ -94,7 +94,7 @@ class TokenClock:
     def _late(self, gap: float, tokens: int) -> None:
         self._missed += 1
         share = gap / tokens
-        self._buckets.exemplars[bisect_left(self._bounds, share)] = (self._trace, share, self.last)
+        self._all[bisect_left(self._bounds, share)].show(self._trace, share, self.last)
 
 
 class Series:
@@ -143,14 +143,9 @@ class Series:
         ``index`` is 1 for a session's first round; ``gap_s`` the session's pause before this one, where it is known.
         """
         self._rounds.value += 1
-        # Written out: these are half of what is counted for every request.
-        indices, increments, decodes = self._index, self._increment, self._decode
-        indices.counts[bisect_left(ROUNDS, index)] += 1
-        indices.total += index
-        increments.counts[bisect_left(TOKENS, increment)] += 1
-        increments.total += increment
-        decodes.counts[bisect_left(TOKENS, decode)] += 1
-        decodes.total += decode
+        self._index.observe(index)
+        self._increment.observe(increment)
+        self._decode.observe(decode)
         if self._history is not None:
             self._history.observe(history)
         if gap_s is not None:
@@ -173,7 +168,8 @@ class RoundMeter:
         """Hold rounds against the SLOs of their classes; class ``default`` has to be among them."""
         self._metrics = metrics
         self._slos = slos
-        self._series: dict[tuple[str, str, str], Series] = {}
+        self._series: dict[str, dict[str, dict[str, Series]]] = {}
+        """By class, phase and route."""
         self._to_decode = metrics.kv_bytes.labels("prefill_to_decode")
         self._to_prefill = metrics.kv_bytes.labels("decode_to_prefill")
         self._read = metrics.history.labels("read")
@@ -187,11 +183,14 @@ class RoundMeter:
 
     def of(self, phase: str, route: str, class_: str = DEFAULT) -> Series:
         """Return the series of a phase (``first``, ``later``), a route (``local``, ``remote``) and a class."""
-        key = (phase, route, class_)
-        found = self._series.get(key)
+        by_phase = self._series.get(class_)
+        if by_phase is None:
+            by_phase = self._series[class_] = {"first": {}, "later": {}}
+        by_route = by_phase[phase]
+        found = by_route.get(route)
         if found is None:
             slo = self._slos.get(class_) or self._slos[DEFAULT]
-            found = self._series[key] = Series(self._metrics, phase, route, class_, slo)
+            found = by_route[route] = Series(self._metrics, phase, route, class_, slo)
         return found
 
     def moved(

@@ -7,6 +7,17 @@ BUCKETS = 20
 """The window moves in steps of a twentieth, so a 10 s window forgets half a second at a time."""
 
 
+class _Bucket:
+    """The samples of one step; steps are numbered."""
+
+    __slots__ = ("count", "index", "total")
+
+    def __init__(self, index: float) -> None:
+        self.index = index
+        self.total = 0.0
+        self.count = 0.0
+
+
 class Window:
     """A sliding mean over buckets; the clock is the caller's. Each call but those at a step takes constant time."""
 
@@ -15,8 +26,8 @@ class Window:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._width = seconds / BUCKETS
-        self._buckets: deque[list[float]] = deque()
-        self._newest: list[float] = [-math.inf, 0.0, 0.0]
+        self._buckets: deque[_Bucket] = deque()
+        self._newest = _Bucket(-math.inf)
         self._total = 0.0
         self._count = 0.0
         self._stale_at = math.inf
@@ -28,13 +39,13 @@ class Window:
         if now >= self._until:
             self._forget(now)
             index = now // self._width
-            self._newest = [index, 0.0, 0.0]
+            self._newest = _Bucket(index)
             self._buckets.append(self._newest)
-            self._stale_at = (self._buckets[0][0] + BUCKETS) * self._width
+            self._stale_at = (self._buckets[0].index + BUCKETS) * self._width
             self._until = (index + 1) * self._width
         newest = self._newest
-        newest[1] += total
-        newest[2] += count
+        newest.total += total
+        newest.count += count
         self._total += total
         self._count += count
 
@@ -54,10 +65,10 @@ class Window:
         """Drop what is too old, and add up the rest anew: differences of large sums would drift."""
         buckets = self._buckets
         oldest = now // self._width - BUCKETS
-        while buckets and buckets[0][0] <= oldest:
+        while buckets and buckets[0].index <= oldest:
             buckets.popleft()
         if not buckets:
-            self._newest = [-math.inf, 0.0, 0.0]
-        self._total = math.fsum(bucket[1] for bucket in buckets)
-        self._count = math.fsum(bucket[2] for bucket in buckets)
-        self._stale_at = (buckets[0][0] + BUCKETS) * self._width if buckets else math.inf
+            self._newest = _Bucket(-math.inf)
+        self._total = math.fsum([bucket.total for bucket in buckets])
+        self._count = math.fsum([bucket.count for bucket in buckets])
+        self._stale_at = (buckets[0].index + BUCKETS) * self._width if buckets else math.inf
