@@ -203,7 +203,7 @@ class Front:
         if admitted.output_cap is not None or admitted.local_only:
             self.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
-        outlet: Outlet | None = None
+        outlet = Outlet(exchange, "", admitted)
         refused = 0
         try:
             if self._holding is not None:
@@ -230,8 +230,7 @@ class Front:
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            shown = shown_to_all(job.id, shown_session(identity.key, identity.shown))
-            outlet = Outlet(exchange, shown, admitted)
+            outlet.shown = shown_to_all(job.id, shown_session(identity.key, identity.shown))
             await self._serve(job, outlet)
         except ApiError as error:
             refused = error.status
@@ -365,9 +364,9 @@ class Front:
             await asyncio.sleep(POLL_S)
 
 
-def took(load: Load, outlet: Outlet | None, status: int) -> float | None:
+def took(load: Load, outlet: Outlet, status: int) -> float | None:
     """Return the tokens that a request really took; None where nobody knows, so that the estimate stays charged."""
-    prompt, answer = (0, 0) if outlet is None else outlet.used
+    prompt, answer = outlet.used
     if prompt or answer:
         return (prompt or load.prompt) + answer
     return 0.0 if 400 <= status < 500 or status == 503 else None
