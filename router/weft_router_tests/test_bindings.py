@@ -13,6 +13,7 @@ from weft_core.policies.snapshot import BindingView
 from weft_router.rounds.placement import RECENT_S, Placement
 from weft_router.state.bindings import Bindings
 from weft_router.state.store import MemoryStore, StoreDownError
+from weft_router_tests.passing_store import PassingStore
 
 
 class Clock:
@@ -22,7 +23,7 @@ class Clock:
         return self.now
 
 
-class Flaky(MemoryStore):
+class Flaky(PassingStore):
     """A store that can fail, counting how often it is asked."""
 
     down = False

@@ -9,7 +9,7 @@ from weft_router.roles.placing import MOST_CHOICES, Placing
 from weft_router.rounds.job import Job
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Health, Registry
-from weft_router.state.store import MemoryStore
+from weft_router_tests.passing_store import PassingStore
 from weft_router_tests.stack import router_json
 
 CONFIG = RouterConfig.model_validate(router_json())
@@ -17,7 +17,7 @@ MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 INFERENCE = check("/v1/completions", {"model": "m", "prompt": "hello"}, model=MODEL, limits=LimitsConfig())
 
 
-class Losing(MemoryStore):
+class Losing(PassingStore):
     """A store during whose first answers the worker that was chosen fails another round."""
 
     registry: Registry

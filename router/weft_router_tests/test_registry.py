@@ -7,7 +7,8 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.state.registry import PROBE_EVERY_S, SILENT_S, Health, Registry
-from weft_router.state.store import MemoryStore, Snapshot, StoreDownError
+from weft_router.state.store import Snapshot, StoreDownError
+from weft_router_tests.passing_store import PassingStore
 
 
 class Clock:
@@ -17,7 +18,7 @@ class Clock:
         return self.now
 
 
-class Scripted(MemoryStore):
+class Scripted(PassingStore):
     """A store that shows what a test wants."""
 
     def __init__(self) -> None:

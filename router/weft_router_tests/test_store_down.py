@@ -13,13 +13,14 @@ from weft_router.state import heartbeat as beating
 from weft_router.state import redis_store
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.redis_store import RedisStore
-from weft_router.state.store import MemoryStore, StoreDownError
+from weft_router.state.store import StoreDownError
+from weft_router_tests.passing_store import PassingStore
 from weft_router_tests.stack import Stack, is_so, until
 
 pytestmark = pytest.mark.component
 
 
-class Forgetful(MemoryStore):
+class Forgetful(PassingStore):
     """Knows workers and bindings; every other question goes unanswered."""
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
@@ -68,7 +69,7 @@ async def test_a_heart_beats_on_without_the_store(
     monkeypatch.setattr(beating, "HEARTBEAT_S", 0.01)
     seen: list[int] = []
 
-    class Flaky(MemoryStore):
+    class Flaky(PassingStore):
         async def heartbeat(self, record: WorkerRecord) -> None:
             seen.append(record.seq)
             if len(seen) < 3:
