@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.routing import Policy
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.engines.adapter import Call
+from weft_router.rounds.remote import PrefillAnswer, PrefillPort
+from weft_router.rounds.standing import Standing
 from weft_router.wire import pool
 from weft_router_tests.stack import Stack, is_so, router_json, until
 
@@ -94,12 +97,31 @@ async def test_no_engine_is_asked_twice_to_meet_under_one_number(stack: Stack, m
     assert len(rooms) == len(set(rooms))
 
 
-@pytest.mark.parametrize(("slow", "won", "outcome"), [("p0", "p1", "second"), ("p1", "p0", "first")])
-async def test_a_race_that_the_second_worker_won_is_a_detour(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, slow: str, won: str, outcome: str
-) -> None:
-    monkeypatch.setattr(Policy, "hedge", lambda _, __: "p1")
+async def racing(stack: Stack) -> None:
+    """Start two prefill workers for one whose own queue is long, so that each prefill is raced on both."""
+    stack.config = router_json(routing={"hedge": {"mode": "auto", "top": 0, "risk": 0}})
     await stack.up(prefill=2)
+    assert stack.worker_of("d0").queue.acquire_now("another", PrefillTask(0, 10_000), "tenant") is not None
+
+
+class Both:
+    """A way to prefill workers that gives an answer when the other worker's is there, too."""
+
+    def __init__(self, way: PrefillPort) -> None:
+        self._way = way
+        self._met = asyncio.Barrier(2)
+
+    async def prefill(
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+    ) -> PrefillAnswer:
+        found = await self._way.prefill(record, call, task, request_id, standing)
+        await self._met.wait()
+        return found
+
+
+@pytest.mark.parametrize(("slow", "won", "outcome"), [("p0", "p1", "second"), ("p1", "p0", "first")])
+async def test_a_race_that_the_second_worker_won_is_a_detour(stack: Stack, slow: str, won: str, outcome: str) -> None:
+    await racing(stack)
     seen = Seen(stack)
     stack.engines[slow].script.hang = True
     assert (await stack.chat(HELLO, stream=True)).status == 200
@@ -108,21 +130,10 @@ async def test_a_race_that_the_second_worker_won_is_a_detour(
     assert stack.engines[slow].aborted == 1
 
 
-async def test_what_the_loser_of_a_race_made_already_is_given_back(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Policy, "hedge", lambda _, __: "p1")
-    await stack.up(prefill=2)
-    once = stack.decoding("d0").remote.once
-    met = asyncio.Barrier(2)
-
-    async def both(rnd: Round, worker: str) -> Prefilled | None:
-        """Answer when the other worker has, too."""
-        found = await once(rnd, worker)
-        await met.wait()
-        return found
-
-    monkeypatch.setattr(stack.decoding("d0").remote, "once", both)
+async def test_what_the_loser_of_a_race_made_already_is_given_back(stack: Stack) -> None:
+    await racing(stack)
+    remote = stack.decoding("d0").remote
+    remote._port = Both(remote._port)
     assert (await stack.chat(HELLO, stream=True)).status == 200
     await until(lambda: is_so(not stack.engines["p0"].held and not stack.engines["p1"].held), seconds=3)
     assert stack.engines["p0"].released + stack.engines["p1"].released == 1
