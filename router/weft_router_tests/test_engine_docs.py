@@ -3,11 +3,10 @@
 import re
 from pathlib import Path
 
-import weft_router
 from weft_router.engines.adapter import Adapter, Traits
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 
-PAGE = Path(weft_router.__file__).parents[2] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
 
 
 def row(adapter: Adapter) -> list[str]:

@@ -5,9 +5,11 @@ import pytest
 from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES
 from weft_core.policies.slices import Slicing
 from weft_planner.simulation.layout import PolicyChoice
+from weft_router.context import COMPILED
 from weft_router_tests import replay
 
 pytest.importorskip("numba")
+pytestmark = pytest.mark.skipif(COMPILED, reason="numba compiles the policies from byte code, which compiled ones lack")
 
 
 def test_live_and_simulated_decisions_are_the_same() -> None:

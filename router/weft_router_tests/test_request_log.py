@@ -7,10 +7,18 @@ from typing import Any
 import orjson
 import pytest
 
+from weft_core.policies.snapshot import PrefillTask
 from weft_planner.traces.reading import read_trace
-from weft_router.config import RequestLogConfig
+from weft_router.api.inference import check
+from weft_router.api.transcript import of_request
+from weft_router.config import LimitsConfig, ModelConfig, RequestLogConfig
+from weft_router.engines.adapter import Ask
+from weft_router.rounds.round import Round
+from weft_router.rounds.sessions import Outlook
 from weft_router.signals.request_log import RequestLog
 from weft_router_tests.stack import Stack, router_json
+
+MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 
 
 def config(**fields: object) -> RequestLogConfig:
@@ -49,27 +57,23 @@ async def test_each_round_is_a_line_that_the_planner_reads(stack: Stack, tmp_pat
     assert all(r.gap_s is not None and r.gap_s >= 0 for r in session.rounds)
 
 
-class _Round:
-    """What the log reads of a round."""
-
-    session, route, reason, prefill_worker, started, first_at = "s", "local", "", "", 10.0, 11.0
-
-    class outlook:  # noqa: N801 - stands for an attribute
-        index = 0
-
-    def __init__(self, **facts: object) -> None:
-        self.facts = {"prompt_tokens": 100, "completion_tokens": 5, "history": 100, **facts}
-
-
-def write(log: RequestLog, rnd: _Round) -> None:
-    log.write(rnd, now=13.0)  # type: ignore[arg-type]
+def write(log: RequestLog, **facts: object) -> None:
+    """Write a round that began at 10 s, had its first token at 11 s, and ended at 13 s."""
+    inference = check("/v1/completions", {"model": "m", "prompt": "hello"}, model=MODEL, limits=LimitsConfig())
+    rnd = Round(
+        id="weft-1", session="s", inference=inference, transcript=of_request(inference),
+        outlook=Outlook(PrefillTask(0, 10), later=False, continues=False), started=10.0, first_at=11.0,
+        ask=Ask(inference, "weft-1"), export=False,
+        facts={"prompt_tokens": 100, "completion_tokens": 5, "history": 100, **facts},
+    )  # fmt: skip
+    log.write(rnd, now=13.0)
 
 
 def test_times_lengths_and_failures(tmp_path: Path) -> None:
     path = tmp_path / "rounds.jsonl"
     log = RequestLog(config(to=str(path)), worker="d0")
-    write(log, _Round())
-    write(log, _Round(completion_tokens=None))
+    write(log)
+    write(log, completion_tokens=None)
     log.close()
     first, failed = read(path)
     assert (first["history_tokens"], first["increment_tokens"]) == (99, 1)  # at least one token is always new
@@ -81,7 +85,7 @@ def test_files_are_rotated_and_the_oldest_removed(tmp_path: Path) -> None:
     path = tmp_path / "rounds.jsonl"
     log = RequestLog(config(to=str(path), maxBytes=2**16, files=2), worker="d0")
     for k in range(1000):
-        write(log, _Round(prompt_tokens=1000 + k))
+        write(log, prompt_tokens=1000 + k)
     log.close()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["rounds.jsonl", "rounds.jsonl.1"]
     assert all(item.stat().st_size <= 2**16 for item in tmp_path.iterdir())
@@ -91,11 +95,11 @@ def test_files_are_rotated_and_the_oldest_removed(tmp_path: Path) -> None:
 
 def test_standard_output_and_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     log = RequestLog(config(to="stdout"), worker="d0")
-    write(log, _Round())
+    write(log)
     log.close()
     assert orjson.loads(capfd.readouterr().out)["event"] == "round"
     silent = RequestLog(config(), worker="d0")
-    write(silent, _Round())
+    write(silent)
     silent.close()
     assert capfd.readouterr().out == ""
 
@@ -105,8 +109,8 @@ def test_lines_that_cannot_be_written_are_counted_in_the_processes_own_log(
 ) -> None:
     log = RequestLog(config(to=str(tmp_path / "no" / "rounds.jsonl")), worker="d0")
     with caplog.at_level(logging.ERROR):
-        write(log, _Round())
-        write(log, _Round())
+        write(log)
+        write(log)
         log.close()
     assert [record.getMessage() for record in caplog.records] == ["request_log_not_written"]
     assert "No such file" in str(caplog.records[0].__dict__["error"])
