@@ -1,142 +1,147 @@
 """What a decode worker knows of itself and of a round reaches its policy."""
 
-import json
+import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from weft_core.policies.earliest import Lanes
-from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
-from weft_core.profile_json import profile_from_json
-from weft_router.config import read_config
+from weft_core.heartbeat import QueueEntry, WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.inference import check
+from weft_router.api.transcript import of_request
+from weft_router.engines.adapter import Ask
+from weft_router.engines.chosen import adapter_of
+from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
+from weft_router.guard.salt import Salts
+from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.batch import Batch
-from weft_router.rounds.deciding import FEW, GAPS_S, Deciding
+from weft_router.rounds.deciding import FEW, GAPS_S
+from weft_router.rounds.decoding import Decoding
+from weft_router.rounds.remote import PrefillPort
 from weft_router.rounds.round import Round
+from weft_router.rounds.sessions import Outlook
+from weft_router.rounds.worker import Worker
 from weft_router.signals.decisions import Decisions
-from weft_router.signals.instruments import Buckets
+from weft_router.signals.metrics import Metrics
 from weft_router.signals.pace import Pace
-from weft_router.signals.window import Window
-from weft_router_tests.stack import PROFILE, router_json
+from weft_router.signals.request_log import RequestLog
+from weft_router.state.registry import Health, Registry
+from weft_router.state.store import MemoryStore
+from weft_router.wire.pool import Pool
+from weft_router_tests.stack import MODEL, router_json, settings
 
-COSTS = profile_from_json(PROFILE)
+HANDLE = KvHandle({}, 400, math.inf, None)
+URL = "http://127.0.0.1:9"
 
 
-class Queue:
-    """The worker's own queue."""
-
-    seconds, tokens, work = 0.0, 0.0, 0.0
-
-    def __len__(self) -> int:
-        return int(self.tokens > 0)
+async def _no_answer(_: str) -> Health:
+    return "dead"
 
 
 class Here:
-    """One decode worker with two prefill workers beside it."""
+    """A decode worker that knows of two prefill workers: ``p0`` is idle, ``p1`` has half a second to do."""
 
-    def __init__(self, *, local: bool = True, **routing: object) -> None:
-        config = read_config(json.dumps(router_json(routing={"policy": "weft", **routing})).encode(), source="test")
-        self.engine: Any = SimpleNamespace(load=EngineLoad(kv_usage=0.25))
-        self.queue = Queue()
-        self.decoding = Batch()
+    def __init__(self, folder: Path, **sections: dict[str, Any]) -> None:
+        sections["routing"] = {"policy": "weft", "slices": {"mode": "off"}}
+        self.settings = settings(folder, "decode", port=1, worker="d0", config=router_json(**sections))
+        config, metrics = self.settings.config, Metrics()
+        self.store = MemoryStore()
+        self.registry = Registry(self.store, _no_answer)
+        self.worker = Worker(
+            self.settings, store=self.store, registry=self.registry, engines=Pool(connect_s=1.0, keepalive_s=1.0),
+            metrics=metrics,
+        )  # fmt: skip
+        self.worker.engine.load = EngineLoad(kv_usage=0.25)
         self.ring = Decisions()
-        settings = SimpleNamespace(config=config, profile=COSTS, pools={}, worker="d0", degree=1)
-        self.asked: list[PrefillTask] = []
-        self.deciding = Deciding(
-            cast(Any, self._worker(settings)),
-            adapter=cast(Any, SimpleNamespace(can=SimpleNamespace(local=local, slices=False))),
-            remote=cast(
-                Any, SimpleNamespace(views=self._views, other=lambda _: "p1", dispatched=SimpleNamespace(lanes=Lanes()))
-            ),
-            registry=cast(Any, SimpleNamespace(ready=lambda _: [])),
-            accounts=cast(Any, SimpleNamespace(answer_tokens=100.0)),
-            answering=cast(Any, SimpleNamespace(decoding=self.decoding)),
-            itl=Window(10.0), ring=self.ring, seconds=Buckets((1.0,)),
+        decoding = Decoding(
+            self.worker, adapter=adapter_of(config), port=cast(PrefillPort, SimpleNamespace()), registry=self.registry,
+            metrics=metrics, meter=meter_of(config, metrics), salts=Salts(b"secret"),
+            request_log=RequestLog(config.request_log, worker="d0"), ring=self.ring,
         )  # fmt: skip
+        decoding.accounts.answer_tokens = 100.0
+        self.deciding = decoding.deciding
+        self.batch = decoding.answering.decoding
 
-    def _worker(self, settings: object) -> object:
-        here = self
-
-        class Worker:
-            engine = here.engine
-            queue = here.queue
-            kv_capacity = 16_000
-
-            @property
-            def kv_used(self) -> int:
-                return int(here.engine.load.kv_usage * 16_000)
-
-        worker = Worker()
-        cast(Any, worker).settings = settings
-        return worker
-
-    def _views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
-        self.asked.append(task)
-        return tuple(PrefillWorkerView(f"p{i}", 1, 0.5 * i, i, None) for i in range(2))
-
-    def decide(
-        self, history: int, increment: int, *, handle: object = None, transferable: bool = True
+    async def decide(
+        self, history: int, increment: int, *, handle: KvHandle | None = None, n: int = 1
     ) -> dict[str, Any]:
-        outlook = SimpleNamespace(
-            task=PrefillTask(history, increment), handle=handle, later=True, prefilled={}, away=False
-        )
-        rnd = SimpleNamespace(
-            outlook=outlook, class_="default", session="s", started=0.0, trace="", spans=None,
-            standing=SimpleNamespace(priority=0),
-            inference=SimpleNamespace(transferable=transferable, max_tokens=None, kind="chat", media=False),
+        """Decide about a round, of ``n`` answers, and return what the page of decisions says."""
+        for name, queue in {"p0": (), "p1": (QueueEntry(0, 4900, "other"),)}.items():
+            await self.store.heartbeat(
+                WorkerRecord(name, "prefill", URL, 1, 16_000, revision="r1", seq=1, ready=True, queue=queue)
+            )
+        await self.registry.refresh()
+        config = self.settings.config
+        body = {"model": MODEL, "prompt": "hello", "n": n}
+        inference = check("/v1/completions", body, model=config.model, limits=config.limits)
+        rnd = Round(
+            id="weft-1", session="s", inference=inference, transcript=of_request(inference),
+            outlook=Outlook(PrefillTask(history, increment), later=True, continues=True, handle=handle), started=0.0,
+            ask=Ask(inference, "weft-1"), export=False,
         )  # fmt: skip
-        self.deciding.decide(cast(Round, rnd))
+        self.deciding.decide(rnd)
         (record,) = self.ring.latest(1)
         return record.facts()
 
 
-def test_a_history_that_nobody_can_read_is_priced_as_it_is_on_either_side() -> None:
+@pytest.fixture
+async def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+def options(facts: dict[str, Any]) -> dict[str, float]:
+    """Return the TTFT that was predicted of each option."""
+    return {one["option"]: one["ttft"] for one in facts["alternatives"]}
+
+
+async def test_a_history_that_nobody_can_read_is_priced_as_it_is_on_either_side(here: Here) -> None:
     # T_pre = 10 ms + 0.1 ms a new token; T_kv = 1 ms + 1 us a token.
-    facts = Here().decide(400, 1000)
+    facts = await here.decide(400, 1000)
     assert (facts["history"], facts["increment"]) == (400, 1000)
-    here, there = 0.01 + 0.1, 0.01 + 0.14 + 0.001 + 0.0014
-    found = {one["option"]: one["ttft"] for one in facts["alternatives"]}
-    assert found["p0"] - found["local"] == pytest.approx(there - here)
-    readable = {one["option"]: one["ttft"] for one in Here().decide(400, 1000, handle=object())["alternatives"]}
+    local, there = 0.01 + 0.1, 0.01 + 0.14 + 0.001 + 0.0014
+    found = options(facts)
+    assert found["p0"] - found["local"] == pytest.approx(there - local)
+    assert found["p1"] - found["p0"] == pytest.approx(0.5)
+    readable = options(await here.decide(400, 1000, handle=HANDLE))
     assert readable["p0"] - readable["local"] == pytest.approx(0.001 + 0.0004 + 0.001 + 0.001)
 
 
-def test_a_long_history_that_nobody_can_read_stays_with_its_worker() -> None:
-    here = Here()
-    assert here.decide(1000, 1000)["reason"] == "history-unreadable"
-    assert here.decide(0, 1000, transferable=False)["reason"] == "not-transferable"
-    assert here.asked == []
+async def test_a_long_history_that_nobody_can_read_stays_with_its_worker(here: Here) -> None:
+    unread, several = await here.decide(1000, 1000), await here.decide(0, 1000, n=2)
+    assert (unread["reason"], several["reason"]) == ("history-unreadable", "not-transferable")
+    assert list(options(unread)) == list(options(several)) == ["local"]
 
 
-def test_an_engine_that_cannot_prefill_is_priced_without_its_history() -> None:
-    here = Here(local=False)
-    facts = here.decide(400, 1000)
+async def test_an_engine_that_cannot_prefill_is_priced_without_its_history(tmp_path: Path) -> None:
+    here = Here(tmp_path, engine={"type": "sglang", "bidirectional": False})
+    facts = await here.decide(400, 1000)
     assert facts["chosen"] in ("p0", "p1")
     assert (facts["history"], facts["increment"]) == (0, 1400)
 
 
-def test_the_workers_view_follows_engine_queue_and_streams() -> None:
-    here = Here()
+async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> None:
     first = here.deciding.view(1.0)
     assert (first.kv_used, first.kv_capacity, first.context, first.queue_s, first.queued) == (4000, 16_000, 0, 0, 0)
-    here.engine.load = EngineLoad(kv_usage=0.5)
-    here.queue.seconds, here.queue.tokens, here.queue.work = 0.3, 9.0, 50.0
-    here.decoding.enter(0, Pace(seconds=0.2, gaps=10), 700)
+    here.worker.engine.load = EngineLoad(kv_usage=0.5)
+    here.worker.queue.acquire_now("other", PrefillTask(0, 2900), "tenant")
+    here.batch.enter(0, Pace(seconds=0.2, gaps=10), 700)
     second = here.deciding.view(1.0)
     assert (second.kv_used, second.batch, second.gap_sums, second.gap_counts) == (8000, 1, [0.2], [10])
     assert second.context == 700 + 50, "its prompt and half of an answer; not the KV of sessions between rounds"
-    assert (second.queue_s, second.queued, second.queue_tokens, second.queue_work) == (0.3, 1, 9.0, 50.0)
+    assert second.queue_s == pytest.approx(0.3)
+    assert (second.queued, second.queue_tokens, second.queue_work) == (1, 2900.0, 2900 * 1450.0)
 
 
-def test_many_streams_are_looked_at_from_time_to_time() -> None:
-    here = Here()
+async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
     paces = [Pace(seconds=0.1, gaps=5) for _ in range(FEW + 2)]
     for number, pace in enumerate(paces):
-        here.decoding.enter(number, pace, 10)
+        here.batch.enter(number, pace, 10)
     first = here.deciding.view(1.0)
     paces[0].gaps = 6
-    here.decoding.leave(1)
+    here.batch.leave(1)
     soon = here.deciding.view(1.0 + GAPS_S / 2)
     assert soon.gap_counts is first.gap_counts
     assert soon.context == first.context == (FEW + 2) * (10 + 50)
