@@ -227,6 +227,8 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o requirements/build.txt
+	@printf '%s\n' mypy setuptools | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --universal --constraint requirements/dev.txt - -o requirements/compile.txt
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --python-platform x86_64-manylinux_2_36 --override requirements/engine-overrides.txt \
 	    requirements/engine.in -o requirements/engine.txt
@@ -260,8 +262,8 @@ gpu-check: $(STAMP) ## On a machine with a GPU and vLLM: time operators, and KV 
 	@$(PY) -m bench.gpu $(BENCH_ARGS)
 
 .PHONY: bench-router
-bench-router: $(STAMP) ## Hold the router against its peers on one core and write bench/router/RESULTS.md (BENCH_ARGS=--quick)
-	@$(PY) -m bench.router $(BENCH_ARGS)
+bench-router: $(COMPILED)/.made ## Hold the router against its peers on one core and write bench/router/RESULTS.md (BENCH_ARGS=--quick)
+	@$(PY) -m bench.router --compiled $(COMPILED) $(BENCH_ARGS)
 
 .PHONY: bench-planner
 bench-planner: $(STAMP) ## Measure the planner: simulator, plans, integer program, cold start, memory, decisions

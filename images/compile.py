@@ -3,8 +3,8 @@
     compile.py --into FOLDER [--jobs 2]
 
 Writes whole copies of the packages below into an empty folder, with a compiled module beside each source of ``PATH``.
-An interpreter that has the folder first on its path runs the compiled ones; docs/decisions/0017 says what fails on them
-yet. Needs mypy (with mypyc), setuptools and a C compiler.
+An interpreter that has the folder first on its path runs the compiled ones, and one of the router's image has them
+among its packages: docs/decisions/0017. Needs mypy (with mypyc), setuptools and a C compiler.
 
 What mypyc cannot take, or compiles into something slow, is rewritten in the copies it compiles, line by line so that
 tracebacks name the lines of the real sources: ``__slots__`` goes, since compiled classes have none but fields of C; a

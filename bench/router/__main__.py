@@ -31,12 +31,12 @@ EXTENTS = {"full": Extent(3.0, 1.0), "quick": Extent(1.0, 0.5), "tiny": Extent(0
 class Bench:
     """One run: where its files are, how long it measures, what it has found."""
 
-    def __init__(self, folder: Path, extent: Extent, measures: Sequence[str]) -> None:
+    def __init__(self, folder: Path, extent: Extent, measures: Sequence[str], compiled: Path | None) -> None:
         self.folder = folder
         self.extent = extent
         self.measures = measures
         self.cores = cores()
-        self.files = weft.written(folder)
+        self.files = weft.written(folder, compiled)
         self.results = Results()
 
     def compare(self, contender: Contender, *, number: int) -> None:
@@ -143,7 +143,19 @@ def _listed(known: Sequence[str]) -> "click.ParamType[list[str]]":
 @click.option("--only", "measures", type=_listed(tuple(GIVES)), default=",".join(GIVES), help="Measures, by comma.")
 @click.option("--routers", type=_listed(NAMES), default=",".join(NAMES), help="Routers, by comma.", show_default=True)
 @click.option("--page", type=click.Path(path_type=Path), help="Where to write the page; a full run writes RESULTS.md.")
-def main(size: str | None, rounds: int | None, measures: list[str], routers: list[str], page: Path | None) -> None:
+@click.option(
+    "--compiled",
+    type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
+    help="The folder of `make compiled`, for Weft to run as in its image.",
+)
+def main(
+    size: str | None,
+    rounds: int | None,
+    measures: list[str],
+    routers: list[str],
+    page: Path | None,
+    compiled: Path | None,
+) -> None:
     """Hold the router against its peers on one core. Exit status 1: an aim is missed, or something failed.
 
     Measures: memory, requests, long, latency, events, paced, streams of every router; processes, decisions and
@@ -159,7 +171,7 @@ def main(size: str | None, rounds: int | None, measures: list[str], routers: lis
         raise click.ClickException(str(error)) from error
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
-        bench = Bench(Path(folder), extent, measures)
+        bench = Bench(Path(folder), extent, measures, compiled)
         known = contenders(bench.files)
         for number in range(count):
             for name in routers:

@@ -55,10 +55,13 @@ class Files:
 
     folder: Path
     key: str
+    compiled: Path | None = None
+    """The modules that routers run with, None for the sources as they are."""
 
     @property
     def env(self) -> dict[str, str]:
         return {
+            **({} if self.compiled is None else {"PYTHONPATH": str(self.compiled)}),
             "WEFT_API_KEYS_FILE": str(self.folder / "api-keys"),
             "WEFT_TOKEN_FILE": str(self.folder / "token"),
             "WEFT_REDIS_URL": "memory://",
@@ -66,7 +69,7 @@ class Files:
         }
 
 
-def written(folder: Path) -> Files:
+def written(folder: Path, compiled: Path | None = None) -> Files:
     """Write router.json, 100 API keys and the internal token; return where they are, and one of the keys."""
     config = {
         "service": "bench",
@@ -83,7 +86,7 @@ def written(folder: Path) -> Files:
     keys = [secrets.token_hex(16) for _ in range(100)]
     (folder / "api-keys").write_text("\n".join(keys))
     (folder / "token").write_text(secrets.token_hex(16))
-    return Files(folder, keys[50])
+    return Files(folder, keys[50], compiled)
 
 
 def workers(engines: Engines) -> dict[str, list[dict[str, object]]]:

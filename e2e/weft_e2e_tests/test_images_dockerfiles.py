@@ -47,14 +47,32 @@ def test_final_image_starts_from_scratch_and_runs_as_nobody(image: Image) -> Non
 @pytest.mark.parametrize("image", PUBLISHED, ids=named)
 def test_dependencies_are_pinned_by_hash_and_weft_comes_without_any(image: Image) -> None:
     installs = re.findall(r"pip\S* .*?install .*", dockerfile_of(image))
-    assert len(installs) == 3
+    assert len(installs) == (4 if image.name == "weft-router" else 3)
     assert all("--require-hashes" in line or ("--no-deps" in line and "--no-index" in line) for line in installs)
+
+
+def pinned(name: str) -> set[str]:
+    return set(re.findall(r"^[\w-]+==\S+", (repository_root() / f"requirements/{name}.txt").read_text(), re.MULTILINE))
 
 
 def test_images_are_built_with_the_pinned_build_backend() -> None:
     project = tomllib.loads((repository_root() / "pyproject.toml").read_text())
-    pinned = re.findall(r"^[\w-]+==\S+", (repository_root() / "requirements/build.txt").read_text(), re.MULTILINE)
-    assert set(project["build-system"]["requires"]) <= set(pinned)
+    assert set(project["build-system"]["requires"]) <= pinned("build")
+
+
+def test_the_router_is_compiled_by_what_its_tests_are_compiled_by() -> None:
+    assert pinned("compile") <= pinned("dev")
+
+
+def test_the_router_is_compiled_again_only_for_what_is_compiled() -> None:
+    """It takes minutes, and the layers of a stage are kept until what it copies changes."""
+    stage = dockerfile_of(IMAGES["weft-router"]).partition(" AS compiler\n")[2].partition("\nFROM ")[0]
+    assert copied_paths(stage) == (
+        "requirements/compile.txt",
+        "images/compile.py",
+        "core/weft_core",
+        "router/weft_router",
+    )
 
 
 @pytest.mark.parametrize("image", PUBLISHED, ids=named)

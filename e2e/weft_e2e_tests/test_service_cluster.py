@@ -114,6 +114,7 @@ def _part(component: str) -> str:
 def test_apply_serve_four_rounds_delete(weft: Installed, namespace: str) -> None:
     service = applied(weft, namespace, small_service())
     before = service.metrics_pages()
+    assert all("\nweft_router_compiled 1.0\n" in page for name, page in before.items() if not name.endswith("/engine"))
     with service.reachable() as target:
         transcript = asyncio.run(check_session_served(target, deadline_s=60))
     after = service.metrics_pages()
