@@ -160,10 +160,10 @@ def _held(source: str) -> str:
         and call.func.id in known
         and call not in nowhere
     }
-    for _, name in sorted(calls.items(), reverse=True):  # from the end, so that what is before stays where it is
-        lines.put(name, f"_held_{name.id}")
+    for place in sorted(calls, reverse=True):  # from the end, so that what is before stays where it is
+        lines.put(calls[place], f"_held_{calls[place].id}")
     held: dict[ast.ImportFrom, list[str]] = {}
-    for name in sorted({name.id for name in calls.values()}):
+    for name in sorted({call.id for call in calls.values()}):
         held.setdefault(imported[name][0], []).append(f"_held_{name}: _Final = {name}")
     for node, statements in sorted(held.items(), key=lambda item: -item[0].lineno):
         lines.add(node, "; ".join(["", "from typing import Final as _Final", *statements]))
