@@ -182,7 +182,8 @@ def main(
     keys = keys_of(measures)
     whole = not size and set(measures) == set(GIVES) and set(routers) == set(NAMES)
     kind = "a full run" if whole else f"a {size or 'partial'} run"
-    how = f"This one is of {kind} ({minutes:.1f} minutes)."
+    form = "interpreted, not as in its image" if compiled is None else "compiled, as in its image"
+    how = f"This one is of {kind} ({minutes:.1f} minutes); Weft runs {form}."
     found = text(
         bench.results,
         keys,

@@ -49,8 +49,7 @@ def standalone(files: weft.Files, *, processes: int = 1) -> Contender:
     """Return Weft in one process, or in several behind one port."""
     return Contender(
         "Weft",
-        "`weft router --role standalone`, policy `weft`: sessions, limits, API keys and metrics on; "
-        + ("interpreted, unlike in its image" if files.compiled is None else "compiled, as in its image"),
+        "`weft router --role standalone`, policy `weft`: sessions, limits, API keys and metrics on",
         lambda engines, port, _: weft.standalone_command(files, engines, port, processes=processes),
         files.env,
         files.key,
