@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from weft_router.guard.caller import NO_KEYS_TENANT, Bounds, Caller, tenant_fits
 
@@ -22,8 +21,6 @@ _HASHED = "sha256:"
 _OPTIONS = ("tenant", "weight", "class", "rps", "tpm", "concurrent")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 MAX_KEY = 512
-_SHA256: Final = hashlib.sha256()
-"""Copied for each key, since making one looks its algorithm up in OpenSSL's tables."""
 
 
 class KeyFileError(ValueError):
@@ -39,9 +36,7 @@ class _Line:
 
 def digest(key: str) -> bytes:
     """Return what is kept of a key."""
-    hashed = _SHA256.copy()
-    hashed.update(key.encode("utf-8", "surrogatepass"))
-    return hashed.digest()
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def parse(text: str, *, classes: Collection[str] | None = None) -> dict[bytes, Caller]:

@@ -1,9 +1,9 @@
-"""Count and time in under a quarter of a microsecond; a scrape pays for the rest.
+"""Count and time in under a quarter of a microsecond where it is compiled; a scrape pays for the rest.
 
 A round makes about twenty recordings. The children of ``prometheus_client`` guard each with a lock and search their
 buckets one by one: 0.5 us a counter, 0.7 to 2 us a histogram, 1.4 us more to find a child by its labels, some 25 us a
 round. A router process has one event loop and records from it alone, so nothing here needs a lock: 0.05 us a counter,
-0.1 to 0.4 us a histogram, 0.1 us to find a child.
+0.1 us a histogram (0.3 to 0.6 us interpreted), 0.2 us to find a child.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from time import monotonic
 from typing import Protocol
 
@@ -24,16 +25,16 @@ class Carrier(Protocol):
         """Close at once."""
 
 
-class Sender:
-    """Who sends a leg's request."""
+class Sender(ABC):
+    """Who sends a leg's request. A base and no protocol: compiled code calls methods of its own classes directly."""
 
+    @abstractmethod
     def lost(self, leg: "Leg") -> bool:
         """Hear that a leg failed; tell whether it is sent once more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self, leg: "Leg") -> None:
         """Hear that a leg is over."""
-        raise NotImplementedError
 
 
 class Leg(Signal):

@@ -1,6 +1,7 @@
 """One connection to an engine or another router process: a request at a time, its answer handed on as it comes."""
 
 import asyncio
+from abc import abstractmethod
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -66,13 +67,13 @@ class Origin:
 class Keeper(Sender):
     """Who sends requests, and keeps connections between them."""
 
+    @abstractmethod
     def give_back(self, connection: "Upstream") -> None:
         """Keep a connection for the next request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closed(self, connection: "Upstream") -> None:
         """Forget a kept connection that its server closed."""
-        raise NotImplementedError
 
 
 class Upstream:
