@@ -78,13 +78,13 @@ test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (se
 .PHONY: test-component
 test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
-	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
+	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and component"
 
 # Beside the cluster tests: both wait more than they compute.
 .PHONY: test-sockets
 test-sockets: setup ## Run the tests over real sockets and those on an API server, two at a time
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
-	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"
 
 # The packages as they are, and beside the modules of a request's path what mypyc made of them.
 $(COMPILED)/.made: $(STAMP) images/compile.py $(shell find core/weft_core router/weft_router -name '*.py')
@@ -138,7 +138,8 @@ fuzz: $(STAMP) ## Fuzz the parsers of requests, responses and event streams with
 
 .PHONY: test-apiserver
 test-apiserver: setup ## Run the tests against a real API server on loopback: operators as processes, no nodes
-	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m apiserver
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"
+	@$(PY) -m pytest -q $(ONCE_MORE) -m "apiserver and alone"
 
 .PHONY: test-cluster
 test-cluster: setup ## Run the tests that need a cluster

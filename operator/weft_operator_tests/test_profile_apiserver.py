@@ -17,6 +17,7 @@ from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_from_json
 from weft_operator.live_profile import measure
 from weft_operator.live_profile.message import unpacked
+from weft_operator.live_profile.results import NotUsableError, read
 from weft_operator.manifest import Manifest
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, free_port, wait_for
@@ -25,9 +26,12 @@ from weft_operator_tests.samples import PROFILE_JSON
 from weft_planner.profiling.measurements import Cell
 from weft_planner.profiling.validation import predicted
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]
+# Beside other tests on the same cores an engine's times are theirs as well, and the operator refuses such figures.
+pytestmark = [pytest.mark.apiserver, pytest.mark.alone, pytest.mark.timeout(600, func_only=True)]
 
 PATIENCE_S = 120.0
+TRIES = 3
+"""So often the engines are measured where a busy machine makes figures that are not used."""
 DEGREE = 4
 CELLS = (
     Cell("prefill", DEGREE, history=0, increment=512),
@@ -103,7 +107,7 @@ def test_what_the_engines_do_comes_out_as_the_profile_that_plans_are_made_with(a
         engine(own, api, namespace, mounted, ports[0], tmp_path),
         engine(other, api, namespace, mounted, ports[1], tmp_path),
     ):
-        assert measure.main([*words, f"--say={said}"]) == 0, said.read_text()
+        _measured(words, said)
     assert len(said.read_bytes()) <= 4096
     say(api, pod, said.read_text())
 
@@ -112,7 +116,8 @@ def test_what_the_engines_do_comes_out_as_the_profile_that_plans_are_made_with(a
         assert found is not None
         return condition(found, "ProfileMeasured")
 
-    wait_for("a measured profile", lambda: verdict().get("reason") == "Measured", timeout=PATIENCE_S)
+    wait_for("a verdict", lambda: verdict().get("reason") in {"Measured", "NotUsable"}, timeout=PATIENCE_S)
+    assert verdict()["reason"] == "Measured", verdict()["message"]
     made = api.read(f"apis/weft.dev/v1alpha1/namespaces/{namespace}/costprofiles/demo-measured-nvidia-h20")
     assert made is not None
     measured, truth = profile_from_json(made["spec"]), profile_from_json(PROFILE_JSON)
@@ -136,6 +141,19 @@ def test_what_the_engines_do_comes_out_as_the_profile_that_plans_are_made_with(a
 
     wait_for("a plan", planned_with_it, timeout=PATIENCE_S)
     assert json.dumps(made["metadata"]["annotations"]).count(job["metadata"]["name"]) == 1
+
+
+def _measured(words: list[str], said: Path) -> None:
+    """Measure as the Job's program does, until nothing but the machine is left to blame for figures without use."""
+    for left in reversed(range(TRIES)):
+        assert measure.main([*words, f"--say={said}"]) == 0, said.read_text()
+        try:
+            read(said.read_text(), DEGREE)
+        except NotUsableError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def _seconds(profile: CostProfile, cell: Cell) -> float:
