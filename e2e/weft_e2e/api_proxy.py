@@ -149,11 +149,9 @@ class ApiProxy:
         self._thread.join(20)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
+        # What is still open when serving ends is cancelled and closes: a transport that its loop leaves behind warns.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0)
@@ -169,6 +167,8 @@ class ApiProxy:
             self.url = f"http://{host}:{port}"
             self._ready.set()
             await self._stop.wait()
+            # First, and without TLS's farewell: what a handler closes itself would wait for the server's.
+            await connector.close(abort_ssl=True)
             await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
