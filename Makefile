@@ -87,14 +87,14 @@ test-sockets: setup ## Run the tests over real sockets and those on an API serve
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"
 
 # The packages as they are, and beside the modules of a request's path what mypyc made of them.
-$(COMPILED)/.made: $(STAMP) images/compile.py $(shell find core/weft_core router/weft_router -name '*.py')
+$(COMPILED)/.made: $(STAMP) $(shell find images/weft_compile core/weft_core router/weft_router -name '*.py')
 	@echo "Compiling the router's path into $(COMPILED)"
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED) && touch $(COMPILED)/.begun
-	@$(PY) images/compile.py --into $(COMPILED)
+	@$(PY) -m weft_compile --into $(COMPILED)
 	@mv $(COMPILED)/.begun $@
 
 .PHONY: compiled
-compiled: $(COMPILED)/.made ## Compile the router's path with mypyc into .venv/compiled (2 minutes; needs a C compiler)
+compiled: $(COMPILED)/.made ## Compile the router's path with mypyc into .venv/compiled (5 minutes; needs a C compiler)
 
 # What pytest puts on the path for a test comes last, or the tests' own process would run the sources.
 .PHONY: test-compiled
@@ -263,7 +263,7 @@ gpu-check: $(STAMP) ## On a machine with a GPU and vLLM: time operators, and KV 
 	@$(PY) -m bench.gpu $(BENCH_ARGS)
 
 .PHONY: bench-router
-bench-router: $(COMPILED)/.made ## Hold the router against its peers on one core and write bench/router/RESULTS.md (BENCH_ARGS=--quick)
+bench-router: $(COMPILED)/.made ## Hold the router against its peers on one core and write bench/router/RESULTS.md (BENCH_ARGS=--quick; with the images' interpreter: PYTHON=/usr/bin/python3 VENV=.venv-usr)
 	@$(PY) -m bench.router --compiled $(COMPILED) $(BENCH_ARGS)
 
 .PHONY: bench-planner

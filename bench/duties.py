@@ -13,82 +13,31 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
 
 import orjson
 import uvloop
 from bench.router import weft
 from bench.router.processes import HOST
 
+from weft_compile.in_memory import HANDLE, Wired, reply, request
 from weft_router.config import Flags, Settings, load
-from weft_router.engines.watch import Engine
-from weft_router.process import build, open_store
-from weft_router.roles.standalone import Standalone
-from weft_router.wire.connection import Connection
-from weft_router.wire.upstream import Upstream
 
 AT_ONCE = 64
 CHARACTERS = 400
 PORTS = (("prefill", range(1, 5), weft.PREFILL_DEGREE), ("decode", range(11, 15), weft.DECODE_DEGREE))
 """Nobody connects to them."""
 PARTS = ("up to the prefill call", "to the decode call", "to the client's answer")
-TRANSFER = {
-    "do_remote_prefill": True,
-    "do_remote_decode": False,
-    "remote_engine_id": "engine-1",
-    "remote_block_ids": list(range(7)),
-    "remote_host": "127.0.0.1",
-    "remote_port": 5600,
-    "remote_request_id": "request-1",
-    "tp_size": 1,
-}
-
-
-class Still:
-    """A transport that keeps what is written and sends nothing."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return False
-
-    def abort(self) -> None: ...
 
 
 class Clients:
     """The clients and the engines of one router."""
 
     def __init__(self, settings: Settings, key: str) -> None:
-        server, duty = build(settings, open_store(settings))
-        self.router = cast(Standalone, duty)
         self._key = key
-        pool = self.router._engines
-        pool._keepalive_s = 3600.0  # on a busy machine those that wait would be closed, and nobody takes new ones
-        self._legs: list[tuple[Upstream, Still]] = []
-        for port in (port for _, ports, _ in PORTS for port in ports):
-            for _ in range(AT_ONCE):
-                leg, transport = Upstream(pool, pool.origin(f"http://{HOST}:{port}")), Still()
-                leg.connection_made(cast(asyncio.Transport, transport))
-                pool.give_back(leg)
-                self._legs.append((leg, transport))
-        self._clients: list[tuple[Connection, Still]] = []
-        listener = server.listener
-        for _ in range(AT_ONCE):
-            client, transport = Connection(listener.connections, listener._limits, gate=listener._gate), Still()
-            client.connection_made(cast(asyncio.Transport, transport))
-            self._clients.append((client, transport))
+        self.wired = Wired(settings, clients=AT_ONCE)
         self._answers = (
-            (b'"do_remote_decode":true', _answer("w", 1, TRANSFER)),
-            (b'"remote_engine_id":"engine-1"', _answer("w " * 16, 16, None)),
+            (b'"do_remote_decode":true', reply(weft.MODEL, "w", tokens=1, handle=HANDLE)),
+            (b'"remote_engine_id":"engine-1"', reply(weft.MODEL, "w " * 16, tokens=16, handle=None)),
         )
 
     def row(self, number: int) -> tuple[float, ...]:
@@ -99,11 +48,11 @@ class Clients:
         """
         requests = [self._request(number * AT_ONCE + i) for i in range(AT_ONCE)]
         began = time.process_time_ns()
-        for (client, _), request in zip(self._clients, requests, strict=True):
-            client.data_received(request)
+        for (client, _), data in zip(self.wired.clients, requests, strict=True):
+            client.data_received(data)
         took = [time.process_time_ns() - began]
         for mark, answer in self._answers:
-            asked = [(leg, transport) for leg, transport in self._legs if transport.written]
+            asked = [(leg, transport) for leg, transport in self.wired.legs if transport.written]
             right = sum(mark in b"".join(transport.written) for _, transport in asked)
             if right != AT_ONCE:
                 raise RuntimeError(f"{right} of {AT_ONCE} calls hold {mark.decode()}; {len(asked)} were sent")
@@ -113,7 +62,7 @@ class Clients:
             for leg, _ in asked:
                 leg.data_received(answer)
             took.append(time.process_time_ns() - began)
-        for _, transport in self._clients:
+        for _, transport in self.wired.clients:
             if not transport.written or not transport.written[0].startswith(b"HTTP/1.1 200 "):
                 raise RuntimeError(f"a request was answered by {transport.written[:1]!r}")
             transport.written.clear()
@@ -121,29 +70,8 @@ class Clients:
 
     def _request(self, n: int) -> bytes:
         message = {"role": "user", "content": f"{n:08d}" * (CHARACTERS // 8)}
-        body = orjson.dumps({"model": weft.MODEL, "messages": [message], "max_tokens": 16})
-        return (
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\nx-session-id: s-%016d\r\nauthorization: Bearer %b\r\n\r\n%b"
-            % (len(body), n, self._key.encode(), body)
-        )
-
-
-def _answer(text: str, tokens: int, transfer: dict[str, Any] | None) -> bytes:
-    message = {"role": "assistant", "content": text}
-    body = orjson.dumps({
-        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": weft.MODEL,
-        "choices": [{"index": 0, "message": message, "finish_reason": "length", "logprobs": None}],
-        "usage": {"prompt_tokens": 100, "completion_tokens": tokens, "total_tokens": 100 + tokens},
-        "kv_transfer_params": transfer,
-    })  # fmt: skip
-    head = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n"
-    return head % len(body) + body
-
-
-async def _well(self: Engine) -> None:
-    """Stand in for an engine's health and metrics."""
-    self.healthy = True
+        body = {"model": weft.MODEL, "messages": [message], "max_tokens": 16}
+        return request(body, key=self._key, session=f"s-{n:016d}")
 
 
 def _settings(folder: Path) -> tuple[Settings, str]:
@@ -165,11 +93,11 @@ async def main(count: int) -> None:
     """Measure from the loop's own callbacks, where the router lives."""
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
         clients = Clients(*_settings(Path(folder)))
-        await clients.router.start()
+        await clients.wired.start()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)  # as the router's processes do
         rows = [await _called(clients, number) for number in range(max(2, count // AT_ONCE))]
-        await clients.router.stop()
+        await clients.wired.router.stop()
     parts = [statistics.median(part) for part in zip(*rows[1:], strict=True)]
     print(f"Python {sys.version.split()[0]} at {sys.base_prefix}")
     for name, part in zip(PARTS, parts, strict=True):
@@ -193,5 +121,4 @@ async def _called(clients: Clients, number: int) -> tuple[float, ...]:
 
 
 if __name__ == "__main__":
-    Engine.poll = _well  # type: ignore[method-assign]  # before any router begins: there are no engines
     uvloop.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000))

@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -113,7 +114,10 @@ def machine() -> str:
         found = [line for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
         name = found[0].split(":", 1)[1].strip() if found else name
     load = os.getloadavg()[0]
-    return f"{os.cpu_count()} cores of {name}, load {load:.1f} at the end, Python {platform.python_version()}"
+    python = f"Python {platform.python_version()}"
+    if sys.base_prefix != "/usr":  # the images have the distribution's
+        python += ", not the distribution's, which is built with a profile and faster"
+    return f"{os.cpu_count()} cores of {name}, load {load:.1f} at the end, {python}"
 
 
 def keys_of(measures: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import ast
 import dataclasses
-import importlib.util
+import importlib
 import inspect
 import re
 import sys
@@ -10,20 +10,9 @@ import typing
 from types import ModuleType
 from typing import Any
 
-import pytest
-
+from weft_compile.path import PACKAGES, modules
+from weft_compile.rewriting import rewritten
 from weft_e2e.images.catalogue import repository_root
-
-
-@pytest.fixture(scope="module")
-def compiling() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("weft_compiling", repository_root() / "images/compile.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 SOURCE = '''
 from dataclasses import dataclass, field
@@ -57,9 +46,9 @@ class Plain:
 '''
 
 
-def test_a_rewritten_dataclass_takes_and_holds_what_it_did(compiling: ModuleType) -> None:
+def test_a_rewritten_dataclass_takes_and_holds_what_it_did() -> None:
     known: dict[str, Any] = {}
-    for name, source in (("before", SOURCE), ("after", compiling.rewritten(SOURCE))):
+    for name, source in (("before", SOURCE), ("after", rewritten(SOURCE))):
         sys.modules[name] = module = ModuleType(name)
         exec(compile(source, name, "exec"), module.__dict__)  # noqa: S102 - the text above
         known[name] = module
@@ -95,8 +84,8 @@ def tell(key: str) -> str:
 """
 
 
-def test_what_a_rewritten_function_catches_has_a_name_of_its_own(compiling: ModuleType) -> None:
-    new = compiling.rewritten(CATCHING)
+def test_what_a_rewritten_function_catches_has_a_name_of_its_own() -> None:
+    new = rewritten(CATCHING)
     caught = [node.name for node in ast.walk(ast.parse(new)) if isinstance(node, ast.ExceptHandler)]
     assert len(set(caught)) == 3
     told: list[dict[str, Any]] = [{}, {}]
@@ -106,10 +95,10 @@ def test_what_a_rewritten_function_catches_has_a_name_of_its_own(compiling: Modu
         assert told[0]["tell"](key) == told[1]["tell"](key)
 
 
-def test_no_class_has_a_default_that_compiling_loses(compiling: ModuleType) -> None:
+def test_no_class_has_a_default_that_compiling_loses() -> None:
     """Without a word mypyc leaves an attribute undefined whose default is None among more than one other type."""
     lost = []
-    for path in compiling.modules():
+    for path in modules():
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         for name, kind in inspect.getmembers(module, inspect.isclass):
             if kind.__module__ == module.__name__ and not dataclasses.is_dataclass(kind):
@@ -125,11 +114,11 @@ def returns(lines: list[str]) -> list[tuple[int, str]]:
     return [(number, re.sub(r"_held_|_\d+\b", "", line)) for number, line in found]
 
 
-def test_a_rewritten_source_keeps_its_lines(compiling: ModuleType) -> None:
-    for path in compiling.modules():
+def test_a_rewritten_source_keeps_its_lines() -> None:
+    for path in modules():
         package = path.partition("/")[0]
-        source = (repository_root() / compiling.PACKAGES[package] / path).read_text()
-        new = compiling.rewritten(source)
+        source = (repository_root() / PACKAGES[package] / path).read_text()
+        new = rewritten(source)
         compile(new, path, "exec")
         assert "slots=True" not in new, path
         old_lines, new_lines = source.split("\n"), new.split("\n")
@@ -137,23 +126,23 @@ def test_a_rewritten_source_keeps_its_lines(compiling: ModuleType) -> None:
         assert returns(old_lines) == returns(new_lines), path
 
 
-def test_each_module_to_compile_is_named_once(compiling: ModuleType) -> None:
-    found = compiling.modules()
+def test_each_module_to_compile_is_named_once() -> None:
+    found = modules()
     assert len(found) == len(set(found))
 
 
-def test_no_class_that_is_interpreted_inherits_from_a_compiled_one(compiling: ModuleType) -> None:
+def test_no_class_that_is_interpreted_inherits_from_a_compiled_one() -> None:
     """Making an object of such a class fails, and only then."""
     compiled: set[str] = set()
     interpreted: dict[str, set[str]] = {}
-    for package, parent in compiling.PACKAGES.items():
+    for package, parent in PACKAGES.items():
         root = repository_root() / parent
         for path in sorted((root / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(node, ast.ClassDef):
                     continue
                 bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
-                if str(path.relative_to(root)) not in compiling.modules():
+                if str(path.relative_to(root)) not in modules():
                     interpreted[f"{path.name}: {node.name}"] = bases
                 elif not bases & {"NamedTuple", "Protocol"}:  # which stay what they were
                     compiled.add(node.name)

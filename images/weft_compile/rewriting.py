@@ -1,63 +1,18 @@
-"""Compiles the router's path of a request with mypyc, from the sources that run without it, too.
+"""The source of a module as it is compiled: what mypyc cannot take, or compiles into something slow, is rewritten.
 
-    compile.py --into FOLDER [--jobs 2]
-
-Writes whole copies of the packages below into an empty folder, with a compiled module beside each source of ``PATH``.
-An interpreter that has the folder first on its path runs the compiled ones, and one of the router's image has them
-among its packages: docs/decisions/0017. Needs mypy (with mypyc), setuptools and a C compiler.
-
-What mypyc cannot take, or compiles into something slow, is rewritten in the copies it compiles, line by line so that
-tracebacks name the lines of the real sources: ``__slots__`` goes, since compiled classes have none but fields of C; a
-dataclass gets its ``__init__`` written out, since the one that ``dataclass`` makes at run time is not compiled; what
-an ``except`` catches gets a name of its own, since a name has one type in a compiled function; and what a module
-imports of interpreted ones and calls is held in a ``Final``, which is a variable of C, where a module's other names are
-looked up in its dict each time.
+It is done line by line, so that tracebacks name the lines of the real sources. ``__slots__`` goes, since compiled
+classes have none but fields of C; a dataclass gets its ``__init__`` written out, since the one that ``dataclass`` makes
+at run time is not compiled; what an ``except`` catches gets a name of its own, since a name has one type in a compiled
+function; and what a module imports of interpreted ones and calls is held in a ``Final``, which is a variable of C,
+where a module's other names are looked up in its dict each time.
 """
 
-import argparse
 import ast
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = {"weft_core": "core", "weft_router": "router"}
-PATH = (
-    "weft_core/policies/{live,live_binding,earliest,weft,fleet,trust,kv_headroom,decide_binding,snapshot}",
-    "weft_core/{timing,cost,heartbeat}",
-    "weft_router/errors",
-    "weft_router/api/{body,bounds,events,inference,identity,reply,responses_tap,tap,tokens,transcript,usual}",
-    "weft_router/engines/{adapter,handles,vllm,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
-    "weft_router/express/{lane,passage}",
-    "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller}",
-    "weft_router/roles/{duty,placing,server,front,telling}",
-    "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,passing}",
-    "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
-    "weft_router/signals/{access,decisions,ids,instruments,pace,request_log,rounds,window}",
-    "weft_router/state/{bindings,registry,store}",
-    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,light_task}",
-)
-"""The modules that a usual request goes through, and those with classes that inherit from theirs: all or none of a
-family can be compiled."""
-UNWANTED = "Unsupported default attribute value"
-"""A warning of mypyc's: a class's default would be looked up anew for each object, not once."""
+from weft_compile.path import native
+
 SPECIAL = frozenset({"typing", "dataclasses"})
 """Modules whose names mean something to the compiler itself."""
-TYPED = ("--ignore-missing-imports", "--follow-imports=silent", "--python-version=3.11")
-
-
-def modules() -> list[str]:
-    """Return the paths of ``PATH`` in full."""
-    found = []
-    for pattern in PATH:
-        head, _, rest = pattern.partition("{")
-        found += [f"{head}{name}.py" for name in rest.rstrip("}").split(",")] if rest else [f"{head}.py"]
-    return found
 
 
 class Lines:
@@ -170,19 +125,6 @@ def _held(source: str) -> str:
     return str(lines)
 
 
-@cache
-def native() -> frozenset[tuple[str, str]]:
-    """Return module and name of every function and class that compiled code calls without a look at a module's dict."""
-    found = set()
-    for path in modules():
-        tree = ast.parse((ROOT / PACKAGES[path.partition("/")[0]] / path).read_text())
-        for node in tree.body:
-            interpreted = isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not interpreted:
-                found.add((path.removesuffix(".py").replace("/", "."), node.name))
-    return frozenset(found)
-
-
 def _dataclass(node: ast.ClassDef) -> ast.expr | None:
     for decorator in node.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -274,76 +216,3 @@ def _field_words(value: ast.expr | None) -> dict[str | None, ast.expr] | None:
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         return {word.arg: word.value for word in value.keywords}
     return None
-
-
-SETUP = """
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from setuptools import setup
-from distutils.unixccompiler import UnixCCompiler  # setuptools' own copy, under the name by which it builds
-from mypyc.build import mypycify
-
-def compile(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0, extra_preargs=None,
-            extra_postargs=None, depends=None):
-    macros, objects, extra_postargs, pp_opts, build = self._setup_compile(
-        output_dir, macros, include_dirs, sources, depends, extra_postargs)
-    words = [*self._get_cc_args(pp_opts, debug, extra_preargs), "-ffp-contract=off"]
-    def one(made):
-        self._compile(made, *build[made], words, extra_postargs, pp_opts)
-    with ThreadPoolExecutor(int(sys.argv[1])) as threads:
-        list(threads.map(one, objects))
-    return objects
-
-UnixCCompiler.compile = compile
-setup(name="weft-compiled", script_args=["-q", "build_ext", "--inplace"],
-      ext_modules=mypycify(sys.argv[2:], opt_level="2", debug_level="0", multi_file=True))
-"""
-"""What runs the compilers. Decisions have to be the interpreter's and the simulator's to the last bit, so no compiler
-may round `a * b + c` once only, which on ARM it would."""
-
-
-def compile_into(into: Path, *, jobs: int) -> None:
-    """Write the packages with their compiled modules into a folder.
-
-    Raises:
-        SystemExit: what the compiler said.
-    """
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        for package, parent in PACKAGES.items():
-            shutil.copytree(ROOT / parent / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-        for module in modules():
-            path = folder / module
-            path.write_text(rewritten(path.read_text()))
-        words = [sys.executable, "-c", SETUP, str(jobs), *TYPED, *modules()]
-        done = subprocess.run(
-            words, cwd=folder, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        sys.stdout.write(done.stdout)
-        if done.returncode or UNWANTED in done.stdout:
-            raise SystemExit("the router's path was not compiled")
-        for library in _libraries(folder):
-            target = into / library.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(library, target)
-    for package, parent in PACKAGES.items():
-        shutil.copytree(
-            ROOT / parent / package, into / package, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
-        )
-
-
-def _libraries(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*.so")) if "build" not in path.relative_to(folder).parts)
-
-
-def main() -> None:
-    """Parse the command line and compile."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--into", type=Path, required=True, help="an empty or new folder")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
-    args = parser.parse_args()
-    compile_into(args.into.resolve(), jobs=args.jobs)
-
-
-if __name__ == "__main__":
-    main()

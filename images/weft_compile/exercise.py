@@ -1,0 +1,161 @@
+"""What the compiled path is laid out for: conversations of a mixed kind with a router without sockets.
+
+    python -m weft_compile.exercise
+
+Sessions that a header names and sessions that are recognised by their messages, first and later rounds, answers whole
+and streamed, short and long prompts, on prefill and decode workers that a policy chooses between. What is told about
+the way of a request matters here, not how long it takes.
+"""
+
+import asyncio
+import json
+import secrets
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from weft_compile.in_memory import HANDLE, Wired, reply, request, stream
+from weft_router.config import Flags, Settings, load
+
+MODEL = "exercise/model"
+CLIENTS = 16
+CONVERSATIONS = 40
+"""Of each client."""
+ROUNDS = 4
+TURNS = 1_000
+"""Turns of the loop in which all that was asked is answered."""
+WORDS = ["one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight "]
+PROFILE = {
+    "model": MODEL,
+    "gpu": "none",
+    "engine": "exercise",
+    "kvBytesPerToken": 131_072,
+    "degrees": [
+        {
+            "degree": 1,
+            "weightBytesPerGpu": 1,
+            "kvCapacityTokens": 400_000,
+            "prefill": [{"alpha": 0.01, "perToken": 1e-5, "perPair": 1e-9, "perContextToken": 0.0}],
+            "decode": [{"alpha": 0.01, "perSequence": 1e-4, "perContextToken": 1e-8}],
+        }
+    ],
+    "transfers": [{"source": 1, "destination": 1, "link": "inter-node", "alpha": 0.005, "perToken": 1e-6}],
+    "provenance": {},
+}
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What one client says and hears."""
+
+    number: int
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def streamed(self) -> bool:
+        return self.number % 3 == 1
+
+    def next(self, key: str) -> bytes:
+        """Return the next round's request."""
+        # One prompt of forty is long.
+        length = 6_000 if self.number % 40 == 7 and not self.messages else 30
+        content = f"conversation {self.number}, message {len(self.messages)}: " + "weft and warp " * length
+        self.messages.append({"role": "user", "content": content})
+        body: dict[str, Any] = {"model": MODEL, "messages": self.messages, "max_tokens": len(WORDS)}
+        if self.streamed:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return request(body, key=key, session="" if self.number % 4 == 2 else f"session-{self.number}")
+
+    def heard(self, answer: bytes) -> None:
+        """Take the whole answer.
+
+        Raises:
+            RuntimeError: it is none.
+        """
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            raise RuntimeError(f"conversation {self.number} was answered by {answer[:300]!r}")
+        self.messages.append({"role": "assistant", "content": "".join(WORDS)})
+
+
+def settings(folder: Path) -> tuple[Settings, str]:
+    """Return a standalone router's settings, and an API key."""
+    config = {
+        "service": "exercise",
+        "namespace": "memory",
+        "model": {"name": MODEL, "maxModelLen": 131_072},
+        "engine": {"type": "vllm", "bidirectional": False},
+        "slo": {"ttft": 5.0, "itl": 0.05},
+        "routing": {"policy": "weft"},
+        "profile": PROFILE,
+        "planRevision": "exercise",
+    }
+    (folder / "router.json").write_text(json.dumps(config))
+    workers = [
+        {"name": f"{role}-{n}", "role": role, "url": f"http://127.0.0.1:{port + n}", "degree": 1}
+        for role, port in (("prefill", 1), ("decode", 11))
+        for n in range(4)
+    ]
+    (folder / "workers.json").write_text(json.dumps({"workers": workers}))
+    key = secrets.token_hex(16)
+    (folder / "api-keys").write_text(key)
+    flags = Flags(
+        role="standalone", config=folder / "router.json", listen="127.0.0.1:8080", engine_url="", advertise=None,
+        drain_seconds=1.0, workers=folder / "workers.json",
+    )  # fmt: skip
+    env = {"WEFT_API_KEYS_FILE": str(folder / "api-keys"), "WEFT_REDIS_URL": "memory://", "POD_IP": "127.0.0.1"}
+    return load(flags, env), key
+
+
+async def rounds(wired: Wired, talks: list[Conversation], key: str) -> None:
+    """Have every client ask once, and the engines answer, until all have heard.
+
+    Raises:
+        RuntimeError: some hear nothing, or no answer.
+    """
+    loop = asyncio.get_running_loop()
+    for (client, _), talk in zip(wired.clients, talks, strict=True):
+        loop.call_soon(client.data_received, talk.next(key))
+    heard = [b""] * len(talks)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+        for leg, transport in wired.legs:
+            for piece in _answer(transport.taken()):
+                loop.call_soon(leg.data_received, piece)
+        for n, (_, transport) in enumerate(wired.clients):
+            heard[n] += transport.taken()
+        if all(map(_whole, heard)):
+            break
+    for talk, answer in zip(talks, heard, strict=True):
+        talk.heard(answer)
+
+
+def _answer(asked: bytes) -> list[bytes]:
+    if not asked:
+        return []
+    if b'"do_remote_decode":true' in asked:
+        return [reply(MODEL, "one", tokens=1, handle=HANDLE)]
+    if b'"stream":true' in asked:
+        return stream(MODEL, WORDS)
+    return [reply(MODEL, "".join(WORDS), tokens=len(WORDS), handle=None)]
+
+
+def _whole(answer: bytes) -> bool:
+    return answer.endswith((b"0\r\n\r\n", b"}"))
+
+
+async def main() -> None:
+    """Hold all conversations."""
+    with tempfile.TemporaryDirectory(prefix="weft-exercise-") as folder:
+        told, key = settings(Path(folder))
+        wired = Wired(told, clients=CLIENTS)
+        await wired.start()
+        for n in range(CONVERSATIONS):
+            talks = [Conversation(n * CLIENTS + i) for i in range(CLIENTS)]
+            for _ in range(ROUNDS):
+                await rounds(wired, talks, key)
+        await wired.router.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
