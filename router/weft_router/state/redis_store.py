@@ -22,17 +22,26 @@ from weft_core.heartbeat import (
     worker_key,
     workers_key,
 )
+from weft_router.state.gathered import Gathered
 from weft_router.state.store import Snapshot, StoreDownError
 
 TIMEOUT_S = 0.5
 """A local Redis answers within a millisecond; beyond half a second the snapshot is the better answer."""
 
 _BIND = """
-local owner = redis.call('GET', KEYS[1])
-if owner and owner ~= ARGV[2] then return owner end
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
-return ARGV[1]
+local owners = {}
+for i, key in ipairs(KEYS) do
+  local worker, replaces = ARGV[3 * i - 2], ARGV[3 * i - 1]
+  local owner = redis.call('GET', key)
+  if not owner or owner == replaces then
+    redis.call('SET', key, worker, 'EX', ARGV[3 * i])
+    owner = worker
+  end
+  owners[i] = owner
+end
+return cjson.encode(owners)
 """
+"""Binds several sessions, each in one step. The owners come as one text: the client reads a list item by item."""
 
 
 class RedisStore:
@@ -50,7 +59,8 @@ class RedisStore:
             retry=Retry(NoBackoff(), 0),
             max_connections=256,
         )
-        self._bind = self._redis.register_script(_BIND)
+        self._script = self._redis.register_script(_BIND)
+        self._binds: Gathered[tuple[str, str, str, int], str] = Gathered(self._bind)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker and list its name."""
@@ -89,9 +99,14 @@ class RedisStore:
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind in one step, so that two coordinators agree on one owner."""
+        return await self._binds.answer((self._prefix + "bind:" + session, worker, replaces, ttl_s))
+
+    async def _bind(self, asked: list[tuple[str, str, str, int]]) -> list[str]:
+        """Return the owners of sessions that were free, or bound to who is replaced, or else are another's."""
+        keys, args = [one[0] for one in asked], [arg for one in asked for arg in one[1:]]
         async with self._errors():
-            owner = await self._bind(keys=[self._prefix + "bind:" + session], args=[worker, replaces, ttl_s])
-        return cast(bytes, owner).decode()
+            owners = await self._script(keys=keys, args=args)
+        return cast(list[str], orjson.loads(cast(bytes, owners)))
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish lost bindings in batches."""

@@ -1,0 +1,54 @@
+"""What is asked of the store in one turn of the loop goes out as one call, and each hears of its own answer."""
+
+import asyncio
+
+import pytest
+
+from weft_router.state.gathered import Gathered
+from weft_router.state.store import StoreDownError
+
+
+class Asked:
+    """Answers by doubling, and remembers the calls."""
+
+    def __init__(self, *, down: bool = False) -> None:
+        self.calls: list[list[int]] = []
+        self.called = asyncio.Event()
+        self._down = down
+
+    async def ask(self, numbers: list[int]) -> list[int]:
+        self.calls.append(numbers)
+        self.called.set()
+        await asyncio.sleep(0)
+        if self._down:
+            raise StoreDownError("no answer")
+        return [2 * number for number in numbers]
+
+
+async def test_those_of_one_turn_go_together_and_later_ones_do_not_wait_for_them() -> None:
+    asked = Asked()
+    gathered = Gathered(asked.ask)
+    assert await asyncio.gather(*(gathered.answer(number) for number in (1, 2, 3))) == [2, 4, 6]
+    assert await gathered.answer(4) == 8
+    assert asked.calls == [[1, 2, 3], [4]]
+
+
+async def test_whoever_is_cancelled_takes_no_other_along() -> None:
+    asked = Asked()
+    gathered = Gathered(asked.ask)
+    early, late, kept = (asyncio.create_task(gathered.answer(number)) for number in (1, 2, 3))
+    asyncio.get_running_loop().call_soon(early.cancel)  # before the turn is over: it was not asked for
+    await asked.called.wait()
+    late.cancel()
+    assert await kept == 6
+    assert asked.calls == [[2, 3]]
+    assert early.cancelled()
+
+
+async def test_a_store_that_is_down_is_told_to_all() -> None:
+    gathered = Gathered(Asked(down=True).ask)
+    found = await asyncio.gather(gathered.answer(1), gathered.answer(2), return_exceptions=True)
+    assert [str(error) for error in found] == ["no answer", "no answer"]
+    assert found[0] is not found[1]
+    with pytest.raises(StoreDownError):
+        await gathered.answer(3)
