@@ -26,7 +26,7 @@ class Placing:
         self._bindings = bindings
         self._affinity = Affinity(bindings_of(config), ttl_s=config.routing.session_ttl_seconds)
         self._canary = Canary(config.routing.canary)
-        self._records: list[WorkerRecord] = []
+        self._records: Sequence[WorkerRecord] = ()
         self._ratio = START_CHARS_PER_TOKEN
 
     def use(self, config: RouterConfig) -> None:
@@ -59,9 +59,7 @@ class Placing:
         if not bindings.is_new(session):
             return None
         records = registry.ready("decode")
-        if records is not self._records:  # as long as nothing changed, the same list
-            self._records, self._ratio = records, _ratio(records)
-        ratio = self._ratio
+        ratio = self._ratio_of(records)
         need = (inference.exact_tokens or int(inference.chars / ratio)) + (inference.max_tokens or EXPECTED_OUTPUT)
         chosen = affinity.choose(records, inference, None, tenant=tenant, ratio=ratio, need=need, class_=class_)
         if chosen is not None:
@@ -84,7 +82,7 @@ class Placing:
             known=was is not None or job.inference.follows,
             avoid=tried,
         )
-        ratio = _ratio(records)
+        ratio = self._ratio_of(records)
         prompt = inference.exact_tokens or int(inference.chars / ratio)
         need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
         left: list[str] = []
@@ -109,7 +107,9 @@ class Placing:
             affinity.note(worker, inference, job.transcript, tenant=job.tenant, ratio=ratio)
         return worker
 
-
-def _ratio(records: Sequence[WorkerRecord]) -> float:
-    """Return the fewest characters that a token has on any of the workers."""
-    return min((record.chars_per_token for record in records), default=START_CHARS_PER_TOKEN)
+    def _ratio_of(self, records: Sequence[WorkerRecord]) -> float:
+        """Return the fewest characters that a token has on any of the workers."""
+        if records is not self._records:  # as long as nothing changed, the same list
+            self._records = records
+            self._ratio = min((record.chars_per_token for record in records), default=START_CHARS_PER_TOKEN)
+        return self._ratio

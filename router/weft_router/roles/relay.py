@@ -15,7 +15,7 @@ from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.roles.telling import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
-from weft_router.signals.instruments import Histogram
+from weft_router.signals.instruments import ByClass
 from weft_router.signals.metrics import Metrics
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.lines import header_lines
@@ -53,7 +53,7 @@ class Relay:
 
     def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, token: bytes, metrics: Metrics) -> None:
         self._config = config
-        self._legs = metrics.leg_seconds
+        self._legs = ByClass(metrics.leg_seconds, "relay")
         self._adapter = adapter
         self._kinds = kinds(adapter)
         self._pool = pool
@@ -139,7 +139,7 @@ class Relay:
 class _Relayed:
     """One answer of a sidecar on its way to a client."""
 
-    def __init__(self, job: Job, outlet: Outlet, leg: Leg, limit: int, tap: Tap | None, legs: Histogram) -> None:
+    def __init__(self, job: Job, outlet: Outlet, leg: Leg, limit: int, tap: Tap | None, legs: ByClass) -> None:
         self._legs = legs
         self._sent = monotonic()
         self._tap = tap
@@ -157,7 +157,7 @@ class _Relayed:
         self._status = status
         self._headers = headers
         now = monotonic()
-        self._legs.labels("relay", self._job.class_).mark(now - self._sent, self._job.trace, now)
+        self._legs.of(self._job.class_).mark(now - self._sent, self._job.trace, now)
         if status == 200 and headers.get("content-type", "").startswith("text/event-stream"):
             self._whole = None
 
