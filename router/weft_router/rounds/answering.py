@@ -105,7 +105,10 @@ class Answering:
         else:
             leg = Leg(first_s=timeouts.total)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
-            passing.expect_first(slot.until_first() if slot is not None else 0.0)
+            if slot is not None:
+                passing.expect_first(slot.until_first())
+            else:
+                passing.decode()  # what was prefilled elsewhere
         try:
             if handed is not None and handed.first is not None and inference.stream:
                 passing.show(self._adapter.first_event(rnd.ask, handed.first))

@@ -56,7 +56,14 @@ class Passing:
 
     def expect_first(self, seconds: float) -> None:
         """Take the prefill for done after ``seconds``: an answer in one piece does not show its first token."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._decode)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.decode)
+
+    def decode(self) -> None:
+        """Count the round as decoding from now on."""
+        if self._slot is not None:
+            self._slot.release()
+        task = self._rnd.outlook.task
+        self._decoding.enter(id(self), self._rnd.pace, task.history + task.increment)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head: a stream is passed on as it comes, anything else when it is whole."""
@@ -87,7 +94,7 @@ class Passing:
                 self._clock = self._accounts.first_token(self._rnd, monotonic(), fresh)
             if not before:  # the first token may have been shown already; the engine has begun only now
                 self._taken()
-                self._decode()
+                self.decode()
                 if self.on_first is not None:
                     self.on_first()
         outlet = self._outlet
@@ -179,12 +186,6 @@ class Passing:
         self._rnd.taken = True
         if self._prefilled is not None:
             self._prefilled.handed.let_go()
-
-    def _decode(self) -> None:
-        if self._slot is not None:
-            self._slot.release()
-        task = self._rnd.outlook.task
-        self._decoding.enter(id(self), self._rnd.pace, task.history + task.increment)
 
     def _shown(self) -> str:
         return shown(self._rnd, self._worker)
