@@ -13,13 +13,14 @@ PATH = (
     "weft_router/api/{body,bounds,events,inference,identity,reply,responses_tap,tap,tokens,transcript,usual}",
     "weft_router/engines/{adapter,handles,vllm,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
     "weft_router/express/{lane,passage}",
-    "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller}",
-    "weft_router/roles/{duty,placing,server,front,telling}",
+    "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller,door,hops}",
+    "weft_router/roles/{duty,placing,server,front,telling,front_counts,standalone,engine_pages}",
+    "weft_router/roles/{coordinator,relay,decode,moving_hop,prefill,prefill_hop}",
     "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,passing}",
     "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
     "weft_router/signals/{access,decisions,ids,instruments,pace,request_log,rounds,window}",
-    "weft_router/state/{bindings,registry,store}",
-    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,light_task}",
+    "weft_router/state/{bindings,gathered,registry,store}",
+    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,sse,light_task}",
 )
 """The modules that a usual request goes through, and those with classes that inherit from theirs: all or none of a
 family can be compiled."""
