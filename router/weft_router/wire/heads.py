@@ -11,6 +11,13 @@ _LONGEST = 4096
 """The bytes of a head that is kept; ten thousand connections may each keep one."""
 _LONGER = 64
 """The bytes by which the next head may be longer and still be read by the one before."""
+_STEADY = frozenset(
+    {
+        "authorization", "x-weft-token", "x-weft-path", "x-weft-tenant", "x-weft-class", "x-weft-priority",
+        "x-weft-ttft-slo", "x-weft-kv-handle",
+    }
+)  # fmt: skip
+"""Headers that say the same on most connections, though a gateway or a sidecar sends requests of many clients."""
 _MATTER = frozenset({"transfer-encoding", "expect"})
 """Heads with these are read anew each time."""
 
@@ -18,7 +25,7 @@ _MATTER = frozenset({"transfer-encoding", "expect"})
 class HeadReader:
     """The heads of one connection."""
 
-    __slots__ = ("_headers", "_last", "_many", "_size", "_tail", "_told", "_used", "_varying", "_window")
+    __slots__ = ("_changing", "_headers", "_last", "_size", "_tail", "_told", "_used", "_varying", "_window")
 
     def __init__(self) -> None:
         self._last: Request | None = None
@@ -32,8 +39,8 @@ class HeadReader:
         self._size = 0
         self._used = False
         """Whether there was a request before: a connection that has one long stream need not keep its head."""
-        self._many = False
-        """Whether requests came with more than one key: a gateway in front sends those of many clients."""
+        self._changing: set[str] = set()
+        """The steady headers that were not so on this connection."""
 
     def read_by_last(self, data: bytes, at: int, limits: WireLimits) -> tuple[Request, int, int] | None:
         """Return the request of a head that says what the last one said but for what varies, its body's length, and
@@ -84,8 +91,10 @@ class HeadReader:
 
     def _keep(self, request: Request, size: int, lines: list[str]) -> None:
         headers = request.headers
-        if self._last is not None and headers.get("authorization") != self._headers.get("authorization"):
-            self._many = True
+        if self._last is not None:
+            for name in _STEADY:
+                if headers.get(name) != self._headers.get(name):
+                    self._changing.add(name)
         # Not what is given away, which gets a body.
         self._last = Request(request.method, request.path, request.query, {}, b"", request.http10, request.keep_alive)
         self._headers, self._told, self._size = headers.copy(), headers.get("content-length"), size
@@ -93,7 +102,7 @@ class HeadReader:
         before = ""
         for line in lines:
             name, at = own_name(line)
-            if name and (name != "authorization" or self._many):
+            if name and (name not in _STEADY or name in self._changing):
                 self._varying.append((before + line[:at], name))
                 before = "\r\n"
             else:
