@@ -1,16 +1,17 @@
 """The token between the router's own processes: made by the operator, compared in constant time."""
 
-import hmac
 from collections.abc import Mapping
+from hmac import compare_digest
+from typing import Final
 
 from weft_router.errors import ApiError
 
-TOKEN_HEADER = "x-weft-token"  # noqa: S105 - the header's name
+TOKEN_HEADER: Final = "x-weft-token"  # noqa: S105 - the header's name
 
 
 def token_matches(given: str | None, token: bytes) -> bool:
     """Compare an internal token in constant time."""
-    return hmac.compare_digest((given or "").encode("utf-8", "replace"), token)
+    return compare_digest((given or "").encode("utf-8", "replace"), token)
 
 
 def require_token(headers: Mapping[str, str], token: bytes) -> None:

@@ -229,7 +229,8 @@ class DecodeSidecar:
         )
         del headers
         exchange.let_go()
-        exchange.facts.update(request_id=job.id, session=session)
+        job.facts["request_id"] = id_
+        job.facts["session"] = session
         outlet = Telling(exchange, "")
         try:
             await self._decoding.serve(job, outlet)

@@ -1,7 +1,7 @@
 """One session on its way from a draining decode sidecar to another: how it is asked for, and how it is answered."""
 
 import logging
-from typing import cast
+from typing import Final, cast
 
 import orjson
 
@@ -17,11 +17,11 @@ from weft_router.wire.pool import Pool
 
 log = logging.getLogger(__name__)
 
-TAKE_PATH = "/internal/take"
-READ_PATH = "/internal/read"
-TAKE_S = 1.0
+TAKE_PATH: Final = "/internal/take"
+READ_PATH: Final = "/internal/read"
+TAKE_S: Final = 1.0
 """A client waits for it: a worker that takes longer than this is no help, and the history is computed anew."""
-MAX_BYTES = 16 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 
 
 class TakeHop:

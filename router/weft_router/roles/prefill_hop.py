@@ -1,6 +1,7 @@
 """One prefill between a decode and a prefill sidecar: how it is asked for, and how it is answered."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
@@ -12,45 +13,43 @@ from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing, read_standing
+from weft_router.signals.access import rounded
 from weft_router.signals.tracing import Tracer
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg
+from weft_router.wire.lines import checked, header_lines
 from weft_router.wire.pool import Pool
 
-PREFILL_PATH = "/internal/prefill"
-PATH_HEADER = "x-weft-path"
-HISTORY_HEADER = "x-weft-history"
-INCREMENT_HEADER = "x-weft-increment"
-TASK_HEADER = "x-weft-task"
-FROM_ENGINE = "x-weft-engine"
-_BY_ENGINE = f"{FROM_ENGINE}: 1\r\n"
-_PASSED = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-data-parallel-rank"}
+PREFILL_PATH: Final = "/internal/prefill"
+PATH_HEADER: Final = "x-weft-path"
+HISTORY_HEADER: Final = "x-weft-history"
+INCREMENT_HEADER: Final = "x-weft-increment"
+TASK_HEADER: Final = "x-weft-task"
+FROM_ENGINE: Final = "x-weft-engine"
+_BY_ENGINE: Final = f"{FROM_ENGINE}: 1\r\n"
+_PASSED: Final = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-data-parallel-rank"}
 
 
 class PrefillHop:
     """Asks prefill sidecars."""
 
     def __init__(self, config: RouterConfig, *, pool: Pool, token: bytes) -> None:
-        self._config = config
+        self._first_byte_s = config.timeouts.first_byte
+        self._most_bytes = config.limits.max_reply_bytes
         self._pool = pool
-        self._token = token.decode("latin-1")
+        self._token_line = header_lines({TOKEN_HEADER: token.decode("latin-1")})
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
     ) -> PrefillAnswer:
         """Run one prefill on a worker; raise LegFailedError when no answer came."""
-        headers = {
-            TOKEN_HEADER: self._token,
-            TASK_HEADER: request_id,
-            PATH_HEADER: call.path,
-            HISTORY_HEADER: str(task.history),
-            INCREMENT_HEADER: str(task.increment),
-            **standing.headers(),
-            **call.headers,
-        }
+        lines = (
+            f"{self._token_line}{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
+            f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{standing.lines()}"
+        )
         answer = await self._pool.call(
-            Leg(first_s=self._config.timeouts.first_byte), self._pool.origin(record.url), PREFILL_PATH, call.body,
-            headers=headers, limit=self._config.limits.max_reply_bytes,
+            Leg(first_s=self._first_byte_s), self._pool.origin(record.url), PREFILL_PATH, call.body,
+            lines=lines, headers=call.headers, limit=self._most_bytes,
         )  # fmt: skip
         return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
 
@@ -63,7 +62,10 @@ async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | Non
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
     task = PrefillTask(_length(headers, HISTORY_HEADER, 0), _length(headers, INCREMENT_HEADER, 0))
     request_id = headers.get(TASK_HEADER, "")
-    exchange.facts.update(request_id=request_id, history=task.history, increment=task.increment)
+    facts = exchange.facts
+    facts["request_id"] = request_id
+    facts["history"] = task.history
+    facts["increment"] = task.increment
     passed = {shown: headers[name] for name, shown in _PASSED.items() if name in headers}
     spans = None
     if tracer is not None:
@@ -74,7 +76,8 @@ async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | Non
     finally:
         if spans is not None:
             spans.end()
-    exchange.facts.update(queued=round(done.queued, 4), prefill=round(done.seconds, 4))
+    facts["queued"] = rounded(done.queued)
+    facts["prefill"] = rounded(done.seconds)
     exchange.reply(done.status, done.body, lines=_BY_ENGINE)  # the same each time, so that it is read but once
 
 

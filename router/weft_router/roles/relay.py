@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from time import monotonic
+from typing import Final
 
 import orjson
 
@@ -18,31 +19,31 @@ from weft_router.rounds.outlet import Outlet
 from weft_router.signals.instruments import ByClass
 from weft_router.signals.metrics import Metrics
 from weft_router.wire.leg import Leg, Whole
-from weft_router.wire.lines import header_lines
+from weft_router.wire.lines import checked, header_lines
 from weft_router.wire.pool import Pool
 from weft_router.wire.sse import EventSplitter
 
-ENGINE_FAILED = "engine-failed"
-ASK_S = 30.0
-PATIENCE_S = 1.0
+ENGINE_FAILED: Final = "engine-failed"
+ASK_S: Final = 30.0
+PATIENCE_S: Final = 1.0
 """The decode sidecar waits for its engine for the same times; its own end of waiting shall come first."""
-FORGET_S = 5.0
-FORGET_PATH = "/internal/forget"
-RETRY_HEADER = "x-weft-retry"
-SESSION_HEADER = "x-weft-session"
-TENANT_HEADER = "x-weft-tenant"
-CLASS_HEADER = "x-weft-class"
-LOCAL_HEADER = "x-weft-local"
-CAP_HEADER = "x-weft-cap"
-IDS_HEADER = "x-weft-ids"
-RESPONSE_HEADER = "x-weft-response-id"
-LEFT_HEADER = "x-weft-left"
+FORGET_S: Final = 5.0
+FORGET_PATH: Final = "/internal/forget"
+RETRY_HEADER: Final = "x-weft-retry"
+SESSION_HEADER: Final = "x-weft-session"
+TENANT_HEADER: Final = "x-weft-tenant"
+CLASS_HEADER: Final = "x-weft-class"
+LOCAL_HEADER: Final = "x-weft-local"
+CAP_HEADER: Final = "x-weft-cap"
+IDS_HEADER: Final = "x-weft-ids"
+RESPONSE_HEADER: Final = "x-weft-response-id"
+LEFT_HEADER: Final = "x-weft-left"
 """The decode worker that the session was bound to until now."""
-RESUME_KEY = "x_weft_resume"
-RESUME_FIELD = b'"x_weft_resume":'
-REQUEST_ID = "x-request-id"
+RESUME_KEY: Final = "x_weft_resume"
+RESUME_FIELD: Final = b'"x_weft_resume":'
+REQUEST_ID: Final = "x-request-id"
 
-PASSED_HEADERS = {
+PASSED_HEADERS: Final = {
     name.lower(): name
     for name in ("X-Weft-Route", "X-Weft-Reason", "X-Weft-Worker", "X-Weft-Prefill-Worker", "Retry-After")
 }
@@ -52,12 +53,15 @@ class Relay:
     """The legs from a coordinator to decode sidecars."""
 
     def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, token: bytes, metrics: Metrics) -> None:
-        self._config = config
+        self._timeouts = config.timeouts
+        self._total_s = config.timeouts.total + PATIENCE_S
+        self._most_bytes = config.limits.max_reply_bytes
         self._legs = ByClass(metrics.leg_seconds, "relay")
         self._adapter = adapter
         self._kinds = kinds(adapter)
         self._pool = pool
         self._token = token.decode("latin-1")
+        self._token_line = header_lines({TOKEN_HEADER: self._token})
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
         """Serve a request by one worker.
@@ -67,46 +71,29 @@ class Relay:
                 the time is over, the reply is too large or this process ends.
             StreamBrokenError: it failed after that.
         """
-        timeouts = self._config.timeouts
         inference = job.inference
         if inference.stream:
+            timeouts = self._timeouts
             leg = Leg(
-                first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S,
-                total_s=timeouts.total + PATIENCE_S,
-            )  # fmt: skip
+                first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S, total_s=self._total_s
+            )
             outlet.fed_by(leg)
         else:
-            leg = Leg(first_s=timeouts.total + PATIENCE_S)
+            leg = Leg(first_s=self._total_s)
         tap: Tap | None = None
         if self._kinds and resumable(inference).how in self._kinds:
             tap = self._adapter.tap(Ask(inference, job.id))
-        relayed = _Relayed(job, outlet, leg, self._config.limits.max_reply_bytes, tap, self._legs)
-        headers = {
-            TOKEN_HEADER: self._token,
-            REQUEST_ID: job.id,
-            SESSION_HEADER: job.session,
-            TENANT_HEADER: job.tenant,
-            CLASS_HEADER: job.class_,
-        }
-        if job.local_only:
-            headers[LOCAL_HEADER] = "1"
-        if job.cap is not None:
-            headers[CAP_HEADER] = str(job.cap)
-        if job.left:
-            headers[LEFT_HEADER] = job.left
-        if job.spans is not None:
-            headers["traceparent"] = job.spans.header
-        if job.response_id is not None:
-            headers[RESPONSE_HEADER] = job.response_id
+        relayed = _Relayed(job, outlet, leg, self._most_bytes, tap, self._legs)
+        lines = self._token_line + _lines(job)
         if tap is not None:
-            headers[IDS_HEADER] = "1"
+            lines += f"{IDS_HEADER}: 1\r\n"
         body = inference.whole()
         if job.resumed is not None:
             body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(job.resumed.dump()) + b"}"
         origin = self._pool.origin(record.url)
         try:
-            self._pool.send(leg, origin, inference.path, body, relayed, headers=headers)
-            del body, headers  # a long stream need not keep its prompt
+            self._pool.send(leg, origin, inference.path, body, relayed, lines=lines)
+            del body  # a long stream need not keep its prompt
             await leg
             relayed.finish()
         except LegFailedError as error:
@@ -121,7 +108,7 @@ class Relay:
         """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
         answer = await self._pool.call(
             Leg(first_s=ASK_S), self._pool.origin(record.url), path, payload, headers={TOKEN_HEADER: self._token},
-            limit=self._config.limits.max_reply_bytes, resend=True,
+            limit=self._most_bytes, resend=True,
         )  # fmt: skip
         return answer.status, answer.body
 
@@ -130,7 +117,7 @@ class Relay:
         answer = await self._pool.call(
             Leg(first_s=FORGET_S), self._pool.origin(record.url), FORGET_PATH, b"",
             headers={TOKEN_HEADER: self._token, SESSION_HEADER: session},
-            limit=self._config.limits.max_reply_bytes, resend=True,
+            limit=self._most_bytes, resend=True,
         )  # fmt: skip
         if answer.status != 204:
             raise LegFailedError("refused", f"status {answer.status}")
@@ -228,6 +215,25 @@ class _Relayed:
         elif said.startswith(BROKEN):
             self._broken = said[len(BROKEN) :].strip().decode("ascii", "replace") or "unknown"
         return chunk
+
+
+def _lines(job: Job) -> str:
+    """Return the lines of headers that tell a sidecar of a job."""
+    lines = (
+        f"{REQUEST_ID}: {checked(job.id)}\r\n{SESSION_HEADER}: {checked(job.session)}\r\n"
+        f"{TENANT_HEADER}: {checked(job.tenant)}\r\n{CLASS_HEADER}: {checked(job.class_)}\r\n"
+    )
+    if job.local_only:
+        lines += f"{LOCAL_HEADER}: 1\r\n"
+    if job.cap is not None:
+        lines += f"{CAP_HEADER}: {job.cap}\r\n"
+    if job.left:
+        lines += f"{LEFT_HEADER}: {checked(job.left)}\r\n"
+    if job.spans is not None:
+        lines += f"traceparent: {checked(job.spans.header)}\r\n"
+    if job.response_id is not None:
+        lines += f"{RESPONSE_HEADER}: {checked(job.response_id)}\r\n"
+    return lines
 
 
 def _passed(headers: Mapping[str, str]) -> str:

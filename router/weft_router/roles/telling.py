@@ -3,15 +3,17 @@
 In a stream it is a comment, the last of its events; with an answer in one piece a header.
 """
 
+from typing import Final
+
 from weft_router.rounds.outlet import Outlet
 
-MARK = b": weft-"
-BROKEN = b"broken "
+MARK: Final = b": weft-"
+BROKEN: Final = b"broken "
 """The engine was lost mid-stream; what follows says how."""
-TOKENS = b"tokens "
+TOKENS: Final = b"tokens "
 """How many tokens prompt and answer had."""
-TOKENS_HEADER = "x-weft-tokens"
-_LINE_BREAK = 10
+TOKENS_HEADER: Final = "x-weft-tokens"
+_LINE_BREAK: Final = 10
 
 
 class Telling(Outlet):

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
+from typing import Final
 
 from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
@@ -26,6 +27,7 @@ Warm = Callable[[Slot], Awaitable[None]]
 
 
 KV_PATH_CLOSED = "kv-path-closed"
+_PLUGIN: Final = PLUGIN_HEADER.lower()
 
 
 class Answering:
@@ -90,8 +92,8 @@ class Answering:
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._slot(rnd, warm) if prefilled is None else None
         began = monotonic()
-        timeouts = self._config.timeouts
         if inference.stream:
+            timeouts = self._config.timeouts
             leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
             tap = self._adapter.tap(rnd.ask, first=handed.first if handed else None, resumed=rnd.resumed)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, tap)
@@ -103,7 +105,7 @@ class Answering:
             meets = prefilled is not None and prefilled.worker not in self.met
             self.engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
         else:
-            leg = Leg(first_s=timeouts.total)
+            leg = Leg(first_s=self.total_s)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
             if slot is not None:
                 passing.expect_first(slot.until_first())
@@ -123,7 +125,7 @@ class Answering:
                 if 400 <= passing.status < 500 and passing.status not in (408, 429) and not outlet.begun:
                     raise EngineAnsweredError(passing.status, refusal)
                 raise LegFailedError("engine-error", f"status {passing.status}")
-            if PLUGIN_HEADER.lower() in passing.headers:
+            if _PLUGIN in passing.headers:
                 self._accounts.streams_export = True
             passing.finish()
             self.engine.served()
@@ -204,7 +206,7 @@ class Answering:
         self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, leg: Leg, tap: Tap | None
     ) -> Passing:
         return Passing(
-            outlet, rnd, prefilled, slot, Whole(leg, self._config.limits.max_reply_bytes), tap,
+            outlet, rnd, prefilled, slot, Whole(leg, self.most_bytes), tap,
             accounts=self._accounts, decoding=self.decoding, worker=self._worker,
             public_id=self._adapter.public_id(rnd.ask), leaves=self._leaves,
         )  # fmt: skip

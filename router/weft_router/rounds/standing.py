@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.errors import InvalidRequestError
 from weft_router.signals.tracing import Trace
+from weft_router.wire.lines import checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +21,21 @@ class Standing:
     class_: str = PLAIN_CLASS
     spans: Trace | None = None
 
-    def headers(self) -> dict[str, str]:
-        """Return the standing as headers between sidecars."""
-        headers = {
-            "x-weft-priority": str(self.priority),
-            "x-weft-tenant": self.tenant,
-            "x-weft-waited": f"{self.waited_s:.4f}",
-        }
+    def lines(self) -> str:
+        """Return the standing as lines of headers between sidecars."""
+        lines = (
+            f"x-weft-priority: {self.priority}\r\nx-weft-tenant: {checked(self.tenant)}\r\n"
+            f"x-weft-waited: {self.waited_s:.4f}\r\n"
+        )
         if self.ttft_slo is not None:
-            headers["x-weft-ttft-slo"] = repr(self.ttft_slo)
+            lines += f"x-weft-ttft-slo: {self.ttft_slo!r}\r\n"
         if self.class_ != PLAIN_CLASS:
-            headers["x-weft-class"] = self.class_
+            lines += f"x-weft-class: {checked(self.class_)}\r\n"
         if self.lost:
-            headers["x-weft-lost"] = "1"
+            lines += "x-weft-lost: 1\r\n"
         if self.spans is not None:
-            headers["traceparent"] = self.spans.header
-        return headers
+            lines += f"traceparent: {checked(self.spans.header)}\r\n"
+        return lines
 
 
 ANYBODY = Standing()

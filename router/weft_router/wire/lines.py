@@ -18,7 +18,8 @@ def header_lines(headers: dict[str, str]) -> str:
     Raises:
         ValueError: one would be more than a line.
     """
-    text = ""
+    checked("".join(headers.values()))  # all at once
+    lines = []
     for name, value in headers.items():
-        text += f"{name}: {checked(value)}\r\n"
-    return text
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines)

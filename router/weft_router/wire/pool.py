@@ -56,7 +56,7 @@ class Pool(Keeper):
 
     def send(
         self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
-        headers: dict[str, str] | None = None, resend: bool = False, method: str = "POST",
+        headers: dict[str, str] | None = None, lines: str = "", resend: bool = False, method: str = "POST",
     ) -> None:  # fmt: skip
         """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
         ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
@@ -66,7 +66,7 @@ class Pool(Keeper):
         With ``resend`` it is sent once more when a kept connection turns out closed. Not for requests with a KV
         handle, which is good for one sending.
         """
-        head, payload = origin.request(method, path, payload, headers)
+        head, payload = origin.request(method, path, payload, headers, lines)
         self._legs[leg] = origin
         leg.sender = self
         if leg.over:  # it failed before it was sent
@@ -88,7 +88,7 @@ class Pool(Keeper):
 
     async def call(
         self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int,
-        headers: dict[str, str] | None = None, resend: bool = False, method: str = "POST",
+        headers: dict[str, str] | None = None, lines: str = "", resend: bool = False, method: str = "POST",
     ) -> Whole:  # fmt: skip
         """Send a request and return its whole answer of at most ``limit`` bytes.
 
@@ -96,7 +96,7 @@ class Pool(Keeper):
             LegFailedError: no whole answer came.
         """
         whole = Whole(leg, limit)
-        self.send(leg, origin, path, payload, whole, headers=headers, resend=resend, method=method)
+        self.send(leg, origin, path, payload, whole, headers=headers, lines=lines, resend=resend, method=method)
         await leg
         return whole
 

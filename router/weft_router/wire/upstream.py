@@ -35,9 +35,11 @@ class Origin:
         self._starts: dict[str, str] = {}
 
     def request(
-        self, method: str, path: str, payload: bytes = b"", headers: dict[str, str] | None = None
+        self, method: str, path: str, payload: bytes = b"", headers: dict[str, str] | None = None, lines: str = ""
     ) -> tuple[bytes, bytes]:
         """Return the bytes of a request, with the body in the first part where that costs less than a second one.
+
+        It has these ``lines`` of headers, each with its end and checked, and those of ``headers`` after them.
 
         Raises:
             ValueError: the path or a header would carry more than it should.
@@ -45,7 +47,8 @@ class Origin:
         text = self._starts.get(path) if method == "POST" else None
         if text is None:
             text = self._start(method, path)
-        lines = header_lines(headers) if headers else ""
+        if headers:
+            lines += header_lines(headers)
         if method == "GET":
             return f"{text}{lines}\r\n".encode("latin-1", "replace"), b""
         size = len(payload)
