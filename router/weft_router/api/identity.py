@@ -5,10 +5,11 @@ Keys are hashes over tenant, source and id, so equal ids of two tenants never me
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from weft_router.api.body import CHAINED, Json
 from weft_router.api.bounds import answered
@@ -25,7 +26,8 @@ MAX_PARENTS: Final = 32
 _blake2b: Final = blake2b
 
 
-class Identity(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Identity:
     """A session's key, the id shown to its client, and the prefix hashes by which a nameless one is found again."""
 
     key: str
