@@ -28,7 +28,7 @@ class RequestReader:
         self._head: bytearray | None = None
         """The head so far, when it did not come in one piece."""
         self._request: Request | None = None
-        self._body: list[bytes | bytearray] | None = None
+        self._body: list[memoryview | bytearray] | None = None
         """The body so far, as it came, if it came with a length."""
         self._left = 0
         self._received = 0
@@ -152,16 +152,17 @@ class RequestReader:
             self._chunks = None
             at = len(data) - len(rest)
         elif self._body is not None:
-            part = data[at : at + self._left]
-            at += len(part)
-            if len(part) >= _PIECE:
-                self._body.append(part)
+            end = min(len(data), at + self._left)
+            size = end - at
+            if size >= _PIECE:
+                self._body.append(memoryview(data)[at:end])
             elif self._body and isinstance(last := self._body[-1], bytearray):
-                last += part  # or a client that sends byte by byte would take fifty times its body's room
+                last += data[at:end]  # or a client that sends byte by byte would take fifty times its body's room
             else:
-                self._body.append(bytearray(part))
-            self._left -= len(part)
-            self._received += len(part)
+                self._body.append(bytearray(data[at:end]))
+            self._left -= size
+            self._received += size
+            at = end
             if self._left:
                 return at
             request.body = b"".join(self._body)
