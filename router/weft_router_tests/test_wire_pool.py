@@ -3,7 +3,9 @@
 import asyncio
 import socket
 import struct
+import tracemalloc
 
+import orjson
 import pytest
 
 from weft_router.errors import LegFailedError
@@ -171,6 +173,46 @@ async def test_an_answer_without_a_length_is_not_whole_when_its_connection_is_re
     async with backend.running() as url:
         with pytest.raises(LegFailedError, match="cut-short"):
             await pool.call(leg, pool.origin(url), "/x", limit=100)
+        await pool.close()
+
+
+@pytest.mark.parametrize("size", [2, 100_000])
+@on_uvloop
+async def test_what_is_sent_over_again_is_the_same(size: int) -> None:
+    payload = b"x" * size
+    pool, backend = pooled(), saying(OK)
+
+    async def answer(backend: Backend, writer: asyncio.StreamWriter) -> None:
+        if len(backend.seen) == 2:
+            writer.transport.abort()
+            return
+        writer.write(OK)
+
+    backend.answer = answer
+    async with backend.running() as url:
+        await call(pool, url)
+        assert (await call(pool, url, payload, resend=True)).body == b"ok"
+        assert [seen.body for seen in backend.seen[1:]] == [payload, payload]
+        await pool.close()
+
+
+@on_uvloop
+async def test_a_long_request_under_way_takes_little_more_than_its_size() -> None:
+    """The bytes that orjson gives hold up to 16 times as much, and a prefill may take long."""
+    pool, backend, size = pooled(), saying(OK), 65_000
+    text = "x" * size
+    async with backend.running() as url:
+        await call(pool, url)
+        leg = Leg(first_s=5.0)
+        whole = Whole(leg, 100)
+        tracemalloc.start()
+        try:
+            pool.send(leg, pool.origin(url), "/x", orjson.dumps(text), whole, resend=True)
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert size < taken < 1.5 * size
+        await leg
         await pool.close()
 
 

@@ -83,6 +83,8 @@ class Pool(Keeper):
             self._open(leg, origin, taker, head, payload)
             return
         if resend:
+            if payload:  # kept until there is an answer: copied, for what orjson wrote holds up to 16 times its size
+                head, payload = head + payload, b""
             leg.again = taker, head, payload
         connection.send(leg, taker, head, payload)
 
