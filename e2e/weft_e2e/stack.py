@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Literal, cast
 
 import redis
-
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import WorkerRecord, read_fields, worker_key, workers_key
 from weft_core.profile_json import profile_to_json
