@@ -7,12 +7,18 @@ import inspect
 import re
 import sys
 import typing
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
+from weft_compile import exercise
+from weft_compile.in_memory import Wired
 from weft_compile.path import PACKAGES, modules
 from weft_compile.rewriting import rewritten
 from weft_e2e.images.catalogue import repository_root
+from weft_router.engines.watch import Engine
 
 SOURCE = '''
 from dataclasses import dataclass, field
@@ -148,3 +154,29 @@ def test_no_class_that_is_interpreted_inherits_from_a_compiled_one() -> None:
                     compiled.add(node.name)
     mixed = {name for name, bases in interpreted.items() if bases & compiled}
     assert mixed == {"analytic.py: ModelDoesNotFit"}, "the planner's, which runs without what is compiled"
+
+
+async def test_the_exercise_goes_every_way_that_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it did not reach would be laid out as if nothing had been counted, and nobody would notice."""
+    monkeypatch.setattr(Engine, "poll", Engine.poll)  # for what the exercise puts in its place to go afterwards
+    ways: set[tuple[bool, bool, bool]] = set()
+    answer = exercise._answer
+
+    def noted(asked: bytes) -> list[bytes]:
+        if asked:
+            marks = (b'"do_remote_decode":true', b'"remote_engine_id":"engine-1"', b'"stream":true')
+            prefill, handed, streamed = (mark in asked for mark in marks)
+            ways.add((prefill, handed, streamed))
+        return answer(asked)
+
+    monkeypatch.setattr(exercise, "_answer", noted)
+    settings, key = exercise.settings(tmp_path)
+    wired = Wired(settings, clients=exercise.CLIENTS)
+    await wired.start()
+    for first in range(0, 5 * exercise.CLIENTS, exercise.CLIENTS):
+        talks = [exercise.Conversation(first + n) for n in range(exercise.CLIENTS)]
+        for _ in range(2):
+            await exercise.rounds(wired, talks, key)
+    await wired.router.stop()
+    decodes = {(False, handed, streamed) for handed in (False, True) for streamed in (False, True)}
+    assert ways >= {(True, False, False), *decodes}
