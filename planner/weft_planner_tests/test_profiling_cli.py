@@ -143,6 +143,7 @@ SHAPES = ((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288))
 
 
 @pytest.mark.component
+@pytest.mark.alone
 def test_an_interrupted_run_is_resumed_and_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, target = tmp_path / "m.json", tmp_path / "p.yaml"
     with engine(tmp_path, "--time-scale", "5") as (port, _):

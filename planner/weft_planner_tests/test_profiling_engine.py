@@ -20,7 +20,7 @@ from weft_planner.profiling.measurements import About, Cell, Measurement, Measur
 from weft_planner.profiling.validation import predicted
 from weft_planner_tests.profiled import measured, median_error, profile
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.alone]  # it times an engine: what runs beside it is noise
 
 SMALL = Grid(
     histories=(0, 1024),
@@ -137,12 +137,12 @@ async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> No
     grid = Grid((0,), (16,), (1,), (64,), chunks=(), transfers=(256, 1024))
     async with engines(here, replace(here, engine_id="reader", role="decode", degree=2)) as (client, reader):
         target = Target(client.url, Ends(1, 2, back=True), decode_url=reader.url)
-        run = await measure_engine(target, grid, Settings(steps=4, repeats=1, seed=3))
+        run = await measure_engine(target, grid, Settings(steps=4, repeats=3, seed=3))
     rows = [row for row in run.measurements.rows if row.cell.function == "transfer"]
     assert {(r.cell.degree, r.cell.destination, r.cell.way) for r in rows} == {(1, 2, "there"), (2, 1, "back")}
-    for row in rows:
-        assert row.seconds == pytest.approx(
-            profile.t_kv(row.cell.tokens, source=row.cell.degree, destination=row.cell.destination), rel=0.3
+    for cell in {row.cell for row in rows}:
+        assert min(row.seconds for row in rows if row.cell == cell) == pytest.approx(
+            profile.t_kv(cell.tokens, source=cell.degree, destination=cell.destination), rel=0.3
         )
     for name in ("m.json", "m.csv"):
         write(run.measurements, tmp_path / name)

@@ -13,6 +13,8 @@ from weft_router.wire.head import Gate
 from weft_router.wire.limits import WireLimits
 
 BACKLOG = 4096
+_TURNS = 3
+"""Of the loop: what was accepted in the turn before the last is made known in the one after the next."""
 
 
 class Listener:
@@ -59,8 +61,9 @@ class Listener:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.stop_accepting()
-        self.connections.abort()
-        await asyncio.sleep(0)
+        for _ in range(_TURNS):
+            self.connections.abort()
+            await asyncio.sleep(0)
 
     def _accept(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, Connection(self.connections, self._limits, gate=self._gate))
