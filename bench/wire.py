@@ -27,7 +27,7 @@ from weft_router.wire.upstream import Upstream
 PATH = "/v1/chat/completions"
 ROW = 100
 LIMIT = 2**25
-HEADERS = {"X-Request-Id": "weft-0123456789abcdef"}
+LINES = "X-Request-Id: weft-0123456789abcdef\r\n"
 SHOWN = {"X-Weft-Route": "remote"}
 EVENT = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":" word"}}]}\n\n'
 BEGIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -109,23 +109,21 @@ class Bench:
 
     async def two_legs(self, exchange: Exchange) -> None:
         first = await self.pool.call(
-            Leg(first_s=60.0), self.origins[0], PATH, exchange.body, limit=LIMIT, headers=HEADERS, resend=True
+            Leg(first_s=60.0), self.origins[0], PATH, exchange.body, limit=LIMIT, lines=LINES, resend=True
         )
-        second = await self.pool.call(
-            Leg(first_s=60.0), self.origins[1], PATH, first.body, limit=LIMIT, headers=HEADERS
-        )
+        second = await self.pool.call(Leg(first_s=60.0), self.origins[1], PATH, first.body, limit=LIMIT, lines=LINES)
         exchange.reply(200, second.body, headers=SHOWN)
 
     def two_legs_called(self, exchange: Exchange) -> None:
         leg, last = Leg(first_s=60.0), Leg(first_s=60.0)
         first, second = Whole(leg, LIMIT), Whole(last, LIMIT)
         last.on_done = lambda _: exchange.reply(200, second.body, headers=SHOWN)
-        leg.on_done = lambda _: self.pool.send(last, self.origins[1], PATH, first.body, second, headers=HEADERS)
-        self.pool.send(leg, self.origins[0], PATH, exchange.body, first, headers=HEADERS, resend=True)
+        leg.on_done = lambda _: self.pool.send(last, self.origins[1], PATH, first.body, second, lines=LINES)
+        self.pool.send(leg, self.origins[0], PATH, exchange.body, first, lines=LINES, resend=True)
 
     async def stream(self, exchange: Exchange) -> None:
         leg = Leg(first_s=60.0, idle_s=60.0)
-        self.pool.send(leg, self.origins[0], PATH, exchange.body, Streamed(exchange), headers=HEADERS)
+        self.pool.send(leg, self.origins[0], PATH, exchange.body, Streamed(exchange), lines=LINES)
         await leg
         exchange.end()
 

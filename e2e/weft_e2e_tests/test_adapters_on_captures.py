@@ -78,7 +78,9 @@ def test_neuron() -> None:
     adapter, ask = adapter_for("neuron"), asked(decode, BOUND)
     same(adapter.prefill(ask), prefill, BOUND)
     same(adapter.decode(ask, None), decode, BOUND)
-    names = [call.headers["X-Request-Id"] for call in (adapter.prefill(ask), adapter.decode(ask, None))]
+    lines = [call.lines for call in (adapter.prefill(ask), adapter.decode(ask, None))]
+    assert all(line.startswith("X-Request-Id: ") and line.endswith("\r\n") for line in lines)
+    names = [line[14:-2] for line in lines]
     form = {"uuid": names[0][5:41], "d_api": "10.0.0.2:8000", "p_api": "10.0.0.1:8000"}
     assert names == [leg.headers["X-Request-Id"].format(**form) for leg in (prefill, decode)]
 

@@ -72,9 +72,13 @@ def expected(asked: Ask, tokens: int = 12) -> str:
     return decode(answer(text, tokens))
 
 
+def headers(call: Call) -> list[tuple[str, str]]:
+    return [(name, value) for name, _, value in (line.partition(": ") for line in call.lines.splitlines())]
+
+
 async def send(client: Client, call: Call) -> tuple[int, bytes]:
     async with httpx.AsyncClient(timeout=5.0) as http:
-        reply = await http.post(client.url + call.path, content=call.body, headers=call.headers)
+        reply = await http.post(client.url + call.path, content=call.body, headers=headers(call))
         return reply.status_code, reply.content
 
 
@@ -89,7 +93,7 @@ async def streamed(client: Client, call: Call, tap: Tap, *, events: int | None =
     out = b""
     async with (
         httpx.AsyncClient(timeout=5.0) as http,
-        http.stream("POST", client.url + call.path, content=call.body, headers=call.headers) as reply,
+        http.stream("POST", client.url + call.path, content=call.body, headers=headers(call)) as reply,
     ):
         assert reply.status_code == 200, await reply.aread()
         async for piece in reply.aiter_raw():

@@ -2,6 +2,8 @@
 
 import json
 from array import array
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -70,6 +72,12 @@ def sent(call: Call) -> Any:
     return orjson.loads(call.body)
 
 
+def headers(call: Call) -> dict[str, str]:
+    *lines, rest = call.lines.split("\r\n")
+    assert rest == ""
+    return dict(line.split(": ") for line in lines)
+
+
 def prefilled(**fields: Any) -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "length"}
     usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -81,12 +89,29 @@ def handed(adapter: Adapter, asked: Ask, **fields: Any) -> Handed:
     return adapter.read_prefill(asked, prefilled(**fields))
 
 
+@pytest.mark.parametrize("kind", sorted(ADAPTERS))
+def test_no_id_ends_its_header_line(kind: str) -> None:
+    adapter, asked = adapter_for(kind), ask()
+    asked.request_id = "weft-1\r\nX-Weft-Engine-Proof: a"
+    asked.decode = Peer("d\r\nX-Weft-Engine-Proof: a", 1)
+    ids = array("I", [1, 2, 3])
+    legs: list[Callable[[Ask], Call]] = [adapter.local, adapter.prefill, lambda asked: adapter.slice(asked, ids, 2)]
+    refused = 0
+    for leg in legs:
+        with suppress(NotPossibleError):
+            with pytest.raises(ValueError, match="line break"):
+                leg(asked)
+            refused += 1
+    assert refused
+    assert asked.lines == ""
+
+
 class TestVllm:
     adapter = adapter_for("vllm")
 
     def test_the_prefill_leg_asks_for_one_token_whose_kv_stays(self) -> None:
         call = self.adapter.prefill(ask(stream=True, max_tokens=50))
-        assert (call.path, call.headers["X-Request-Id"]) == (CHAT, "weft-1")
+        assert (call.path, headers(call)["X-Request-Id"]) == (CHAT, "weft-1")
         assert sent(call) == {
             "model": "m", "messages": MESSAGES, "stream": False, "max_tokens": 1, "kv_transfer_params": KEEP,
         }  # fmt: skip
@@ -116,7 +141,7 @@ class TestVllm:
         found = handed(self.adapter, asked)
         assert (found.reply.prompt_tokens, found.reply.cached_tokens) == (9, 4)
         call = self.adapter.decode(asked, found)
-        assert call.headers == {"X-Request-Id": "weft-1", "X-Weft-KV-Handle": "1"}
+        assert headers(call) == {"X-Request-Id": "weft-1", "X-Weft-KV-Handle": "1"}
         assert sent(call) == {
             "model": "m", "messages": MESSAGES, **RICH, "stream_options": {"other": 1, "include_usage": True},
             "kv_transfer_params": PARAMS,
@@ -151,7 +176,7 @@ class TestVllm:
     def test_a_chat_goes_on_from_its_ids(self) -> None:
         asked = ask(stream=True, max_tokens=10, min_tokens=4, temperature=0)
         call = self.adapter.resume(asked, broken("chat"))
-        assert call.headers["X-Request-Id"] == "weft-1-resumed"
+        assert call.lines == "X-Request-Id: weft-1-resumed\r\n"
         assert sent(call) == {
             "model": "m", "messages": MESSAGES, "stream": True, "max_tokens": 8, "min_tokens": 2, "temperature": 0,
             "stream_options": {"include_usage": True}, "return_token_ids": True,
@@ -384,7 +409,7 @@ class TestNeuron:
     def test_each_leg_names_the_other_engine_and_the_prefill_makes_one_token(self) -> None:
         asked = ask(stream=True, stream_options={"include_usage": True}, max_tokens=20, min_tokens=3)
         prefill, decode = self.adapter.prefill(asked), self.adapter.decode(asked, None)
-        first, second = prefill.headers["X-Request-Id"], decode.headers["X-Request-Id"]
+        first, second = headers(prefill)["X-Request-Id"], headers(decode)["X-Request-Id"]
         same = "cmpl-" + str(UUID(first[5:41]))
         assert (first, second) == (same + "_[fd00::2]:8000", same + "_10.0.0.1:8000")
         assert sent(prefill) == {"model": "m", "messages": MESSAGES, "stream": True, "max_tokens": 1}

@@ -45,11 +45,11 @@ class FakeSide:
 
     def slice(self, _: Ask, ids: Any, tokens: int) -> Call:
         assert list(ids[:tokens]) == list(range(tokens))
-        return Call("/v1/completions", orjson.dumps(tokens), {})
+        return Call("/v1/completions", orjson.dumps(tokens), "")
 
     def tokenize(self, _: Ask) -> Call:
         self.tokenized += 1
-        return Call("/tokenize", b"-1", {})
+        return Call("/tokenize", b"-1", "")
 
     def read_ids(self, _: bytes) -> list[int]:
         return list(range(self._tokens))

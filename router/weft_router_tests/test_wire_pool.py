@@ -10,6 +10,7 @@ import pytest
 
 from weft_router.errors import LegFailedError
 from weft_router.wire.leg import Leg, Whole
+from weft_router.wire.lines import header_lines
 from weft_router.wire.plain import PlainReader
 from weft_router.wire.pool import Pool
 from weft_router.wire.response import MAX_HEAD, BadResponseError, ResponseReader
@@ -431,14 +432,16 @@ def test_a_path_cannot_carry_more(path: str) -> None:
         Origin("http://a").request("POST", path)
 
 
-@on_uvloop
-async def test_a_header_sent_upstream_cannot_carry_another() -> None:
-    pool = pooled()
+@pytest.mark.parametrize("value", ["a\r\nB: c", "a\nb", "a\rb"])
+def test_a_header_sent_upstream_cannot_carry_another(value: str) -> None:
     with pytest.raises(ValueError, match="line break"):
-        pool.send(
-            Leg(first_s=1), pool.origin("http://a"), "/x", b"", Whole(Leg(first_s=1), 1), headers={"X": "a\r\nB: c"}
-        )
-    await pool.close()
+        header_lines({"X": "a", "Y": value})
+
+
+def test_a_head_goes_in_latin_1() -> None:
+    lines = header_lines({"X": "ä", "Y": "€"})
+    head, _ = Origin("http://a").request("POST", "/x", b"", lines)
+    assert head.endswith(b"\r\nX: \xe4\r\nY: ?\r\nContent-Length: 0\r\n\r\n")
 
 
 @on_uvloop

@@ -92,6 +92,8 @@ class Ask:
     """The id that a response gets."""
     shown: bool = False
     """Whether the client has the prefill's token already, where both legs are sent together."""
+    lines: str = ""
+    """The header lines that its legs have in common; empty until one is written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +102,8 @@ class Call:
 
     path: str
     body: bytes
-    headers: dict[str, str]
+    lines: str
+    """Its headers, as header_lines writes them."""
 
 
 @dataclass(slots=True, eq=False)

@@ -18,6 +18,7 @@ from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Peer, Tap, Traits
 from weft_router.engines.openai import OpenAi
 from weft_router.engines.resume import same_first_token
+from weft_router.wire.lines import header_lines
 from weft_router.wire.sse import payload
 
 _ONE_TOKEN = {"max_tokens": 1}
@@ -68,11 +69,11 @@ class Neuron(OpenAi):
         """Return the router's id: the engines' name addresses."""
         return ask.request_id
 
-    def _named(self, ask: Ask, peer: Peer | None) -> dict[str, str]:
+    def _named(self, ask: Ask, peer: Peer | None) -> str:
         if peer is None:
             raise NotPossibleError("no-prefill-worker")
         same = UUID(bytes=hashlib.blake2b(ask.request_id.encode(), digest_size=16).digest())
-        return {REQUEST_ID: f"cmpl-{same}_{peer.address}"}
+        return header_lines({REQUEST_ID: f"cmpl-{same}_{peer.address}"})
 
 
 class FirstTap(EventTap):

@@ -11,6 +11,7 @@ from weft_router.api.responses_tap import ResponsesTap
 from weft_router.api.tap import StreamTap
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Tap, Traits
 from weft_router.engines.load import VLLM, Gauges
+from weft_router.wire.lines import checked
 
 OUTPUT_FIELDS = {
     "chat": ("max_completion_tokens", "max_tokens"),
@@ -27,6 +28,8 @@ class OpenAi:
     can: Abilities
     salted = False
     """Whether the engine keeps cached prefixes apart by ``cache_salt``."""
+    wishes = ""
+    """The header lines of what every leg asks for."""
     gauges: Gauges
     plugin_page: str | None = None
 
@@ -97,17 +100,18 @@ class OpenAi:
         """Return the id that replies get in place of the engine's; None to leave it."""
         return None
 
-    def headers(self, ask: Ask) -> dict[str, str]:
-        """Return what every leg says about itself."""
-        return {REQUEST_ID: ask.request_id}
+    def lines(self, ask: Ask) -> str:
+        """Return the header lines of what every leg says about itself: the same id for all legs of a round."""
+        if not ask.lines:
+            ask.lines = f"{REQUEST_ID}: {checked(ask.request_id)}\r\n{self.wishes}"
+        return ask.lines
 
     def call(
-        self, ask: Ask, fields: Mapping[str, object], headers: dict[str, str] | None = None, *,
-        without: frozenset[str] = NOTHING,
-    ) -> Call:  # fmt: skip
+        self, ask: Ask, fields: Mapping[str, object], lines: str = "", *, without: frozenset[str] = NOTHING
+    ) -> Call:
         """Return a leg on the client's path: the client's request with these fields, and not those of ``without``."""
         inference = ask.inference
-        return Call(inference.path, inference.encoded(fields, without=without), headers or self.headers(ask))
+        return Call(inference.path, inference.encoded(fields, without=without), lines or self.lines(ask))
 
     def answer_fields(self, ask: Ask) -> Json:
         """Return what a leg that answers the client asks for beside what the client did: what the router has to know.

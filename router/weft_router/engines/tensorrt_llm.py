@@ -77,7 +77,7 @@ class TensorRtLlm(OpenAi):
         ids = handed.reply.prompt_ids.tolist()
         if ask.inference.kind == "text":
             body = {**ask.inference.body, **fields, "prompt": ids}
-            return Call(ask.inference.path, orjson.dumps(body), self.headers(ask))
+            return Call(ask.inference.path, orjson.dumps(body), self.lines(ask))
         fields["prompt_token_ids"] = ids
         return self.call(ask, fields)
 

@@ -18,6 +18,7 @@ from weft_router.engines.handles import points
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
 from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
+from weft_router.wire.lines import header_lines
 
 HANDLE_HEADER: Final = "X-Weft-KV-Handle"
 PLUGIN_HEADER: Final = "X-Weft-Engine-Plugin"
@@ -58,6 +59,7 @@ class Vllm(OpenAi):
     """The adapter of vLLM, and of the mock engine that speaks as it does."""
 
     salted = True
+    wishes = f"{HANDLE_HEADER}: 1\r\n"  # a handle in streams, too
     plugin_page: str | None = "/weft/plugin"
 
     def __init__(self, traits: Traits) -> None:
@@ -93,7 +95,7 @@ class Vllm(OpenAi):
         body["kv_transfer_params"] = _KEPT if ask.handle is None else ask.handle.params
         if ask.salt is not None:
             body["cache_salt"] = ask.salt
-        return Call(inference.path, _dumps(body), self.headers(ask))
+        return Call(inference.path, _dumps(body), self.lines(ask))
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
@@ -118,7 +120,7 @@ class Vllm(OpenAi):
         if fields := self.answer_fields(ask):
             body.update(fields)
         body["kv_transfer_params"] = handed.params if handed.written is None else _written(handed.written)
-        return Call(inference.path, _dumps(body), self.headers(ask))
+        return Call(inference.path, _dumps(body), self.lines(ask))
 
     def local(self, ask: Ask, /) -> Call:
         """Return the client's request; with ``ask.export`` the engine keeps the KV for the next round.
@@ -140,7 +142,9 @@ class Vllm(OpenAi):
         }
         if ask.salt is not None:
             body["cache_salt"] = ask.salt
-        return Call("/v1/completions", orjson.dumps(body), {REQUEST_ID: f"{ask.request_id}-slice-{tokens}"})
+        return Call(
+            "/v1/completions", orjson.dumps(body), header_lines({REQUEST_ID: f"{ask.request_id}-slice-{tokens}"})
+        )
 
     def resume(self, ask: Ask, reply: Reply, /) -> Call:
         """Return the request that goes on after the ids whose text the client has."""
@@ -159,12 +163,12 @@ class Vllm(OpenAi):
         if isinstance(least, int):
             fields["min_tokens"] = max(0, least - reply.shown)
         ids = [*reply.prompt_ids, *reply.output_ids[: reply.shown]]
-        headers = {REQUEST_ID: f"{ask.request_id}-resumed"}
+        lines = header_lines({REQUEST_ID: f"{ask.request_id}-resumed"})
         if inference.kind == "chat":
             fields["kv_transfer_params"] = {"prompt_token_ids": ids}
-            return self.call(ask, fields, headers)
+            return self.call(ask, fields, lines)
         body = {**inference.body, **fields, "prompt": ids}
-        return Call(inference.path, orjson.dumps(body), headers)
+        return Call(inference.path, orjson.dumps(body), lines)
 
     def release(self, params: Json, /) -> Call | None:
         """Return a request that is refused before it reads anything, which lets go of the blocks it points at."""
@@ -172,7 +176,7 @@ class Vllm(OpenAi):
         if transfer_params(pointer) is None:
             return None
         body = {"model": NO_SUCH_MODEL, "prompt": [1], "max_tokens": 1, "kv_transfer_params": pointer}
-        return Call("/v1/completions", orjson.dumps(body), {})
+        return Call("/v1/completions", orjson.dumps(body), "")
 
     def tokenize(self, ask: Ask, /) -> Call | None:
         """Return the request for the prompt's exact ids, rendered as the engine will render it."""
@@ -187,7 +191,7 @@ class Vllm(OpenAi):
         else:
             body["messages"] = inference.messages
             body |= {name: inference.body[name] for name in _RENDERED if name in inference.body}
-        return Call("/tokenize", orjson.dumps(body), self.headers(ask))
+        return Call("/tokenize", orjson.dumps(body), self.lines(ask))
 
     def read_ids(self, raw: bytes, /) -> Ids | None:
         """Return the ids of ``/tokenize``'s answer; None when it has none."""
@@ -197,10 +201,6 @@ class Vllm(OpenAi):
             return None
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
         return ids_of(tokens) if isinstance(tokens, list) else None
-
-    def headers(self, ask: Ask) -> dict[str, str]:
-        """Return the same id for both legs, and the wish for a handle in streams."""
-        return {REQUEST_ID: ask.request_id, HANDLE_HEADER: "1"}
 
     def answer_fields(self, ask: Ask) -> Json:
         """Add what only vLLM knows: token ids on request, and a response's id."""

@@ -11,6 +11,7 @@ from weft_router.background import guarded
 from weft_router.engines.load import VLLM, EngineLoad, Gauges
 from weft_router.errors import LegFailedError
 from weft_router.wire.leg import Leg
+from weft_router.wire.lines import header_lines
 from weft_router.wire.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class Engine:
         self.pool = pool
         self._gauges = gauges
         self._plugin_page = plugin_page
-        self._proof = {PROOF_HEADER: proof} if proof else None
+        self.proof = header_lines({PROOF_HEADER: proof}) if proof else ""
+        """The header line that shows the engine's plug-in that a leg comes from this router."""
         self.plugin: bool | None = None
         """Whether the engine has the plug-in by which its streams carry KV handles; None as long as nobody knows."""
         self.version = ""
@@ -92,10 +94,6 @@ class Engine:
         self.healthy = False
         self.load = EngineLoad()
         self._failures = 0
-
-    def proven(self, headers: dict[str, str]) -> dict[str, str]:
-        """Return the headers of a leg with what shows the engine's plug-in that it comes from this router."""
-        return headers if self._proof is None else {**headers, **self._proof}
 
     @property
     def has_plugin_page(self) -> bool:

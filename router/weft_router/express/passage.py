@@ -146,9 +146,7 @@ class Passage(Round):
         leg = self._leg = prefilling.leg(slot.until_first(), fresh=fresh)
         whole = self._whole = Whole(leg, prefilling.limits.max_reply_bytes)
         leg.on_done = self._prefill_over
-        engine.pool.send(
-            leg, engine.origin, call.path, call.body, whole, headers=engine.proven(call.headers), resend=fresh
-        )
+        engine.pool.send(leg, engine.origin, call.path, call.body, whole, lines=call.lines + engine.proof, resend=fresh)
 
     def _end_prefill(self, prefilling: Prefilling, slot: Slot, leg: Leg | None) -> tuple[float, float]:
         """Give back what the prefill leg held."""
@@ -209,7 +207,7 @@ class Passage(Round):
         leg.on_done = self._decode_over
         self._whole = Whole(leg, answering.most_bytes)
         answering.decoding.enter(id(self), self.pace, task.history + task.increment)
-        engine.pool.send(leg, engine.origin, call.path, call.body, self, headers=engine.proven(call.headers))
+        engine.pool.send(leg, engine.origin, call.path, call.body, self, lines=call.lines + engine.proof)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head of the decode engine's answer, which comes whole."""

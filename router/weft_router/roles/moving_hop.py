@@ -13,6 +13,7 @@ from weft_router.roles.relay import SESSION_HEADER
 from weft_router.rounds.moving import Leaving
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg
+from weft_router.wire.lines import header_lines
 from weft_router.wire.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -29,14 +30,14 @@ class TakeHop:
 
     def __init__(self, *, pool: Pool, token: bytes) -> None:
         self._pool = pool
-        self._token = token.decode("latin-1")
+        self._token_line = header_lines({TOKEN_HEADER: token.decode("latin-1")})
 
     async def take(self, record: WorkerRecord, session: str) -> Json | None:
         """Return what a worker knew of a session; None when it knows nothing, or does not answer."""
         try:
             answer = await self._pool.call(
                 Leg(first_s=TAKE_S), self._pool.origin(record.url), TAKE_PATH, b"",
-                headers={TOKEN_HEADER: self._token, SESSION_HEADER: session}, limit=MAX_BYTES,
+                lines=self._token_line + header_lines({SESSION_HEADER: session}), limit=MAX_BYTES,
             )  # fmt: skip
             found: object = orjson.loads(answer.body) if answer.status == 200 else None
         except (LegFailedError, orjson.JSONDecodeError) as error:
@@ -49,7 +50,7 @@ class TakeHop:
         try:
             await self._pool.call(
                 Leg(first_s=TAKE_S), self._pool.origin(record.url), READ_PATH, b"",
-                headers={TOKEN_HEADER: self._token, SESSION_HEADER: session}, limit=MAX_BYTES, resend=True,
+                lines=self._token_line + header_lines({SESSION_HEADER: session}), limit=MAX_BYTES, resend=True,
             )  # fmt: skip
         except LegFailedError as error:
             log.info("session_read_not_told", extra={"worker": record.worker, "error": str(error)})

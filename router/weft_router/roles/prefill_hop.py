@@ -49,7 +49,7 @@ class PrefillHop:
         )
         answer = await self._pool.call(
             Leg(first_s=self._first_byte_s), self._pool.origin(record.url), PREFILL_PATH, call.body,
-            lines=lines, headers=call.headers, limit=self._most_bytes,
+            lines=lines + call.lines, limit=self._most_bytes,
         )  # fmt: skip
         return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
 
@@ -66,7 +66,7 @@ async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | Non
     facts["request_id"] = request_id
     facts["history"] = task.history
     facts["increment"] = task.increment
-    passed = {shown: headers[name] for name, shown in _PASSED.items() if name in headers}
+    passed = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
     spans = None
     if tracer is not None:
         spans = tracer.begin(headers.get("traceparent"), request_id.removeprefix("weft-"), name="prefill")

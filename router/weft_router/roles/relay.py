@@ -60,8 +60,7 @@ class Relay:
         self._adapter = adapter
         self._kinds = kinds(adapter)
         self._pool = pool
-        self._token = token.decode("latin-1")
-        self._token_line = header_lines({TOKEN_HEADER: self._token})
+        self._token_line = header_lines({TOKEN_HEADER: token.decode("latin-1")})
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
         """Serve a request by one worker.
@@ -107,7 +106,7 @@ class Relay:
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
         answer = await self._pool.call(
-            Leg(first_s=ASK_S), self._pool.origin(record.url), path, payload, headers={TOKEN_HEADER: self._token},
+            Leg(first_s=ASK_S), self._pool.origin(record.url), path, payload, lines=self._token_line,
             limit=self._most_bytes, resend=True,
         )  # fmt: skip
         return answer.status, answer.body
@@ -116,7 +115,7 @@ class Relay:
         """Have a worker forget a session; raise LegFailedError when it does not say that it did."""
         answer = await self._pool.call(
             Leg(first_s=FORGET_S), self._pool.origin(record.url), FORGET_PATH, b"",
-            headers={TOKEN_HEADER: self._token, SESSION_HEADER: session},
+            lines=self._token_line + header_lines({SESSION_HEADER: session}),
             limit=self._most_bytes, resend=True,
         )  # fmt: skip
         if answer.status != 204:

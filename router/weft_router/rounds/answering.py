@@ -115,7 +115,7 @@ class Answering:
             if handed is not None and handed.first is not None and inference.stream:
                 passing.show(self._adapter.first_event(rnd.ask, handed.first))
             self.engine.pool.send(
-                leg, self.engine.origin, call.path, call.body, passing, headers=self.engine.proven(call.headers),
+                leg, self.engine.origin, call.path, call.body, passing, lines=call.lines + self.engine.proof,
                 resend=prefilled is None,
             )  # fmt: skip
             del call  # a long stream need not keep its prompt

@@ -30,6 +30,7 @@ from weft_router.rounds.worker import Worker
 from weft_router.signals.instruments import Counter
 from weft_router.state.kv_paths import Fault, Proof
 from weft_router.wire.leg import Leg, Whole
+from weft_router.wire.lines import header_lines
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class KvProof:
 
     async def _there(self, record: WorkerRecord, tokens: int, params: Json, limit_s: float) -> PrefillAnswer | None:
         name = f"weft-{secrets.token_hex(16)}"
-        call = Call(_PATH, self._body(tokens, params), {REQUEST_ID: name})
+        call = Call(_PATH, self._body(tokens, params), header_lines({REQUEST_ID: name}))
         try:
             async with asyncio.timeout(limit_s):
                 answer = await self._port.prefill(record, call, _NOTHING, name, ANYBODY)
@@ -226,11 +227,11 @@ class KvProof:
 
     async def _here(self, tokens: int, params: Json | None, limit_s: float) -> Whole | None:
         engine, body = self._worker.engine, self._body(tokens, params)
-        headers = engine.proven({REQUEST_ID: f"weft-{secrets.token_hex(16)}"})
+        lines = header_lines({REQUEST_ID: f"weft-{secrets.token_hex(16)}"}) + engine.proof
         try:
             async with asyncio.timeout(limit_s):
                 return await engine.pool.call(
-                    Leg(first_s=limit_s), engine.origin, _PATH, body, headers=headers, limit=_REPLY_BYTES
+                    Leg(first_s=limit_s), engine.origin, _PATH, body, lines=lines, limit=_REPLY_BYTES
                 )
         except TimeoutError:
             return None

@@ -52,7 +52,7 @@ class Prefilling:
         return self._ended + self.worker.settings.config.engine.lease_seconds
 
     async def run(
-        self, path: str, payload: bytes, headers: dict[str, str], *, task: PrefillTask, request_id: str,
+        self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,
         standing: Standing = ANYBODY,
     ) -> Prefill:  # fmt: skip
         """Queue one prefill and run it; the body comes ready for the engine.
@@ -66,16 +66,16 @@ class Prefilling:
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
         with worker.live:
-            return await self._run(path, payload, headers, task=task, request_id=request_id, standing=standing)
+            return await self._run(path, payload, lines, task=task, request_id=request_id, standing=standing)
 
     async def _run(
-        self, path: str, payload: bytes, headers: dict[str, str], *, task: PrefillTask, request_id: str,
+        self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,
         standing: Standing,
     ) -> Prefill:  # fmt: skip
         worker = self.worker
         arrived = monotonic()
         if not task.increment:  # KV that is given back, or a proof's few tokens; late ones tell nothing of the engine
-            answer = await self._call(path, payload, headers, request_id, fresh=False, expected_s=inf)
+            answer = await self._call(path, payload, lines, request_id, fresh=False, expected_s=inf)
             return Prefill(answer.status, answer.body, 0.0, monotonic() - arrived)
         slot = await worker.queue.acquire(
             request_id, task, ttft_slo=standing.ttft_slo, priority=standing.priority, tenant=standing.tenant,
@@ -85,7 +85,7 @@ class Prefilling:
             if not worker.engine.healthy:  # it was left while this prefill waited for its turn
                 raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
             answer = await self._call(
-                path, payload, headers, request_id, fresh=task.history == 0, expected_s=slot.until_first()
+                path, payload, lines, request_id, fresh=task.history == 0, expected_s=slot.until_first()
             )
         finally:
             trace = standing.spans.id if standing.spans is not None else request_id.removeprefix("weft-")
@@ -114,7 +114,7 @@ class Prefilling:
         self,
         path: str,
         payload: bytes,
-        headers: dict[str, str],
+        lines: str,
         request_id: str,
         *,
         fresh: bool,
@@ -124,7 +124,7 @@ class Prefilling:
         leg = self.leg(expected_s, fresh=fresh)
         try:
             answer = await engine.pool.call(
-                leg, engine.origin, path, payload, headers=engine.proven(headers),
+                leg, engine.origin, path, payload, lines=lines + engine.proof,
                 limit=self.limits.max_reply_bytes, resend=fresh and not self._meets,
             )  # fmt: skip
         except LegFailedError as error:

@@ -92,7 +92,7 @@ class Releasing:
         engine = self._worker.engine
         answer = await engine.pool.call(
             Leg(first_s=RELEASE_S), engine.origin, call.path, call.body, limit=_REPLY_BYTES,
-            headers=engine.proven(call.headers),
+            lines=call.lines + engine.proof,
         )  # fmt: skip
         return answer.status
 

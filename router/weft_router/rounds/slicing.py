@@ -81,7 +81,7 @@ class Slicing:
         self._engine.sent(leg, 0.0)
         try:
             answer = await self._engine.pool.call(
-                leg, self._engine.origin, call.path, call.body, headers=call.headers, limit=self._limit, resend=True
+                leg, self._engine.origin, call.path, call.body, lines=call.lines, limit=self._limit, resend=True
             )
         except LegFailedError as error:
             if error.reason == "connect":

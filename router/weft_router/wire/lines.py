@@ -23,3 +23,11 @@ def header_lines(headers: dict[str, str]) -> str:
     for name, value in headers.items():
         lines.append(f"{name}: {value}\r\n")
     return "".join(lines)
+
+
+def encoded(head: str) -> bytes:
+    """Return a head as it is sent; a character that no header may hold goes as a question mark."""
+    try:
+        return head.encode("latin-1")  # which compiled code does without looking the encoding up
+    except UnicodeEncodeError:
+        return head.encode("latin-1", "replace")

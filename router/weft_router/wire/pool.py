@@ -55,8 +55,8 @@ class Pool(Keeper):
         return found
 
     def send(
-        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *,
-        headers: dict[str, str] | None = None, lines: str = "", resend: bool = False, method: str = "POST",
+        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *, lines: str = "",
+        resend: bool = False, method: str = "POST",
     ) -> None:  # fmt: skip
         """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
         ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
@@ -64,9 +64,9 @@ class Pool(Keeper):
         other end, and so does a cancel of whoever awaits it.
 
         With ``resend`` it is sent once more when a kept connection turns out closed. Not for requests with a KV
-        handle, which is good for one sending.
+        handle, which is good for one sending. ``lines`` are those of its headers, as header_lines writes them.
         """
-        head, payload = origin.request(method, path, payload, headers, lines)
+        head, payload = origin.request(method, path, payload, lines)
         self._legs[leg] = origin
         leg.sender = self
         if leg.over:  # it failed before it was sent
@@ -89,8 +89,8 @@ class Pool(Keeper):
         connection.send(leg, taker, head, payload)
 
     async def call(
-        self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int,
-        headers: dict[str, str] | None = None, lines: str = "", resend: bool = False, method: str = "POST",
+        self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int, lines: str = "",
+        resend: bool = False, method: str = "POST",
     ) -> Whole:  # fmt: skip
         """Send a request and return its whole answer of at most ``limit`` bytes.
 
@@ -98,7 +98,7 @@ class Pool(Keeper):
             LegFailedError: no whole answer came.
         """
         whole = Whole(leg, limit)
-        self.send(leg, origin, path, payload, whole, headers=headers, lines=lines, resend=resend, method=method)
+        self.send(leg, origin, path, payload, whole, lines=lines, resend=resend, method=method)
         await leg
         return whole
 

@@ -6,7 +6,7 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from weft_router.wire.leg import Leg, Sender
-from weft_router.wire.lines import header_lines
+from weft_router.wire.lines import encoded
 from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
 
@@ -34,25 +34,21 @@ class Origin:
         self.plain = PlainReader()
         self._starts: dict[str, str] = {}
 
-    def request(
-        self, method: str, path: str, payload: bytes = b"", headers: dict[str, str] | None = None, lines: str = ""
-    ) -> tuple[bytes, bytes]:
+    def request(self, method: str, path: str, payload: bytes = b"", lines: str = "") -> tuple[bytes, bytes]:
         """Return the bytes of a request, with the body in the first part where that costs less than a second one.
 
-        It has these ``lines`` of headers, each with its end and checked, and those of ``headers`` after them.
+        It has these ``lines`` of headers, as header_lines writes them.
 
         Raises:
-            ValueError: the path or a header would carry more than it should.
+            ValueError: the path would carry more than it should.
         """
         text = self._starts.get(path) if method == "POST" else None
         if text is None:
             text = self._start(method, path)
-        if headers:
-            lines += header_lines(headers)
         if method == "GET":
-            return f"{text}{lines}\r\n".encode("latin-1", "replace"), b""
+            return encoded(f"{text}{lines}\r\n"), b""
         size = len(payload)
-        head = f"{text}{lines}Content-Length: {size}\r\n\r\n".encode("latin-1", "replace")
+        head = encoded(f"{text}{lines}Content-Length: {size}\r\n\r\n")
         return (head + payload, b"") if size <= _JOINED else (head, payload)
 
     def _start(self, method: str, path: str) -> str:
