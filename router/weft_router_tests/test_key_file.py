@@ -14,6 +14,7 @@ from weft_router.errors import UnauthorizedError
 from weft_router.guard.auth import ApiKeys, Authenticator
 from weft_router.guard.caller import ANYONE, Bounds
 from weft_router.guard.key_file import KeyFileError, digest, parse
+from weft_router.wire.head import Notes
 
 CANARY = "sk-canary-0123456789"
 HASHED = hashlib.sha256(CANARY.encode()).hexdigest()
@@ -147,3 +148,24 @@ def test_who_is_not_known_is_refused(tmp_path: Path) -> None:
             authenticator.caller(header, 0.0)
         assert "two-key" not in caught.value.message
     assert Authenticator(None).caller(None, 0.0) is ANYONE
+
+
+def test_whom_a_key_was_noted_for_is_known_until_other_keys_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("one-key tenant=acme\n")
+    keys, notes, other = ApiKeys(path), Notes(), Notes()
+    authenticator = Authenticator(keys)
+    for _ in range(2):
+        assert authenticator.caller("Bearer one-key", 0.0, notes).tenant == "acme"
+        with pytest.raises(UnauthorizedError):
+            authenticator.caller("Bearer two-key", 0.0, other)
+    keys.reload()
+    assert authenticator.caller("Bearer one-key", 0.0, notes).tenant == "acme"
+    path.write_text("one-key tenant=another\n")
+    keys.reload()
+    assert authenticator.caller("Bearer one-key", 0.0, notes).tenant == "another"
+    path.write_text("two-key tenant=acme\n")
+    keys.reload()
+    with pytest.raises(UnauthorizedError):
+        authenticator.caller("Bearer one-key", 0.0, notes)
+    assert authenticator.caller("Bearer two-key", 0.0, other).tenant == "acme"

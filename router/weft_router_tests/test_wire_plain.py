@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_router.wire.head import FramingError, Request
+from weft_router.wire.head import FramingError, Notes, Request
 from weft_router.wire.heads import HeadReader
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.plain import PlainReader
@@ -125,6 +125,7 @@ def outcome(reader: HeadReader, head: bytes, limits: WireLimits) -> tuple[Reques
         if known is None:
             return reader.read(head, limits)
         assert known[2] == len(head) + 4
+        known[0].notes = None  # which say nothing of the head
         return known[:2]
     except FramingError as error:
         return error.error.status, error.error.message
@@ -171,6 +172,21 @@ def test_a_head_that_differs_in_what_varies_is_read_by_the_last_and_keys_vary_on
     assert reader.read_by_last(other + body, 0, limits) is None
     reader.read(other, limits)
     assert reader.read_by_last(b"x" + HEAD + body, 1, limits) is not None
+
+
+@given(keys=st.lists(st.tuples(st.sampled_from(["c", "d"]), st.sampled_from(["one", "two"])), max_size=9))
+def test_requests_have_notes_in_common_only_with_those_of_the_same_key(keys: list[tuple[str, str]]) -> None:
+    reader = RequestReader(WireLimits())
+    known: list[tuple[Notes, str]] = []
+    for key, session in keys:
+        head = HEAD.replace(b"Bearer c", b"Bearer " + key.encode()).replace(b"one", session.encode())
+        (request,) = reader.feed(head + b"\r\n\r\nx")
+        if (notes := request.notes) is not None:
+            assert request.headers["authorization"] == f"Bearer {key}"
+            assert all(key == other for shared, other in known if shared is notes)
+            known.append((notes, key))
+    steady = len(keys) > 2 and len({key for key, _ in keys}) == 1
+    assert len(known) == (len(keys) - 2 if steady else len(known))
 
 
 def test_what_is_read_belongs_to_its_request() -> None:

@@ -30,6 +30,8 @@ def read(raw: bytes, *, step: int = 0, forget: bool = False) -> tuple[list[Reque
         step = step or len(raw) or 1
         for at in range(0, len(raw), step):
             found = reader.feed(raw[at : at + step])
+            for request in found:
+                request.notes = None  # which say nothing of the request
             requests += found
             if found and forget:
                 reader._heads = HeadReader()

@@ -50,7 +50,7 @@ class Lane:
             return False
         config = front.config
         try:
-            caller = front.admits(headers)
+            caller = front.admits(headers, exchange.notes)
             body = parse(exchange.body)
             class_ = front.classifier.of(caller, headers, body)
             inference = check(path, body, model=config.model, limits=config.limits)

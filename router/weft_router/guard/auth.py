@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from weft_router.config import ConfigError
 from weft_router.errors import UnauthorizedError
 from weft_router.guard.caller import ANYONE, Caller
 from weft_router.guard.key_file import KeyFileError, digest, parse
+from weft_router.wire.head import Notes
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class ApiKeys:
         self._classes = classes
         self._stamp: tuple[int, int, int] | None = None
         self._callers: dict[bytes, Caller] = {}
+        self.edition = object()
+        """Another object each time other keys were read."""
         try:
             self._read(path)
         except (OSError, UnicodeDecodeError) as error:
@@ -73,6 +76,7 @@ class ApiKeys:
         if not callers:
             raise KeyFileError("holds no key; write one key a line")
         self._callers = callers
+        self.edition = object()
         self._stamp = stamp
         log.info("api_keys_read", extra={"keys": len(callers)})
 
@@ -85,8 +89,11 @@ class Authenticator:
         self._tokens = tokens
         self._open = keys is None and tokens is None
 
-    def caller(self, authorization: str | None, now: float) -> Caller:
+    def caller(self, authorization: str | None, now: float, notes: Notes | None = None) -> Caller:
         """Return who sends a request with this Authorization header; ``now`` is seconds since 1970.
+
+        A key's holder is noted in the ``notes`` that come with the same header, and stands there as long as no other
+        keys were read; a token is verified each time, because it ends.
 
         Raises:
             UnauthorizedError: nobody who is known here.
@@ -94,10 +101,15 @@ class Authenticator:
         """
         if self._open:
             return ANYONE
+        keys = self._keys
+        if notes is not None and keys is not None and notes.by is keys.edition:
+            return cast(Caller, notes.caller)
         secret = bearer(authorization)
-        if self._keys is not None:
-            caller = self._keys.find(secret)
+        if keys is not None:
+            caller = keys.find(secret)
             if caller is not None:
+                if notes is not None:
+                    notes.by, notes.caller = keys.edition, caller
                 return caller
         if self._tokens is not None and secret.count(".") == 2:
             return self._tokens.verify(secret, now)

@@ -15,6 +15,7 @@ from weft_router.rounds.worker import SIDECAR_KEEPALIVE_S
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
+from weft_router.wire.head import Notes
 from weft_router.wire.pool import Pool
 
 
@@ -40,9 +41,9 @@ class Coordinator:
         """Return the public endpoints."""
         return self._front.routes()
 
-    def admits(self, headers: dict[str, str]) -> object:
+    def admits(self, headers: dict[str, str], notes: Notes | None, /) -> object:
         """Let known callers in."""
-        return self._front.admits(headers)
+        return self._front.admits(headers, notes)
 
     def ready(self) -> str | None:
         """Return None when a request can be served: the store was reached once and a decode worker is ready.

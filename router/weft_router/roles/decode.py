@@ -48,6 +48,7 @@ from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Notes
 from weft_router.wire.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class DecodeSidecar:
         }
         return own if self._prefilling is None else {**own, PREFILL_PATH: {"POST": self._prefill}}
 
-    def admits(self, headers: dict[str, str]) -> None:
+    def admits(self, headers: dict[str, str], _: Notes | None, /) -> None:
         """Let the router's own hops in."""
         require_token(headers, self._settings.token)
 

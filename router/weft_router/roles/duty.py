@@ -6,6 +6,7 @@ from typing import Protocol
 from weft_router.config import RouterConfig
 from weft_router.rounds.moving import Left
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Notes
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
@@ -45,8 +46,11 @@ class Duty(Protocol):
     def routes(self) -> Routes:
         """Return the role's own endpoints."""
 
-    def admits(self, headers: dict[str, str]) -> object:
-        """Let a request in by its headers, and return who asks; raise ApiError otherwise."""
+    def admits(self, headers: dict[str, str], notes: Notes | None, /) -> object:
+        """Let a request in by its headers, and return who asks; raise ApiError otherwise.
+
+        ``notes`` are those of the requests with the same credentials.
+        """
 
     def ready(self) -> str | None:
         """Return None when requests can be served, else why not."""

@@ -46,6 +46,7 @@ from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Notes
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +124,9 @@ class Front:
             SESSIONS: {"DELETE": self._closing.serve},
         }
 
-    def admits(self, headers: dict[str, str]) -> Caller:
+    def admits(self, headers: dict[str, str], notes: Notes | None) -> Caller:
         """Let known callers in."""
-        return self._authenticator.caller(headers.get("authorization"), time())
+        return self._authenticator.caller(headers.get("authorization"), time(), notes)
 
     def start(self) -> None:
         """Start background work."""

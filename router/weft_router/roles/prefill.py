@@ -17,6 +17,7 @@ from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Notes
 from weft_router.wire.pool import Pool
 
 
@@ -45,7 +46,7 @@ class PrefillSidecar:
             **self._pages.routes(),
         }
 
-    def admits(self, headers: dict[str, str]) -> None:
+    def admits(self, headers: dict[str, str], _: Notes | None, /) -> None:
         """Let the router's own hops in."""
         require_token(headers, self._settings.token)
 

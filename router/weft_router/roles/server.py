@@ -19,6 +19,7 @@ from weft_router.signals.access import open_access_log, rounded
 from weft_router.signals.instruments import Value
 from weft_router.signals.siblings import Siblings
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Notes
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.listener import Listener
 from weft_router.wire.request import Request
@@ -192,7 +193,7 @@ class Server:
         """Refuse what would only be refused after a large body was read."""
         try:
             self._handler(request.path, request.method)
-            self._check(request.path, request.headers)
+            self._check(request.path, request.headers, request.notes)
         except ApiError as error:
             return error
         return None
@@ -211,12 +212,12 @@ class Server:
     def _public(self) -> list[str]:
         return [path for path in self._routes if path.startswith("/v1/")]
 
-    def _check(self, path: str, headers: dict[str, str]) -> object:
+    def _check(self, path: str, headers: dict[str, str], notes: Notes | None) -> object:
         caller: object = None
         if path == "/drain" or path.startswith("/debug/"):
             require_token(headers, self._settings.token)
         elif path not in _OPEN:
-            caller = self._duty.admits(headers)
+            caller = self._duty.admits(headers, notes)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
         return caller
@@ -249,7 +250,7 @@ class Server:
         await self.through(exchange, self._checked(exchange, handler))
 
     async def _checked(self, exchange: Exchange, handler: Handler) -> None:
-        exchange.admitted = self._check(exchange.path, exchange.headers)
+        exchange.admitted = self._check(exchange.path, exchange.headers, exchange.notes)
         await handler(exchange)
 
     def enter(self) -> None:

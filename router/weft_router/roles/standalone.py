@@ -34,6 +34,7 @@ from weft_router.signals.request_log import RequestLog
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Notes
 from weft_router.wire.pool import Pool
 
 
@@ -77,9 +78,9 @@ class Standalone:
         """Return the public endpoints."""
         return {**self._front.routes(), "/debug/decisions": {"GET": self._debug}}
 
-    def admits(self, headers: dict[str, str]) -> object:
+    def admits(self, headers: dict[str, str], notes: Notes | None, /) -> object:
         """Let known callers in."""
-        return self._front.admits(headers)
+        return self._front.admits(headers, notes)
 
     def ready(self) -> str | None:
         """Return None when a request can be served."""

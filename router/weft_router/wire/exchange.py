@@ -60,7 +60,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone",
-        "headers", "method", "on_gone", "path", "query", "stalled", "started", "status",
+        "headers", "method", "notes", "on_gone", "path", "query", "stalled", "started", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Outgoing, request: Request) -> None:
@@ -74,6 +74,7 @@ class Exchange:
         self.query = request.query
         self.headers = request.headers
         self.body = request.body
+        self.notes = request.notes
         self.admitted: object = None
         """Whom the server let in: what its duty made of the headers."""
         self.facts: dict[str, object] = {}

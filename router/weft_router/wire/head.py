@@ -58,6 +58,17 @@ def bad(message: str, status: int = 400) -> FramingError:
     return FramingError(ApiError(message, status=status))
 
 
+class Notes:
+    """What is noted of a connection's requests that have the same credentials, by whoever knows those."""
+
+    __slots__ = ("by", "caller")
+
+    def __init__(self) -> None:
+        self.by: object = None
+        """What told the caller; another object has to be asked anew."""
+        self.caller: object = None
+
+
 @dataclass(slots=True)
 class Request:
     """One whole request; header names are lower case, ``query`` is what follows the question mark."""
@@ -69,6 +80,8 @@ class Request:
     body: bytes
     http10: bool
     keep_alive: bool
+    notes: Notes | None = None
+    """Those of the requests of its connection with the same credentials; None where nobody compared these."""
 
 
 Gate = Callable[[Request], ApiError | None]

@@ -4,7 +4,7 @@ Clients keep their connections and send the same lines with every request, but f
 read is what read_head reads; a property test and ``make fuzz`` hold it to that.
 """
 
-from weft_router.wire.head import Request, length_of, own_name, read_head
+from weft_router.wire.head import Notes, Request, length_of, own_name, read_head
 from weft_router.wire.limits import WireLimits
 
 _LONGEST = 4096
@@ -25,7 +25,9 @@ _MATTER = frozenset({"transfer-encoding", "expect"})
 class HeadReader:
     """The heads of one connection."""
 
-    __slots__ = ("_changing", "_headers", "_last", "_size", "_tail", "_told", "_used", "_varying", "_window")
+    __slots__ = (
+        "_changing", "_headers", "_last", "_notes", "_size", "_tail", "_told", "_used", "_varying", "_window",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._last: Request | None = None
@@ -41,6 +43,7 @@ class HeadReader:
         """Whether there was a request before: a connection that has one long stream need not keep its head."""
         self._changing: set[str] = set()
         """The steady headers that were not so on this connection."""
+        self._notes: Notes | None = None
 
     def read_by_last(self, data: bytes, at: int, limits: WireLimits) -> tuple[Request, int, int] | None:
         """Return the request of a head that says what the last one said but for what varies, its body's length, and
@@ -70,7 +73,7 @@ class HeadReader:
             return None
         told = headers.get("content-length")
         size = self._size if told == self._told else length_of(told or "", limits.max_body)
-        request = Request(last.method, last.path, last.query, headers, b"", last.http10, last.keep_alive)
+        request = Request(last.method, last.path, last.query, headers, b"", last.http10, last.keep_alive, self._notes)
         return request, size, at + end
 
     def read(self, head: bytes, limits: WireLimits) -> tuple[Request, int]:
@@ -108,3 +111,4 @@ class HeadReader:
             else:
                 before += line + "\r\n"
         self._tail = before + "\r\n"
+        self._notes = Notes() if all(name != "authorization" for _, name in self._varying) else None
