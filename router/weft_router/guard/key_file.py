@@ -9,11 +9,12 @@ A file with a line that cannot be read is refused as a whole: half of the keys w
 Messages name the line by its number and never repeat it.
 """
 
-import hashlib
 import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
 
 from weft_router.guard.caller import NO_KEYS_TENANT, Bounds, Caller, tenant_fits
 
@@ -21,6 +22,7 @@ _HASHED = "sha256:"
 _OPTIONS = ("tenant", "weight", "class", "rps", "tpm", "concurrent")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 MAX_KEY = 512
+_sha256: Final = sha256
 
 
 class KeyFileError(ValueError):
@@ -36,7 +38,7 @@ class _Line:
 
 def digest(key: str) -> bytes:
     """Return what is kept of a key."""
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return _sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def parse(text: str, *, classes: Collection[str] | None = None) -> dict[bytes, Caller]:

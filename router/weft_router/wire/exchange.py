@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from weft_router.wire.head import Request
-from weft_router.wire.lines import checked, header_lines
+from weft_router.wire.lines import checked, encoded, header_lines
 
 _JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
@@ -119,8 +119,13 @@ class Exchange:
         Raises:
             RuntimeError: an answer was begun before.
         """
-        framing = f"Content-Length: {len(body)}\r\n" if status != 204 else ""  # RFC 9110: a 204 has no length
-        head = self._head(status, content_type, lines if headers is None else header_lines(headers), framing)
+        if headers is not None:
+            lines = header_lines(headers)
+        first, last = self._head(status, content_type)
+        if status == 204:  # which has no length (RFC 9110)
+            head = encoded(f"{first}{lines}{last}")
+        else:
+            head = encoded(f"{first}{lines}Content-Length: {len(body)}\r\n{last}")
         if self.ended:
             return
         if self.method == "HEAD":
@@ -143,9 +148,11 @@ class Exchange:
         if not framed:
             self._keep = False
         framing = "Transfer-Encoding: chunked\r\n" if framed else ""
-        head = self._head(status, content_type, lines if headers is None else header_lines(headers), framing)
+        if headers is not None:
+            lines = header_lines(headers)
+        first, last = self._head(status, content_type)
         if not self.ended:
-            self._held = head
+            self._held = encoded(f"{first}{lines}{framing}{last}")
             self._connection.flush_soon()
 
     def write(self, data: bytes) -> None:
@@ -202,7 +209,8 @@ class Exchange:
         self._source = None
         self._connection.finished(keep=self._keep)
 
-    def _head(self, status: int, content_type: str, lines: str, framing: str) -> bytes:
+    def _head(self, status: int, content_type: str) -> tuple[str, str]:
+        """Begin the answer; return what its head begins with, and what it ends with."""
         if self.status:
             raise RuntimeError(f"{self.path}: answered twice, with {self.status} and {status}")
         known = _starts.get(content_type)
@@ -211,8 +219,7 @@ class Exchange:
             text = _start(status, content_type)
         self.status = status
         keep = self._keep = self._keep and not self._connection.closing
-        end = "\r\n" if keep and self._framed else _KEEP if keep else _CLOSE
-        return f"{text}{lines}{framing}{end}".encode("latin-1", "replace")
+        return text, "\r\n" if keep and self._framed else _KEEP if keep else _CLOSE
 
 
 def _start(status: int, content_type: str) -> str:
