@@ -6,8 +6,6 @@ comes is left to the general way, which looks at it anew; and a round that stops
 where it is (``Passage``).
 """
 
-from collections.abc import Mapping
-
 from weft_router.api.body import parse
 from weft_router.api.identity import MAX_ID
 from weft_router.api.inference import FIXED, ODD, PATHS, check
@@ -27,8 +25,8 @@ class Lane:
     """The straight way through one standalone router."""
 
     def __init__(
-        self, *, front: Front, adapter: Vllm, registry: Registry, decodings: Mapping[str, Decoding],
-        prefillings: Mapping[str, Prefilling],
+        self, *, front: Front, adapter: Vllm, registry: Registry, decodings: dict[str, Decoding],
+        prefillings: dict[str, Prefilling],
     ) -> None:  # fmt: skip
         self.front = front
         self.adapter = adapter
@@ -48,12 +46,11 @@ class Lane:
         front = self.front
         if not self.registry.ready("decode") or not front.plain:
             return False
-        config = front.config
         try:
             caller = front.admits(headers, exchange.notes)
             body = parse(exchange.body)
             class_ = front.classifier.of(caller, headers, body)
-            inference = check(path, body, model=config.model, limits=config.limits)
+            inference = check(path, body, model=front.model, limits=front.limits)
         except ApiError:
             return False  # found again, and told, by the general way
         if inference.stream or inference.n != 1 or inference.marks & (ODD | FIXED):

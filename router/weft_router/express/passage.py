@@ -144,7 +144,7 @@ class Passage(Round):
         remote.dispatched.add(worker, self.id, todo)
         fresh = known == 0
         leg = self._leg = prefilling.leg(slot.until_first(), fresh=fresh)
-        whole = self._whole = Whole(leg, prefilling.limits.max_reply_bytes)
+        whole = self._whole = Whole(leg, prefilling.most_bytes)
         leg.on_done = self._prefill_over
         engine.pool.send(leg, engine.origin, call.path, call.body, whole, lines=call.lines + engine.proof, resend=fresh)
 

@@ -83,8 +83,8 @@ class Front:
     ) -> None:  # fmt: skip
         config = settings.config
         self._settings = settings
-        self.config = config
-        """The configuration in force."""
+        self.model, self.limits = config.model, config.limits
+        """Those in force."""
         self._metrics = context.metrics
         self._tracer = context.tracer
         self._registry = registry
@@ -136,7 +136,7 @@ class Front:
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
-        self.config = config
+        self.model, self.limits = config.model, config.limits
         self.classifier = Classifier(config.qos)
         self.admission.use(config.qos, config.limits, config.session_classes())
         self.placing.use(config)
@@ -198,7 +198,7 @@ class Front:
         class_ = self.classifier.of(caller, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
-        inference = check(path, body, model=self.config.model, limits=self.config.limits)
+        inference = check(path, body, model=self.model, limits=self.limits)
         load = self.load(inference)
         admitted = self._admit(caller, class_, load)
         if admitted.output_cap is not None or admitted.local_only:

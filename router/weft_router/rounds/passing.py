@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
 
 from weft_router.api.events import without_error
 from weft_router.api.reply import read_whole
@@ -16,6 +17,9 @@ from weft_router.rounds.round import Prefilled, Round
 from weft_router.signals.rounds import TokenClock
 from weft_router.wire.leg import Whole
 from weft_router.wire.lines import checked
+
+_REMEMBERED: Final = 1024
+_lines: Final[dict[tuple[str, str, str, str], str]] = {}
 
 
 class Passing:
@@ -192,9 +196,16 @@ class Passing:
 
 
 def shown(rnd: Round, worker: str) -> str:
-    """Return the header lines that tell a client who served a round, and why."""
-    prefill = f"X-Weft-Prefill-Worker: {checked(rnd.prefill_worker)}\r\n" if rnd.prefill_worker else ""
-    return (
-        f"X-Weft-Route: {rnd.route}\r\nX-Weft-Reason: {checked(rnd.reason)}\r\n"
-        f"X-Weft-Worker: {checked(worker)}\r\n{prefill}"
-    )
+    """Return the header lines that tell a client who served a round, and why: a few that come again and again."""
+    told = (rnd.route, rnd.reason, worker, rnd.prefill_worker)
+    lines = _lines.get(told)
+    if lines is None:
+        prefill = f"X-Weft-Prefill-Worker: {checked(rnd.prefill_worker)}\r\n" if rnd.prefill_worker else ""
+        lines = (
+            f"X-Weft-Route: {rnd.route}\r\nX-Weft-Reason: {checked(rnd.reason)}\r\n"
+            f"X-Weft-Worker: {checked(worker)}\r\n{prefill}"
+        )
+        if len(_lines) >= _REMEMBERED:
+            _lines.clear()
+        _lines[told] = lines
+    return lines

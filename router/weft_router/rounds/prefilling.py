@@ -38,7 +38,7 @@ class Prefilling:
         self.worker = worker
         self._waits = ByClass(metrics.queue_seconds)
         self._seconds = metrics.prefill_seconds.labels()
-        self.limits = worker.settings.config.limits
+        self.most_bytes = worker.settings.config.limits.max_reply_bytes
         self._first_byte_s = worker.settings.config.timeouts.first_byte
         self._meets = adapter_of(worker.settings.config).can.order == "together"
         """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
@@ -125,7 +125,7 @@ class Prefilling:
         try:
             answer = await engine.pool.call(
                 leg, engine.origin, path, payload, lines=lines + engine.proof,
-                limit=self.limits.max_reply_bytes, resend=fresh and not self._meets,
+                limit=self.most_bytes, resend=fresh and not self._meets,
             )  # fmt: skip
         except LegFailedError as error:
             raise self.broke(error, fresh=fresh, request_id=request_id) from error
