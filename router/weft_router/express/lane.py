@@ -6,6 +6,8 @@ comes is left to the general way, which looks at it anew; and a round that stops
 where it is (``Passage``).
 """
 
+from typing import TYPE_CHECKING
+
 from weft_router.api.body import parse
 from weft_router.api.identity import MAX_ID
 from weft_router.api.inference import FIXED, ODD, PATHS, check
@@ -13,12 +15,14 @@ from weft_router.engines.vllm import Vllm
 from weft_router.errors import ApiError
 from weft_router.express.passage import Passage
 from weft_router.guard.admission import Refusal
-from weft_router.roles.duty import Books
 from weft_router.roles.front import Front
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.state.registry import Registry
 from weft_router.wire.exchange import Exchange
+
+if TYPE_CHECKING:
+    from weft_router.roles.server import Server
 
 
 class Lane:
@@ -33,7 +37,8 @@ class Lane:
         self.registry = registry
         self.decodings = decodings
         self.prefillings = prefillings
-        self.books: Books
+        self.books: Server
+        """Who counts the requests; set by the server itself."""
 
     def takes(self, exchange: Exchange) -> bool:
         """Begin a usual request's round; False: it was not looked at."""

@@ -1,46 +1,26 @@
 """A role's duty and the server in front of it, as the two see each other."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from weft_router.config import RouterConfig
 from weft_router.rounds.moving import Left
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Notes
 
+if TYPE_CHECKING:
+    from weft_router.express.lane import Lane
+
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
-
-
-class Books(Protocol):
-    """What a server counts of each request."""
-
-    def enter(self) -> None:
-        """Count one that is served from now on."""
-
-    def leave(self, exchange: Exchange) -> None:
-        """Count one that is over, and write its access line."""
-
-    def through(self, exchange: Exchange, work: Awaitable[None]) -> Coroutine[object, None, None]:
-        """Serve one that was counted already, to its end."""
-
-
-class Lane(Protocol):
-    """A straight way for usual requests."""
-
-    books: Books
-    """Who counts them; set by the server."""
-
-    def takes(self, exchange: Exchange) -> bool:
-        """Serve a request by callbacks; False where it is not usual, and not begun."""
 
 
 class Duty(Protocol):
     """What a role adds: its routes, its readiness and its background work."""
 
     @property
-    def lane(self) -> Lane | None:
+    def lane(self) -> "Lane | None":
         """Return its straight way for usual requests, where it has one."""
 
     def routes(self) -> Routes:
