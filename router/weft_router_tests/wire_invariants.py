@@ -142,7 +142,8 @@ def responses_are_read_alike(raw: bytes) -> bool:
     reader.expect(taken)
     for byte in raw:  # so that llhttp reads it
         reader.feed(bytes([byte]))
-    assert (taken.status, taken.headers, taken.body) == plain
+    headers = {**plain[1], "content-length": str(len(plain[2]))}
+    assert (taken.status, taken.headers, taken.body) == (plain[0], headers, plain[2])
     assert (reader.complete, reader.keeps) == (True, True)
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**20)
     connection.send(h11.Request(method="POST", target="/", headers=[("host", "a"), ("content-length", "0")]))
@@ -151,7 +152,7 @@ def responses_are_read_alike(raw: bytes) -> bool:
     events = [connection.next_event() for _ in range(3 if plain[2] else 2)]
     first = events[0]
     assert isinstance(first, h11.Response)
-    assert {name.decode(): value.decode() for name, value in first.headers} == plain[1]
+    assert {name.decode(): value.decode() for name, value in first.headers} == headers
     assert b"".join(event.data for event in events if isinstance(event, h11.Data)) == plain[2]
     assert isinstance(events[-1], h11.EndOfMessage)
     return True

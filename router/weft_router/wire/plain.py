@@ -5,12 +5,15 @@ than llhttp would (a property test and ``make fuzz`` hold it to that).
 """
 
 import re
+from typing import Final
 
 Response = tuple[int, dict[str, str], bytes]
+"""Status, headers and body; the headers are those of more than one response, and without the body's length."""
 
 _STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9])(?: [A-Za-z][A-Za-z -]*)?")
 _FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+): ([!-~](?:[ -~]*[!-~])?)")
 _LENGTH = (b"content-length: ", b"Content-Length: ", b"Content-length: ", b"content-Length: ")
+_DIGITS: Final = 15
 _BODILESS = (204, 304)
 _FRAMING = frozenset({"transfer-encoding", "connection", "proxy-connection", "upgrade", "trailer"})
 """Headers that may say that the body's length, or the connection, is another matter."""
@@ -34,18 +37,20 @@ class PlainReader:
 
     def read(self, data: bytes) -> Response | None:
         """Return the status, headers and body of exactly one whole response; None for anything else."""
-        before, after = self._before, self._after
-        size = len(data) - len(before) - len(after)  # of the body and the digits of its length
-        size -= len(str(size))
-        length = str(size)
-        head = before + length.encode() + after
-        if len(data) - len(head) != size or not data.startswith(head):
+        before, after, size = self._before, self._after, len(data)
+        at = end = len(before)
+        most, length = min(size, at + _DIGITS), 0
+        if data.startswith(before):
+            while end < most:
+                digit = data[end] - 48
+                if digit < 0 or digit > 9:
+                    break
+                length = length * 10 + digit
+                end += 1
+        begin = end + len(after)
+        if end == at or length != size - begin or (end > at + 1 and data[at] == 48) or data[end:begin] != after:
             return self._read(data)
-        if not self._status:
-            return None
-        headers = self._headers.copy()
-        headers["content-length"] = length
-        return self._status, headers, data[len(head) :]
+        return (self._status, self._headers, data[begin:]) if self._status else None
 
     def _read(self, data: bytes) -> Response | None:
         """Read a response with another head than the one before."""
@@ -60,18 +65,13 @@ class PlainReader:
         at += 15
         stop = data.find(b"\r", at)
         body = data[end + 4 :]
-        length = str(len(body))
-        if data[at:stop] != length.encode():
+        if data[at:stop] != str(len(body)).encode():
             return None
         found = _parse((data[:at] + data[stop:end]).split(b"\r\n"))
         if end <= _LONGEST:
             self._before, self._after = data[:at], data[stop : end + 4]
             self._status, self._headers = found if found is not None else (0, {})
-        if found is None:
-            return None
-        headers = found[1].copy()
-        headers["content-length"] = length
-        return found[0], headers, body
+        return (found[0], found[1], body) if found is not None else None
 
 
 def _parse(lines: list[bytes]) -> tuple[int, dict[str, str]] | None:
@@ -90,4 +90,4 @@ def _parse(lines: list[bytes]) -> tuple[int, dict[str, str]] | None:
         if name in headers or name in _FRAMING:
             return None
         headers[name] = value
-    return (int(first[1]), headers) if "content-length" in headers else None
+    return (int(first[1]), headers) if headers.pop("content-length", None) is not None else None

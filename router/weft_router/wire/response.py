@@ -21,7 +21,11 @@ class Taker(Protocol):
     """Who takes a response as it comes."""
 
     def head(self, status: int, headers: dict[str, str]) -> None:
-        """Take the status and the headers, names in lower case."""
+        """Take the status and the headers, names in lower case.
+
+        They are to be left as they are, for the next response may have the same; the body's length may not be among
+        them.
+        """
 
     def data(self, chunk: bytes) -> None:
         """Take a piece of the body."""
