@@ -36,7 +36,7 @@ def test_the_next_round_extends_and_any_change_does_not(texts: list[str], reply:
     asked = chat(conversation(texts))
     own = of_request(asked)
     seen = with_reply(own, asked, {"role": "assistant", "content": reply})
-    assert with_reply(own, asked, {"role": "assistant", "content": reply}) == seen
+    assert with_reply(own, asked, {"role": "assistant", "content": reply}) == seen == with_reply(own, asked, reply)
     history = [*conversation(texts), {"role": "assistant", "content": reply}]
     follow = chat([*history, {"role": "user", "content": more}])
     assert extends(follow, of_request(follow), seen)

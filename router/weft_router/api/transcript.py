@@ -53,22 +53,32 @@ def of_request(inference: Inference) -> Transcript:
         return _flat(inference.prompt)
     state = _START.copy()
     body, kind = inference.body, inference.kind
-    if not inference.marks & RENDERED:
-        links = [_NO_PREAMBLE]
-    else:
+    before = _NO_PREAMBLE
+    if inference.marks & RENDERED:
         preamble = {key: body[key] for key in PREAMBLE if body.get(key) is not None}
         if preamble:
             state.update(orjson.dumps(preamble, option=orjson.OPT_SORT_KEYS))
-        links = [state.digest()]
-    sizes = [0]
-    for item in inference.items:
+        before = state.digest()
+    items = inference.items
+    if len(items) == 1 and kind == "chat":  # many chats begin so, and no list has to be made for it
+        size = _add(state, items[0])
+        return Transcript(kind, before + state.digest(), (0, size), 0, False, "", state)
+    links, sizes = [before], [0]
+    for item in items:
         sizes.append(_add(state, _item(item) if kind == "responses" else item))
         links.append(state.digest())
     return Transcript(kind, b"".join(links), tuple(sizes), 0, False, "", state)
 
 
 def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Sequence[int]) -> Transcript:
-    """Return the transcript after the engine's reply: a chat message, a response, or the text or ids generated."""
+    """Return the transcript after the engine's reply: a chat message, a response, or the text or ids generated.
+
+    Of a chat message that is text alone the text will do.
+    """
+    if seen.kind == "chat" and isinstance(reply, str):
+        state = _state(seen, inference)
+        size = _add_text(state, "assistant", reply)
+        return Transcript("chat", seen.links + state.digest(), (*seen.sizes, size))
     if isinstance(reply, dict):
         state = _state(seen, inference)
         items, response = [reply], ""
@@ -154,15 +164,20 @@ def _add(state: "_Hash", message: Json) -> int:
         content = message["content"]
     role = message.get("role")
     if len(message) == 2 and type(content) is str and type(role) is str and "\0" not in role:
-        size = len(content)
-        if size < LONG:
-            state.update(f"m{role}\0{size}:{content}".encode("utf-8", "surrogatepass"))
-        else:
-            state.update(f"l{role}\0{size}:".encode() + condensed(content.encode("utf-8", "surrogatepass")))
-        return 1 + size
+        return _add_text(state, role, content)
     raw = orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
     state.update(b"j%d:%b" % (len(raw), raw))
     return _size(message)
+
+
+def _add_text(state: "_Hash", role: str, content: str) -> int:
+    """Put a message that is a role and a text into the hash; return its size."""
+    size = len(content)
+    if size < LONG:
+        state.update(f"m{role}\0{size}:{content}".encode("utf-8", "surrogatepass"))
+    else:
+        state.update(f"l{role}\0{size}:".encode() + condensed(content.encode("utf-8", "surrogatepass")))
+    return 1 + size
 
 
 def _normal(message: Json) -> Json:

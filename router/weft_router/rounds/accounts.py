@@ -198,9 +198,13 @@ def _is_text(item: Json) -> bool:
 def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:
     """Return the transcript as the session's client has it now, and its characters."""
     inference, chars = rnd.inference, rnd.inference.chars
-    content: Json | str | list[int] = reply.content()
+    content: Json | str | list[int]
     if inference.kind == "text" and not isinstance(inference.prompt, str):
         content = list(reply.output_ids or array("I"))
+    elif reply.kind == "chat" and not reply.tool_calls:
+        content = "".join(reply.text)
+    else:
+        content = reply.content()
     for part in reply.text:
         chars += len(part)
     for call in reply.tool_calls.values():
