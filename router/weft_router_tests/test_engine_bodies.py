@@ -1,5 +1,6 @@
 """The bodies and headers of every leg, engine by engine, as literal JSON: what goes over the wire is what is here."""
 
+import contextlib
 import json
 from array import array
 from collections.abc import Callable
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 from weft_router.api.inference import Inference, check
 from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines import vllm
 from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleError, Peer, Traits
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
+from weft_router.engines.prefilled import CACHED
 from weft_router.errors import LegFailedError
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -249,17 +250,18 @@ odd = st.none() | tricky | st.lists(counts, max_size=2) | st.dictionaries(tricky
 @settings(max_examples=300)
 @given(
     tricky, counts, st.sampled_from([None, {"cached_tokens": 3}, {"audio_tokens": None, "cached_tokens": 4}, {"x": 1}]),
-    st.dictionaries(tricky | st.sampled_from(["tp_size", "remote_host", "do_remote_prefill"]), odd, max_size=3),
-    st.sampled_from(["last", "between", "first", "nested", "twice", "spaced", "torn"]),
+    st.dictionaries(tricky | st.sampled_from(["tp_size", "remote_host", "do_remote_prefill", CACHED]), odd, max_size=3),
+    st.sampled_from(["last", "between", "first", "nested", "twice", "spaced", "torn", "blank", "number", "list"]),
+    st.booleans(),
 )  # fmt: skip
 def test_a_prefills_parameters_go_on_the_same_whether_they_are_spliced_or_parsed(
-    text: str, prompt: int, details: dict[str, Any] | None, more: dict[str, Any], form: str
+    text: str, prompt: int, details: dict[str, Any] | None, more: dict[str, Any], form: str, learns: bool
 ) -> None:
     adapter, asked = adapter_for("vllm"), ask()
     usage = {"prompt_tokens": prompt, "total_tokens": prompt + 1, "completion_tokens": 1,
              "prompt_tokens_details": details}  # fmt: skip
     answer = {"id": "c", "choices": [{"index": 0, "message": {"content": text}}], "usage": usage}
-    params = {**PARAMS, "remote_block_ids": [[prompt]], **more}
+    params = {**PARAMS, "remote_block_ids": [[prompt]], "remote_request_id": text, **more}
     raw = orjson.dumps({**answer, "kv_transfer_params": params})
     if form == "first":
         raw = orjson.dumps({"kv_transfer_params": params, **answer})
@@ -273,19 +275,29 @@ def test_a_prefills_parameters_go_on_the_same_whether_they_are_spliced_or_parsed
         raw = json.dumps(orjson.loads(raw)).encode()
     elif form == "torn":
         raw = raw[:-1]
+    elif form == "blank":
+        raw = raw.replace(b'"remote_request_id":"', b'"remote_request_id":"","a":"')
+    elif form == "number":
+        raw = raw.replace(b'"prompt_tokens":', b'"prompt_tokens":0')
+    elif form == "list":
+        raw = raw.replace(b'"remote_block_ids":[[', b'"remote_block_ids":[[],[1,,')
+    if learns:
+        usage = {"prompt_tokens": 5, "total_tokens": 6, "completion_tokens": 1, "prompt_tokens_details": details}
+        usual = {**PARAMS, "remote_block_ids": [[1, 2]], **more, "remote_request_id": "other"}
+        with contextlib.suppress(LegFailedError):
+            adapter.read_prefill(asked, orjson.dumps({**answer, "usage": usage, "kv_transfer_params": usual}))
     found: list[object] = []
-    for usual in (vllm._usual, lambda *_: None):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(vllm, "_usual", usual)
-            try:
-                handed = adapter.read_prefill(asked, raw)
-            except LegFailedError as error:
-                found.append(error.reason)
-                continue
-        reply = handed.reply
-        said = (handed.params, reply.handle, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
-        found.append((said, sent(adapter.decode(asked, handed))))
-    assert found[0] == found[1]
+    for handle in (None, None, KvHandle(HANDLE, 4, 99.0, None)):  # without one ids may be asked for: it is parsed
+        asked.handle = handle
+        try:
+            handed = adapter.read_prefill(asked, raw)
+        except LegFailedError as error:
+            found.append(error.reason)
+            continue
+        reply, body = handed.reply, sent(adapter.decode(asked, handed))
+        counts = (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens, handed.cached_tokens)
+        found.append((counts, handed.params, body))
+    assert found[0] == found[1] == found[2]
 
 
 def test_the_usual_reply_of_a_prefill_is_not_parsed_but_for_its_parameters() -> None:

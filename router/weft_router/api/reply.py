@@ -14,7 +14,7 @@ from weft_router.api.inference import Kind
 
 _IDS: Final = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
 """A bare quote cannot occur inside a JSON text, so this matches members only, never content."""
-_NO_HANDLE: Final = b',"kv_transfer_params":null}'
+NO_HANDLE: Final = b',"kv_transfer_params":null}'
 """A whole reply that ends so has no handle: its last quotes are bare ones, so this is a member, and the last one."""
 _IDS_FIRST: Final = re.compile(rb'"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])\s*,\s*')
 _PROMPT_IDS: Final = b',"prompt_token_ids":['
@@ -293,7 +293,7 @@ def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool, public_id: str | None 
     """
     answer, reply = read_answer(kind, raw)
     handle = "kv_transfer_params" in answer
-    cut = handle and raw.endswith(_NO_HANDLE)
+    cut = handle and raw.endswith(NO_HANDLE)
     rewritten = handle and not cut
     if not keep_ids and drop_ids(answer):
         rewritten = True
@@ -303,7 +303,7 @@ def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool, public_id: str | None 
     if rewritten:
         answer.pop("kv_transfer_params", None)
         return reply, orjson.dumps(answer)
-    return reply, raw[: -len(_NO_HANDLE)] + b"}" if cut else raw
+    return reply, raw[: -len(NO_HANDLE)] + b"}" if cut else raw
 
 
 def head_of(answer: Json) -> Json:

@@ -1,13 +1,15 @@
 """What the router asks of an engine's adapter: the bodies and headers of every leg, and how the answers are read.
 
-An adapter is pure: it makes requests as bytes and reads replies as bytes; it opens no socket and keeps no state. One
-module per engine implements it, ``catalogue`` chooses. Whatever an adapter writes about transfers, bootstrap servers or
-ids comes from the registry and from other engines, never from a client.
+An adapter is pure: it makes requests as bytes and reads replies as bytes; it opens no socket and keeps no state but the
+form of replies. One module per engine implements it, ``catalogue`` chooses. Whatever an adapter writes about transfers,
+bootstrap servers or ids comes from the registry and from other engines, never from a client.
 """
 
 import hashlib
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+
+import orjson
 
 from weft_router.api.body import Json
 from weft_router.api.ids import Ids
@@ -94,6 +96,8 @@ class Ask:
     """Whether the client has the prefill's token already, where both legs are sent together."""
     lines: str = ""
     """The header lines that its legs have in common; empty until one is written."""
+    worker: str = ""
+    """The prefill worker that answered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,21 +110,35 @@ class Call:
     """Its headers, as header_lines writes them."""
 
 
-@dataclass(slots=True, eq=False)
 class Handed:
     """What a prefill leg gave: parameters for the decode leg, or the whole answer when there is nothing to decode."""
 
-    params: Json | None
-    reply: Reply
-    first: FirstToken | None = None
-    finished: bytes | None = None
-    """The client's answer, whole or as events; no decode leg is needed then."""
-    written: bytes | None = None
-    """The parameters as the engine wrote them, where they are known to be one JSON object."""
+    __slots__ = ("_params", "cached_tokens", "finished", "first", "reply", "written")
+
+    def __init__(
+        self, params: Json | None, reply: Reply, *, first: FirstToken | None = None, finished: bytes | None = None,
+        written: bytes | None = None, cached_tokens: int | None = None,
+    ) -> None:  # fmt: skip
+        self._params = params
+        self.reply = reply
+        self.first = first
+        self.finished = finished
+        """The client's answer, whole or as events; no decode leg is needed then."""
+        self.written = written
+        """The parameters as the engine wrote them, where they are known to be one JSON object."""
+        self.cached_tokens = cached_tokens
+        """How much of the prompt the prefill engine had or read, where the parameters tell."""
+
+    @property
+    def params(self) -> Json | None:
+        """Return the parameters; those that are only written so far are parsed when they are asked for."""
+        if self._params is None and self.written is not None:
+            self._params = orjson.loads(self.written)
+        return self._params
 
     def let_go(self) -> None:
         """Keep no parameters: the decode engine has read the KV that they point at."""
-        self.params = self.written = self.reply.handle = None
+        self._params = self.written = self.reply.handle = None
 
 
 class NotPossibleError(Exception):

@@ -5,17 +5,17 @@ request with the object the prefill engine gave back, unchanged. Local leg: may 
 """
 
 from array import array
-from typing import Final, cast
+from typing import Final
 
 import orjson
 
 from weft_router.api.body import Json
 from weft_router.api.ids import Ids
-from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, NOTHING, Inference, Kind
+from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, NOTHING, Inference
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
-from weft_router.engines.handles import points
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
+from weft_router.engines.prefilled import Prefills, cached_tokens, transfer_params
 from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
 from weft_router.wire.lines import header_lines
@@ -37,10 +37,6 @@ KEEP: Final[Json] = {
 }
 """What asks an engine to keep the KV of what it computes for a reader."""
 _KEPT: Final = orjson.Fragment(orjson.dumps(KEEP))
-_USAGE: Final = b'"usage":{'
-_PARAMS: Final = b',"kv_transfer_params":{'
-"""Bare quotes stand outside of texts, so both are members; a reply of any other form is parsed."""
-_loads: Final = orjson.loads
 _dumps: Final = orjson.dumps
 _written: Final = orjson.Fragment
 _TWICE: Final = frozenset({"max_completion_tokens", "n"})
@@ -64,6 +60,7 @@ class Vllm(OpenAi):
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
+        self._prefills = Prefills()
         self.can = Abilities(
             order="prefill-then-decode",
             local=True,
@@ -100,8 +97,10 @@ class Vllm(OpenAi):
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
         kind, shows = ask.inference.kind, self.can.first_token
-        if not shows and ask.handle is None and kind != "responses" and (found := _usual(kind, raw)) is not None:
-            return found
+        if not shows and ask.handle is None and kind != "responses":
+            found = self._prefills.read(kind, raw, ask.worker)
+            if found is not None:
+                return found
         try:
             answer, reply = (read_answer if shows else read_counts)(kind, raw)
         except ValueError as error:
@@ -109,11 +108,12 @@ class Vllm(OpenAi):
         params = transfer_params(reply.handle)
         if params is None:
             raise LegFailedError("no-kv", "the engine gave no transfer parameters")
-        return Handed(params, reply, self._first(ask, answer, reply) if shows else None)
+        first = self._first(ask, answer, reply) if shows else None
+        return Handed(params, reply, first=first, cached_tokens=cached_tokens(params))
 
     def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
         """Return the client's request with what the prefill engine gave back."""
-        if handed is None or handed.params is None:
+        if handed is None or (handed.written is None and handed.params is None):
             raise NotPossibleError("no-kv")
         inference = ask.inference
         body = inference.copied()
@@ -221,36 +221,3 @@ class Vllm(OpenAi):
 
     def _sure(self, inference: Inference) -> bool:
         return self.can.first_token and same_first_token(inference)
-
-
-def _usual(kind: Kind, raw: bytes) -> Handed | None:
-    """Read the counts and the parameters of a prefill's reply, and nothing else; None when it is not in vLLM's form.
-
-    The parameters stand last, the counts before them. If what follows their key is one JSON object, then the key was no
-    deeper than the reply itself, and these bytes can go on as they are: for a long prompt they list a thousand blocks.
-    Nor were the counts, if what stands between both keys is whole members.
-    """
-    counts = raw.find(_USAGE)
-    at = raw.find(_PARAMS, counts) if counts >= 0 else -1
-    if at < 0 or not raw.endswith(b"}"):
-        return None
-    written = raw[at + len(_PARAMS) - 1 : -1]
-    try:
-        found = transfer_params(_loads(written))
-        usage: object = _loads(b"{" + raw[counts:at] + b"}")["usage"]
-    except orjson.JSONDecodeError:
-        return None
-    if found is None:
-        return None
-    reply = Reply(kind)
-    reply.handle = found
-    reply.take_usage(usage)
-    return Handed(found, reply, None, None, written)
-
-
-def transfer_params(params: object) -> Json | None:
-    """Return the object for the decode leg when a prefill reply holds a whole one, None otherwise."""
-    if not isinstance(params, dict) or params.get("do_remote_prefill") is not True:
-        return None
-    found = cast(Json, params)
-    return found if points(found) else None

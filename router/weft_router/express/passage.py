@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.identity import session_key
 from weft_router.api.inference import Inference
-from weft_router.api.reply import read_whole
 from weft_router.api.transcript import of_request
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.errors import EngineAnsweredError, LegFailedError
@@ -246,7 +245,7 @@ class Passage(Round):
                 decoding.accounts.streams_export = True
             inference = self.inference
             try:
-                reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids)
+                reply, data = answering.answers.read(inference.kind, raw, keep_ids=inference.wants_ids)
             except ValueError as wrong:
                 raise LegFailedError("engine-error", "the reply is not JSON") from wrong
             outlet.used = used(self, reply, 0)

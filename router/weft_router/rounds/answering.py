@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from weft_router.api.form import Answers
 from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
@@ -55,6 +56,7 @@ class Answering:
         """How long an answer in one piece may take."""
         self.most_bytes = settings.config.limits.max_reply_bytes
         """How long it may be."""
+        self.answers = Answers()
         self.decoding = Batch()
         self.met: set[str] = set()
         """Prefill workers whose KV was read here once: their engines know this one."""

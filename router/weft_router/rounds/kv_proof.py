@@ -21,8 +21,9 @@ from weft_router.api.body import Json
 from weft_router.api.reply import read_counts
 from weft_router.engines.adapter import REQUEST_ID, Call
 from weft_router.engines.handles import KvHandle, points
+from weft_router.engines.prefilled import transfer_params
 from weft_router.engines.transfers import Came, Pulled, came, pulled, unanswered
-from weft_router.engines.vllm import KEEP, transfer_params
+from weft_router.engines.vllm import KEEP
 from weft_router.errors import LegFailedError
 from weft_router.rounds.remote import PrefillAnswer, PrefillPort, Releases
 from weft_router.rounds.standing import ANYBODY

@@ -314,7 +314,9 @@ class RemotePrefill:
         self._legs.of(rnd.class_).mark(now - began, rnd.trace, now)
 
     def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> Prefilled:
-        handed = self._adapter.read_prefill(rnd.ask, raw)
+        ask = rnd.ask
+        ask.worker = record.worker
+        handed = self._adapter.read_prefill(ask, raw)
         reply = handed.reply
         if handle is not None and handle.digest is not None:
             ids = reply.prompt_ids
@@ -323,12 +325,12 @@ class RemotePrefill:
                 if self.releasing is not None:
                     self.releasing.unread(handed.params)
                 raise LegFailedError("ids-differ")
-        cached = handed.params.get("remote_prefill_cached_tokens") if handed.params else None
+        cached = handed.cached_tokens
         return Prefilled(
             worker=record.worker,
             handed=handed,
             prompt_tokens=reply.prompt_tokens,
-            cached_tokens=cached if isinstance(cached, int) else reply.cached_tokens,
+            cached_tokens=cached if cached is not None else reply.cached_tokens,
             read_tokens=handle.tokens if handle is not None else 0,
         )
 

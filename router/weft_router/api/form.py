@@ -1,0 +1,247 @@
+"""Recognise an engine's answer in one piece by its bytes: they are alike but for a few texts and numbers.
+
+A form is an answer that was parsed, with gaps where some members have their values. Another answer that has the same
+bytes around a text where there was a text, and a number where there was a number, is the same object with other
+values. What these say is made sure of once, by an answer with other values in all gaps, which is parsed, too. Whatever
+does not fit is left to the parse.
+"""
+
+import re
+from typing import Final
+
+import orjson
+
+from weft_router.api.inference import Kind
+from weft_router.api.reply import NO_HANDLE, Reply, read_whole
+
+TEXT: Final = 0
+"""What a gap holds: the text of an answer, why it ended, another text, one that must not be empty, a list of numbers
+that must not be; from NUMBER on numbers: one that nobody asks for, and those that a reply counts."""
+REASON: Final = 1
+WORD: Final = 2
+NEEDED: Final = 3
+LIST: Final = 4
+NUMBER: Final = 5
+PROMPT: Final = 6
+COMPLETION: Final = 7
+CACHED: Final = 8
+COUNTS: Final = (
+    (b'"prompt_tokens":', PROMPT),
+    (b'"completion_tokens":', COMPLETION),
+    (b'"total_tokens":', NUMBER),
+    (b'"cached_tokens":', CACHED),
+)
+"""Bare quotes stand outside of texts, so each of these is a member's name, and its value follows."""
+_ANSWER: Final = (
+    (b'"id":"', WORD),
+    (b'"created":', NUMBER),
+    (b'"content":"', TEXT),
+    (b'"text":"', TEXT),
+    (b'"finish_reason":"', REASON),
+    *COUNTS,
+)
+_REASONS: Final[dict[bytes, str]] = {b"stop": "stop", b"length": "length"}
+_DIGITS: Final = 15
+_VALUE: Final = (re.compile(rb'[^"]*'), re.compile(rb"[\[\]0-9,]*(?=\])"), re.compile(rb"[0-9]*"))
+LONGEST: Final = 16 * 2**10
+"""Bytes of an answer whose form may be learned: it is kept."""
+PATIENCE: Final = 8
+"""So many answers in a row have another form before it is learned: one that never comes twice is not worth it."""
+_loads: Final = orjson.loads
+_dumps: Final = orjson.dumps
+
+
+class Gap:
+    """A member's value, which differs, and the bytes that follow it: as they come, and as they go on."""
+
+    __slots__ = ("after", "goes", "role")
+
+    def __init__(self, role: int, after: bytes) -> None:
+        self.role = role
+        self.after = after
+        self.goes = b""
+
+
+class Form:
+    """What answers, or the same parts of them, have in common."""
+
+    __slots__ = ("gaps", "start")
+
+    def __init__(self, raw: bytes, names: tuple[tuple[bytes, int], ...]) -> None:
+        """Take the form of some bytes, with gaps for the values of these members where they are first named.
+
+        Raises:
+            ValueError: they have no such form.
+        """
+        starts = sorted((raw.find(name) + len(name), role) for name, role in names if name in raw)
+        begins = [at for at, _ in starts] + [len(raw)]
+        self.start = raw[: begins[0]]
+        self.gaps: list[Gap] = []
+        for (at, role), following in zip(starts, begins[1:], strict=True):
+            value = _VALUE[0 if role < LIST else 1 if role == LIST else 2].match(raw, at)
+            end = value.end() if value is not None else len(raw)
+            if end >= following:
+                raise ValueError("a value has no end")
+            self.gaps.append(Gap(role, raw[end:following]))
+
+    def fill(self, raw: bytes, at: int, reply: Reply, goes: list[bytes] | None = None) -> int:
+        """Take what bytes of this form say into a reply; return where they end, -1 where they have another form.
+
+        ``goes`` gets these bytes as they go on.
+        """
+        start = self.start
+        size, end = len(raw), at + len(start)
+        if raw[at:end] != start:
+            return -1
+        at = end
+        for gap in self.gaps:
+            role, after = gap.role, gap.after
+            if role >= NUMBER:
+                number, most = 0, min(size, at + _DIGITS)
+                while end < most:
+                    digit = raw[end] - 48
+                    if digit < 0 or digit > 9:
+                        break
+                    number = number * 10 + digit
+                    end += 1
+                if end == at or (end - at > 1 and raw[at] == 48) or raw[end : end + len(after)] != after:
+                    return -1
+                if role == PROMPT:
+                    reply.prompt_tokens = number
+                elif role == COMPLETION:
+                    reply.completion_tokens = number
+                elif role == CACHED:
+                    reply.cached_tokens = number
+                if goes is not None:
+                    goes.append(raw[at:end])
+            else:
+                end = raw.find(after, at)
+                if end < 0:
+                    return -1
+                if role == REASON:
+                    reason = _REASONS.get(raw[at:end])
+                    if reason is None:
+                        return -1
+                    reply.finish_reason = reason
+                    if goes is not None:
+                        goes.append(raw[at:end])
+                else:
+                    try:
+                        value: object = _loads(raw[at - 1 : end + 1])
+                    except orjson.JSONDecodeError:  # not one value: a text ends at its first bare quote
+                        return -1
+                    if not value:
+                        if role >= NEEDED:
+                            return -1
+                    elif role == TEXT and type(value) is str:
+                        reply.text.append(value)
+                    if goes is not None:
+                        goes.append(_dumps(value)[1:-1])
+            if goes is not None:
+                goes.append(gap.goes)
+            at = end = end + len(after)
+        return at
+
+    def other(self) -> bytes:
+        """Return bytes of this form with other values, each another."""
+        parts = [self.start]
+        for number, gap in enumerate(self.gaps):
+            if gap.role == REASON:
+                parts.append(b"stop")
+            elif gap.role == LIST:
+                parts.append(b"%d,7" % number)
+            else:
+                parts.append(b"%d" % (987_600 + number) if gap.role >= NUMBER else b"a gap\\n%d" % number)
+            parts.append(gap.after)
+        return b"".join(parts)
+
+
+class _Answer:
+    """The form of answers that go on to clients."""
+
+    __slots__ = ("_cut", "_form", "_goes", "_kind")
+
+    def __init__(self, kind: Kind, raw: bytes, data: bytes) -> None:
+        """Take the form of an answer that goes on as ``data``.
+
+        Raises:
+            ValueError: it has none.
+        """
+        self._kind = kind
+        self._form = form = Form(raw, _ANSWER)
+        self._cut = 0
+        self._goes: bytes | None = None
+        if raw.endswith(NO_HANDLE) and data == raw[: -len(NO_HANDLE)] + b"}":
+            self._cut = len(NO_HANDLE)
+        elif data != raw:  # it is written anew
+            going = Form(data, _ANSWER)
+            self._goes = going.start
+            for gap, other in zip(form.gaps, going.gaps, strict=True):
+                gap.goes = other.after
+
+    def read(self, raw: bytes) -> tuple[Reply, bytes] | None:
+        """Return what an answer says and the bytes for the client; None when it has another form."""
+        reply = Reply(self._kind)
+        goes = [self._goes] if self._goes is not None else None
+        if self._form.fill(raw, 0, reply, goes) != len(raw):
+            return None
+        if goes is not None:
+            return reply, b"".join(goes)
+        return reply, raw[: -self._cut] + b"}" if self._cut else raw
+
+    def holds(self, raw: bytes) -> bool:
+        """Tell whether it reads an answer, and one with other values, as they are when they are parsed."""
+        for answer in (raw, self._form.other()):
+            found, parsed = self.read(answer), read_whole(self._kind, answer, keep_ids=False)
+            if found is None or found[1] != parsed[1] or said(found[0]) != said(parsed[0]):
+                return False
+        return True
+
+
+class Answers:
+    """Reads the answers of one engine, by the form of those before where it can."""
+
+    __slots__ = ("_forms", "_others")
+
+    def __init__(self) -> None:
+        self._forms: dict[str, _Answer] = {}
+        """By the kind of request."""
+        self._others = PATIENCE
+        """Answers in a row that have another form."""
+
+    def read(self, kind: Kind, raw: bytes, *, keep_ids: bool) -> tuple[Reply, bytes]:
+        """Read as ``read_whole`` does.
+
+        Raises:
+            ValueError: the engine's reply is not a JSON object.
+        """
+        if keep_ids:
+            return read_whole(kind, raw, keep_ids=True)
+        form = self._forms.get(kind)
+        if form is not None:
+            found = form.read(raw)
+            if found is not None:
+                self._others = 0
+                return found
+        reply, data = read_whole(kind, raw, keep_ids=False)
+        self._others += 1
+        if self._others > PATIENCE and len(raw) <= LONGEST:
+            self._others = 0
+            self._learn(kind, raw, data)
+        return reply, data
+
+    def _learn(self, kind: Kind, raw: bytes, data: bytes) -> None:
+        try:
+            form = _Answer(kind, raw, data)
+            if form.holds(raw):
+                self._forms[kind] = form
+        except ValueError:
+            return
+
+
+def said(reply: Reply) -> tuple[object, ...]:
+    """Return all that a reply says."""
+    return (
+        reply.text, reply.finish_reason, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens,
+        reply.plain, reply.handle, reply.prompt_ids, reply.output_ids, reply.shown, reply.output, reply.head,
+    )  # fmt: skip
