@@ -35,6 +35,7 @@ class Clients:
     def __init__(self, settings: Settings, key: str) -> None:
         self._key = key
         self.wired = Wired(settings, clients=AT_ONCE)
+        self._afterwards = self.wired.lane.afterwards
         self._answers = (
             (b'"do_remote_decode":true', reply(weft.MODEL, "w", tokens=1, handle=HANDLE)),
             (b'"remote_engine_id":"engine-1"', reply(weft.MODEL, "w " * 16, tokens=16, handle=None)),
@@ -50,6 +51,7 @@ class Clients:
         began = time.process_time_ns()
         for (client, _), data in zip(self.wired.clients, requests, strict=True):
             client.data_received(data)
+        self._afterwards.run()
         took = [time.process_time_ns() - began]
         for mark, answer in self._answers:
             asked = [(leg, transport) for leg, transport in self.wired.legs if transport.written]
@@ -61,6 +63,7 @@ class Clients:
             began = time.process_time_ns()
             for leg, _ in asked:
                 leg.data_received(answer)
+            self._afterwards.run()
             took.append(time.process_time_ns() - began)
         for _, transport in self.wired.clients:
             if not transport.written or not transport.written[0].startswith(b"HTTP/1.1 200 "):

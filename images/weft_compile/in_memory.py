@@ -7,6 +7,7 @@ import orjson
 
 from weft_router.config import Settings
 from weft_router.engines.watch import Engine
+from weft_router.express.lane import Lane
 from weft_router.process import build, open_store
 from weft_router.roles.standalone import Standalone
 from weft_router.wire.connection import Connection
@@ -68,6 +69,7 @@ class Wired:
     def __init__(self, settings: Settings, *, clients: int) -> None:
         server, duty = build(settings, open_store(settings))
         self.router = cast(Standalone, duty)
+        self.lane = cast(Lane, duty.lane)
         pool = self.router._engines
         pool._keepalive_s = 3600.0  # on a busy machine those that wait would be closed, and nobody takes new ones
         self.legs: list[tuple[Upstream, Transport]] = []

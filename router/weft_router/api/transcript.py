@@ -47,6 +47,10 @@ class Transcript:
     """The hash after the last message of a request, until a reply is added to it."""
 
 
+NOTHING_SEEN: Final = Transcript("text", b"", ())
+"""Of nothing, which nothing extends."""
+
+
 def of_request(inference: Inference) -> Transcript:
     """Return the transcript of a request's own prompt."""
     if inference.kind == "text":
@@ -96,7 +100,7 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
         return _flat(prompt + reply)
     if not isinstance(prompt, str) and not isinstance(reply, str):
         return _flat([*prompt, *reply])
-    return Transcript("text", b"", ())
+    return NOTHING_SEEN
 
 
 def _state(seen: Transcript, inference: Inference) -> "_Hash":

@@ -13,6 +13,7 @@ from weft_router.api.identity import MAX_ID
 from weft_router.api.inference import FIXED, ODD, PATHS, check
 from weft_router.engines.vllm import Vllm
 from weft_router.errors import ApiError
+from weft_router.express.afterwards import Afterwards
 from weft_router.express.passage import Passage
 from weft_router.guard.admission import Refusal
 from weft_router.roles.front import Front
@@ -37,6 +38,7 @@ class Lane:
         self.registry = registry
         self.decodings = decodings
         self.prefillings = prefillings
+        self.afterwards = Afterwards()
         self.books: Server
         """Who counts the requests; set by the server itself."""
 

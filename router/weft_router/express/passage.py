@@ -1,7 +1,8 @@
 """Carry one usual round through: to a prefill engine, to a decode engine, back to its client.
 
 Each step runs in the callback of the one before. What a step does is what the general way does, by the same parts, in
-the same order; where something is not usual any more, or fails, the round goes on there (``_leave``).
+the same order but for the books: those are kept once the bytes are on their way (``Afterwards``). Where something is
+not usual any more, or fails, the round goes on there (``_leave``).
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.identity import session_key
 from weft_router.api.inference import Inference
-from weft_router.api.transcript import of_request
+from weft_router.api.transcript import NOTHING_SEEN, of_request
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.errors import EngineAnsweredError, LegFailedError
 from weft_router.guard.admission import Admitted, Load
@@ -42,7 +43,7 @@ class Passage(Round):
 
     __slots__ = (
         "_admitted", "_arrived", "_at", "_decoding", "_exchange", "_lane", "_leg", "_load", "_outlet", "_prefilling",
-        "_record", "_slot", "_tenant", "_todo", "_whole",
+        "_record", "_reply", "_slot", "_tenant", "_todo", "_whole",
     )  # fmt: skip
 
     def __init__(
@@ -94,7 +95,8 @@ class Passage(Round):
             return
         self.facts["worker"] = name
         self.facts["attempts"] = 1
-        self.transcript = of_request(inference)
+        # Of a new session there is nothing to hold it against: it is made once the prefill is on its way.
+        self.transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
         outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
         self._decoding, self._at = decoding, at
         decoding.worker.live.count += 1
@@ -146,6 +148,13 @@ class Passage(Round):
         whole = self._whole = Whole(leg, prefilling.most_bytes)
         leg.on_done = self._prefill_over
         engine.pool.send(leg, engine.origin, call.path, call.body, whole, lines=call.lines + engine.proof, resend=fresh)
+        if self.transcript is NOTHING_SEEN:
+            lane.afterwards.add(self._transcribe)
+
+    def _transcribe(self) -> None:
+        """Note what the engines see, where that was left for later."""
+        if self.transcript is NOTHING_SEEN:
+            self.transcript = of_request(self.inference)
 
     def _end_prefill(self, prefilling: Prefilling, slot: Slot, leg: Leg | None) -> tuple[float, float]:
         """Give back what the prefill leg held."""
@@ -226,7 +235,7 @@ class Passage(Round):
         self._whole.data(chunk)
 
     def _decode_over(self, error: Exception | None) -> None:
-        """Hear that the decode leg is over: answer the client, and close the books."""
+        """Hear that the decode leg is over: answer the client, and have the books closed."""
         decoding, prefilled, leg = self._decoding, self.prefilled, self._leg
         if decoding is None or prefilled is None or leg is None:
             return
@@ -249,17 +258,26 @@ class Passage(Round):
             except ValueError as wrong:
                 raise LegFailedError("engine-error", "the reply is not JSON") from wrong
             outlet.used = used(self, reply, 0)
-            decoding.accounts.finish(self, prefilled, reply, tokens=0, clock=None)
             self._exchange.on_gone = None
-            answering.engine.served()
-            answering.met.add(prefilled.worker)
             outlet.whole(200, data, shown(self, decoding.worker.name))
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
             if isinstance(failed, LegFailedError):
                 answering.blame(failed.reason, fresh=False, begun=False)
             self._leave(failed)
             return
+        self._reply = reply
+        self._lane.afterwards.add(self._close)
+
+    def _close(self) -> None:
+        """Close the books: the client has its answer."""
+        decoding, prefilled, outlet = self._decoding, self.prefilled, self._outlet
+        if decoding is None or prefilled is None:
+            return
+        answering = decoding.answering
         try:
+            decoding.accounts.finish(self, prefilled, self._reply, tokens=0, clock=None)
+            answering.engine.served()
+            answering.met.add(prefilled.worker)
             decoding.closed(self, self.facts)
         finally:
             decoding.worker.live.__exit__()
@@ -288,6 +306,8 @@ class Passage(Round):
     def _leave(self, failed: BaseException | None = None) -> None:
         """Go on the general way from here; ``failed`` is what ended the leg under way."""
         exchange, admitted, lane, decoding = self._exchange, self._admitted, self._lane, self._decoding
+        if decoding is not None:
+            self._transcribe()
         job = Job(
             id=self.id, trace=self.trace, session=self.session, tenant=self._tenant, inference=self.inference,
             started=self.started, facts=self.facts, class_=self.class_, local_only=admitted.local_only,

@@ -93,6 +93,10 @@ class Sessions:
         """Return how many sessions are remembered."""
         return len(self._sessions)
 
+    def knows(self, key: str) -> bool:
+        """Tell whether a round of a session ended here that is not forgotten yet."""
+        return key in self._sessions
+
     def begin(self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken) -> Outlook:
         """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
         now = self._clock()
