@@ -20,6 +20,7 @@ from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleE
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.prefilled import CACHED
+from weft_router.engines.vllm import LONG
 from weft_router.errors import LegFailedError
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -70,7 +71,7 @@ def ask(path: str = CHAT, **fields: Any) -> Ask:
 
 
 def sent(call: Call) -> Any:
-    return orjson.loads(call.body)
+    return orjson.loads(call.whole)
 
 
 def headers(call: Call) -> dict[str, str]:
@@ -464,6 +465,27 @@ def test_no_leg_changes_the_clients_object_or_leaves_a_field_out(kind: str) -> N
         }  # fmt: skip
     assert orjson.dumps(asked.inference.body) == before
     assert orjson.loads(asked.inference.whole()) == asked.inference.body
+
+
+@pytest.mark.parametrize(("path", "name"), [(CHAT, "messages"), (TEXT, "prompt"), (RESPONSES, "input")])
+def test_both_legs_share_a_long_prompt_and_are_what_short_ones_are(path: str, name: str) -> None:
+    adapter = adapter_for("vllm")
+    text = 'a "long" text, \\ of a \u00fc and a \n \U0001f9f6' * 40
+    prompt = [{"role": "user", "content": text}] if path == CHAT else text
+    short = ask(path, stream=True, seed=1, **{name: prompt})
+    long = ask(path, stream=True, seed=1, **{name: prompt})
+    long.inference.chars = LONG
+    first, second = (adapter.prefill(asked) for asked in (short, long))
+    given = Handed(PARAMS, Reply(short.inference.kind), written=orjson.dumps(PARAMS))
+    then, after = (adapter.decode(asked, given) for asked in (short, long))
+    assert (first.tail, then.tail) == (b"", b"")
+    assert second.tail is after.tail
+    assert long.written == b"", "nothing keeps it once both legs are written"
+    assert len(second.body) + len(after.body) < 1000
+    for one, other in ((first, second), (then, after)):
+        assert sent(one) == sent(other)
+        assert (one.path, one.lines) == (other.path, other.lines)
+    assert adapter.decode(long, given).whole == after.whole, "a leg that is sent again is written anew"
 
 
 def test_an_unknown_engine_is_named() -> None:

@@ -90,6 +90,21 @@ async def unusual(stack: Stack) -> list[Answer]:
     return [await stack.chat(say("hello there " * 5), **{"max_tokens": 4, **fields}) for fields in asked]
 
 
+async def long(stack: Stack) -> list[Answer]:
+    """Prompts so long that both legs share one, to engines of which some break off: two rounds, streams, texts."""
+    answers, words = [], 'a "quoted" text and \n more of it ' * 500
+    for k, role in enumerate(("", "p", "d", "")):
+        for name, engine in stack.engines.items():
+            engine.script = Script(die_at="after_headers", times=1) if role and name.startswith(role) else Script()
+        answers.append(await stack.chat(say(f"{k} {words}"), session=f"s{k}", max_tokens=4))
+        said = say(f"{k} {words}", answers[-1].text, f"go on with {k} {words}")
+        answers.append(await stack.chat(said, session=f"s{k}", max_tokens=4))
+        answers.append(await stack.chat(say(f"{k} {words}"), session=f"t{k}", max_tokens=4, stream=True))
+    answers.append(await stack.complete(words, session="teller", max_tokens=4))
+    assert [one.status for one in answers] == [200] * len(answers)
+    return answers
+
+
 def failing(role: str, **script: Any) -> Scene:
     """Let the engines of a role fail while a few sessions have two rounds."""
 
@@ -141,6 +156,7 @@ async def refused(stack: Stack) -> list[Answer]:
 SCENES: dict[str, Scene] = {
     "conversation": conversation,
     "unusual": unusual,
+    "long": long,
     "prefill-status": failing("p", status=500, times=1),
     "prefill-cut": failing("p", die_at="after_headers", times=1),
     "prefill-silent": failing("p", die_at="before_headers", times=1),

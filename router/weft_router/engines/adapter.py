@@ -98,6 +98,8 @@ class Ask:
     """The header lines that its legs have in common; empty until one is written."""
     worker: str = ""
     """The prefill worker that answered."""
+    written: bytes = b""
+    """The end of both legs' bodies, where a prefill leg wrote a long one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +110,13 @@ class Call:
     body: bytes
     lines: str
     """Its headers, as header_lines writes them."""
+    tail: bytes = b""
+    """The end of a long body, which several legs share: it is neither written nor copied for each."""
+
+    @property
+    def whole(self) -> bytes:
+        """Return the body in one piece."""
+        return self.body + self.tail if self.tail else self.body
 
 
 class Handed:

@@ -11,7 +11,7 @@ import orjson
 
 from weft_router.api.body import Json
 from weft_router.api.ids import Ids
-from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, NOTHING, Inference
+from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, NOTHING, PROMPTS, Inference
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
@@ -37,6 +37,8 @@ KEEP: Final[Json] = {
 }
 """What asks an engine to keep the KV of what it computes for a reader."""
 _KEPT: Final = orjson.Fragment(orjson.dumps(KEEP))
+LONG: Final = 16 * 2**10
+"""Characters of a prompt that both legs share from here on; so much is not joined with a head either."""
 _dumps: Final = orjson.dumps
 _written: Final = orjson.Fragment
 _TWICE: Final = frozenset({"max_completion_tokens", "n"})
@@ -92,7 +94,7 @@ class Vllm(OpenAi):
         body["kv_transfer_params"] = _KEPT if ask.handle is None else ask.handle.params
         if ask.salt is not None:
             body["cache_salt"] = ask.salt
-        return Call(inference.path, _dumps(body), self.lines(ask))
+        return self._leg(ask, body)
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
@@ -120,7 +122,20 @@ class Vllm(OpenAi):
         if fields := self.answer_fields(ask):
             body.update(fields)
         body["kv_transfer_params"] = handed.params if handed.written is None else _written(handed.written)
-        return Call(inference.path, _dumps(body), self.lines(ask))
+        call = self._leg(ask, body)
+        ask.written = b""  # a stream need not keep its prompt
+        return call
+
+    def _leg(self, ask: Ask, body: Json) -> Call:
+        """Return a leg with this body; a long prompt is written by the first of a round's legs, at its end."""
+        inference = ask.inference
+        if inference.chars < LONG:
+            return Call(inference.path, _dumps(body), self.lines(ask))
+        name = PROMPTS[inference.kind]
+        prompt = body.pop(name)
+        if not ask.written:
+            ask.written = _dumps(prompt) + b"}"
+        return Call(inference.path, b'%b,"%b":' % (_dumps(body)[:-1], name.encode()), self.lines(ask), ask.written)
 
     def local(self, ask: Ask, /) -> Call:
         """Return the client's request; with ``ask.export`` the engine keeps the KV for the next round.

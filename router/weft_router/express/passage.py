@@ -147,7 +147,8 @@ class Passage(Round):
         leg = self._leg = prefilling.leg(slot.until_first(), fresh=fresh)
         whole = self._whole = Whole(leg, prefilling.most_bytes)
         leg.on_done = self._prefill_over
-        engine.pool.send(leg, engine.origin, call.path, call.body, whole, lines=call.lines + engine.proof, resend=fresh)
+        lines = call.lines + engine.proof
+        engine.pool.send(leg, engine.origin, call.path, call.body, whole, lines=lines, resend=fresh, tail=call.tail)
         if self.transcript is NOTHING_SEEN:
             lane.afterwards.add(self._transcribe)
 
@@ -215,7 +216,8 @@ class Passage(Round):
         leg.on_done = self._decode_over
         self._whole = Whole(leg, answering.most_bytes)
         answering.decoding.enter(id(self), self.pace, task.history + task.increment)
-        engine.pool.send(leg, engine.origin, call.path, call.body, self, lines=call.lines + engine.proof)
+        lines = call.lines + engine.proof
+        engine.pool.send(leg, engine.origin, call.path, call.body, self, lines=lines, tail=call.tail)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head of the decode engine's answer, which comes whole."""

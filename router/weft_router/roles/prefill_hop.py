@@ -49,7 +49,7 @@ class PrefillHop:
         )
         answer = await self._pool.call(
             Leg(first_s=self._first_byte_s), self._pool.origin(record.url), PREFILL_PATH, call.body,
-            lines=lines + call.lines, limit=self._most_bytes,
+            lines=lines + call.lines, limit=self._most_bytes, tail=call.tail,
         )  # fmt: skip
         return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
 

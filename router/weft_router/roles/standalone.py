@@ -162,7 +162,7 @@ class Standalone:
         """Run a prefill on a worker of this process."""
         try:
             done = await self._prefillings[record.worker].run(
-                call.path, call.body, call.lines, task=task, request_id=request_id, standing=standing
+                call.path, call.whole, call.lines, task=task, request_id=request_id, standing=standing
             )
         except ApiError as error:
             return PrefillAnswer(error.status, error.body(), from_engine=False)

@@ -118,7 +118,7 @@ class Answering:
                 passing.show(self._adapter.first_event(rnd.ask, handed.first))
             self.engine.pool.send(
                 leg, self.engine.origin, call.path, call.body, passing, lines=call.lines + self.engine.proof,
-                resend=prefilled is None,
+                resend=prefilled is None, tail=call.tail,
             )  # fmt: skip
             del call  # a long stream need not keep its prompt
             await leg

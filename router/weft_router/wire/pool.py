@@ -56,17 +56,18 @@ class Pool(Keeper):
 
     def send(
         self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: Taker, *, lines: str = "",
-        resend: bool = False, method: str = "POST",
+        resend: bool = False, method: str = "POST", tail: bytes = b"",
     ) -> None:  # fmt: skip
         """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
         ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
         ``leg.answered`` tells whether a byte of an answer came. ``leg.cancel()`` ends it unheard and aborts it at the
         other end, and so does a cancel of whoever awaits it.
 
-        With ``resend`` it is sent once more when a kept connection turns out closed. Not for requests with a KV
-        handle, which is good for one sending. ``lines`` are those of its headers, as header_lines writes them.
+        ``lines`` are those of its headers, as header_lines writes them. A long body may come in two parts, of which
+        ``tail`` is not copied. With ``resend`` it is sent once more when a kept connection turns out closed: not for
+        requests with a KV handle, which is good for one sending.
         """
-        head, payload = origin.request(method, path, payload, lines)
+        head, payload = origin.request(method, path, payload, lines, tail)
         self._legs[leg] = origin
         leg.sender = self
         if leg.over:  # it failed before it was sent
@@ -83,14 +84,14 @@ class Pool(Keeper):
             self._open(leg, origin, taker, head, payload)
             return
         if resend:
-            if payload:  # kept until there is an answer: copied, for what orjson wrote holds up to 16 times its size
+            if payload and not tail:  # kept until there is an answer: what orjson wrote holds up to 16 times its size
                 head, payload = head + payload, b""
             leg.again = taker, head, payload
         connection.send(leg, taker, head, payload)
 
     async def call(
         self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int, lines: str = "",
-        resend: bool = False, method: str = "POST",
+        resend: bool = False, method: str = "POST", tail: bytes = b"",
     ) -> Whole:  # fmt: skip
         """Send a request and return its whole answer of at most ``limit`` bytes.
 
@@ -98,7 +99,7 @@ class Pool(Keeper):
             LegFailedError: no whole answer came.
         """
         whole = Whole(leg, limit)
-        self.send(leg, origin, path, payload, whole, lines=lines, resend=resend, method=method)
+        self.send(leg, origin, path, payload, whole, lines=lines, resend=resend, method=method, tail=tail)
         await leg
         return whole
 

@@ -34,10 +34,13 @@ class Origin:
         self.plain = PlainReader()
         self._starts: dict[str, str] = {}
 
-    def request(self, method: str, path: str, payload: bytes = b"", lines: str = "") -> tuple[bytes, bytes]:
+    def request(
+        self, method: str, path: str, payload: bytes = b"", lines: str = "", tail: bytes = b""
+    ) -> tuple[bytes, bytes]:
         """Return the bytes of a request, with the body in the first part where that costs less than a second one.
 
-        It has these ``lines`` of headers, as header_lines writes them.
+        It has these ``lines`` of headers, as header_lines writes them. A ``tail`` of the body is the second part,
+        uncopied.
 
         Raises:
             ValueError: the path would carry more than it should.
@@ -47,8 +50,10 @@ class Origin:
             text = self._start(method, path)
         if method == "GET":
             return encoded(f"{text}{lines}\r\n"), b""
-        size = len(payload)
+        size = len(payload) + len(tail)
         head = encoded(f"{text}{lines}Content-Length: {size}\r\n\r\n")
+        if tail:
+            return head + payload, tail
         return (head + payload, b"") if size <= _JOINED else (head, payload)
 
     def _start(self, method: str, path: str) -> str:
