@@ -28,13 +28,14 @@ class OpenAi:
     can: Abilities
     salted = False
     """Whether the engine keeps cached prefixes apart by ``cache_salt``."""
-    wishes = ""
+    wishes: str
     """The header lines of what every leg asks for."""
     gauges: Gauges
     plugin_page: str | None = None
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
+        self.wishes = ""
         self.gauges = VLLM
         self.can = Abilities(order="decode-only", local=True, responses=traits.responses)
 

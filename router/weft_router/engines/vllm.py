@@ -57,12 +57,12 @@ class Vllm(OpenAi):
     """The adapter of vLLM, and of the mock engine that speaks as it does."""
 
     salted = True
-    wishes = f"{HANDLE_HEADER}: 1\r\n"  # a handle in streams, too
     plugin_page: str | None = "/weft/plugin"
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
         self._prefills = Prefills()
+        self.wishes = f"{HANDLE_HEADER}: 1\r\n"  # a handle in streams, too
         self.can = Abilities(
             order="prefill-then-decode",
             local=True,
