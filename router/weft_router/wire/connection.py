@@ -124,7 +124,10 @@ class Connection:
             self._seen = 0
             self._reading = False
             waiting = self._waiting
-            waiting.extend(requests)
+            if waiting:
+                waiting += requests
+            else:
+                waiting = self._waiting = requests
             if reader.failure is not None or (len(waiting) > 1 and self._flooded()):
                 self._deaf = self.closing = True
             if self._exchange is None:
