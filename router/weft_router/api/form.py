@@ -15,12 +15,13 @@ from weft_router.api.inference import Kind
 from weft_router.api.reply import NO_HANDLE, Reply, read_whole
 
 TEXT: Final = 0
-"""What a gap holds: the text of an answer, why it ended, another text, one that must not be empty, a list of numbers
-that must not be; from NUMBER on numbers: one that nobody asks for, and those that a reply counts."""
-REASON: Final = 1
+"""What a gap holds: the text of an answer, a list of numbers that must not be empty; from WORD on texts of plain
+characters: one that nobody asks for, one that must not be empty, and why an answer ended; from NUMBER on numbers: one
+that nobody asks for, and those that a reply counts."""
+LIST: Final = 1
 WORD: Final = 2
 NEEDED: Final = 3
-LIST: Final = 4
+REASON: Final = 4
 NUMBER: Final = 5
 PROMPT: Final = 6
 COMPLETION: Final = 7
@@ -40,8 +41,12 @@ _ANSWER: Final = (
     (b'"finish_reason":"', REASON),
     *COUNTS,
 )
-_REASONS: Final[dict[bytes, str]] = {b"stop": "stop", b"length": "length"}
 _DIGITS: Final = 15
+_LETTERS: Final = 256
+_QUOTE: Final = 34
+_BACKSLASH: Final = 92
+_MARK: Final = 4
+"""A text ends at a bare quote, so the first bytes that follow it are found at its end, or it is left to the parse."""
 _VALUE: Final = (re.compile(rb'[^"]*'), re.compile(rb"[\[\]0-9,]*(?=\])"), re.compile(rb"[0-9]*"))
 LONGEST: Final = 16 * 2**10
 """Bytes of an answer whose form may be learned: it is kept."""
@@ -54,11 +59,12 @@ _dumps: Final = orjson.dumps
 class Gap:
     """A member's value, which differs, and the bytes that follow it: as they come, and as they go on."""
 
-    __slots__ = ("after", "goes", "role")
+    __slots__ = ("after", "goes", "mark", "role")
 
     def __init__(self, role: int, after: bytes) -> None:
         self.role = role
         self.after = after
+        self.mark = after[:_MARK]
         self.goes = b""
 
 
@@ -78,7 +84,7 @@ class Form:
         self.start = raw[: begins[0]]
         self.gaps: list[Gap] = []
         for (at, role), following in zip(starts, begins[1:], strict=True):
-            value = _VALUE[0 if role < LIST else 1 if role == LIST else 2].match(raw, at)
+            value = _VALUE[2 if role >= NUMBER else 1 if role == LIST else 0].match(raw, at)
             end = value.end() if value is not None else len(raw)
             if end >= following:
                 raise ValueError("a value has no end")
@@ -95,7 +101,7 @@ class Form:
             return -1
         at = end
         for gap in self.gaps:
-            role, after = gap.role, gap.after
+            role, value = gap.role, ""
             if role >= NUMBER:
                 number, most = 0, min(size, at + _DIGITS)
                 while end < most:
@@ -104,7 +110,7 @@ class Form:
                         break
                     number = number * 10 + digit
                     end += 1
-                if end == at or (end - at > 1 and raw[at] == 48) or raw[end : end + len(after)] != after:
+                if end == at or (end > at + 1 and raw[at] == 48):
                     return -1
                 if role == PROMPT:
                     reply.prompt_tokens = number
@@ -112,34 +118,47 @@ class Form:
                     reply.completion_tokens = number
                 elif role == CACHED:
                     reply.cached_tokens = number
-                if goes is not None:
-                    goes.append(raw[at:end])
+            elif role >= WORD:
+                most = min(size, at + _LETTERS)
+                while end < most:
+                    byte = raw[end]
+                    if byte == _QUOTE:
+                        break
+                    if byte < 32 or byte == _BACKSLASH or byte > 126:
+                        return -1
+                    end += 1
+                if role == REASON:
+                    reason = raw[at:end]
+                    if reason == b"stop":
+                        reply.finish_reason = "stop"
+                    elif reason == b"length":
+                        reply.finish_reason = "length"
+                    else:
+                        return -1
+                elif role == NEEDED and end == at:
+                    return -1
             else:
-                end = raw.find(after, at)
+                end = raw.find(gap.mark, at)
                 if end < 0:
                     return -1
-                if role == REASON:
-                    reason = _REASONS.get(raw[at:end])
-                    if reason is None:
-                        return -1
-                    reply.finish_reason = reason
-                    if goes is not None:
-                        goes.append(raw[at:end])
-                else:
-                    try:
-                        value: object = _loads(raw[at - 1 : end + 1])
-                    except orjson.JSONDecodeError:  # not one value: a text ends at its first bare quote
-                        return -1
-                    if not value:
-                        if role >= NEEDED:
-                            return -1
-                    elif role == TEXT and type(value) is str:
+                try:
+                    found: object = _loads(raw[at - 1 : end + 1])
+                except orjson.JSONDecodeError:  # not one value: a text ends at its first bare quote
+                    return -1
+                if type(found) is str:
+                    value = found
+                    if value:
                         reply.text.append(value)
-                    if goes is not None:
-                        goes.append(_dumps(value)[1:-1])
+                elif not found:
+                    return -1
+            after = gap.after
+            following = end + len(after)
+            if raw[end:following] != after:
+                return -1
             if goes is not None:
+                goes.append(_dumps(value)[1:-1] if value else raw[at:end])
                 goes.append(gap.goes)
-            at = end = end + len(after)
+            at = end = following
         return at
 
     def other(self) -> bytes:
@@ -150,8 +169,10 @@ class Form:
                 parts.append(b"stop")
             elif gap.role == LIST:
                 parts.append(b"%d,7" % number)
+            elif gap.role >= NUMBER:
+                parts.append(b"%d" % (987_600 + number))
             else:
-                parts.append(b"%d" % (987_600 + number) if gap.role >= NUMBER else b"a gap\\n%d" % number)
+                parts.append(b"a gap\\n%d" % number if gap.role == TEXT else b"gap-%d" % number)
             parts.append(gap.after)
         return b"".join(parts)
 

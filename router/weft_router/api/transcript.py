@@ -81,8 +81,9 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
     """
     if seen.kind == "chat" and isinstance(reply, str):
         state = _state(seen, inference)
-        size = _add_text(state, "assistant", reply)
-        return Transcript("chat", seen.links + state.digest(), (*seen.sizes, size))
+        sizes = seen.sizes
+        sizes += (_add_text(state, "assistant", reply),)
+        return Transcript("chat", seen.links + state.digest(), sizes)
     if isinstance(reply, dict):
         state = _state(seen, inference)
         items, response = [reply], ""
