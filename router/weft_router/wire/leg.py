@@ -155,12 +155,14 @@ class Leg(Signal):
 class Whole:
     """Takes an answer in one piece, bounded."""
 
-    __slots__ = ("_leg", "_limit", "_parts", "_size", "headers", "status")
+    __slots__ = ("_first", "_leg", "_limit", "_parts", "_size", "headers", "status")
 
     def __init__(self, leg: Leg, limit: int) -> None:
         self._leg = leg
         self._limit = limit
-        self._parts: list[bytes] = []
+        self._first = b""
+        self._parts: list[bytes] | None = None
+        """All pieces, where there is more than the first."""
         self._size = 0
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -176,9 +178,14 @@ class Whole:
         if self._size > self._limit:
             self._leg.fail("reply-too-large", f"more than {self._limit} bytes")
             return
-        self._parts.append(chunk)
+        if self._parts is not None:
+            self._parts.append(chunk)
+        elif self._first:
+            self._parts = [self._first, chunk]
+        else:
+            self._first = chunk
 
     @property
     def body(self) -> bytes:
         """Return the body so far."""
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        return self._first if self._parts is None else b"".join(self._parts)
