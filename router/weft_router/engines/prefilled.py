@@ -20,24 +20,20 @@ _USAGE: Final = b'"usage":{'
 _PARAMS: Final = b',"kv_transfer_params":{'
 """Bare quotes stand outside of texts, so both are members; a reply of any other form is parsed."""
 _GAPS: Final = ((b'"remote_request_id":"', NEEDED), (b'"remote_block_ids":[', LIST))
-_SLACK: Final = 64
-"""Bytes by which the end of a reply may be longer than that of another, for it to be found at once."""
 _WORKERS: Final = 1024
-"""Workers whose form is kept, some 500 bytes each."""
+"""Workers whose form is kept, some 500 bytes each and never more than LONGEST."""
 _loads: Final = orjson.loads
 
 
 class _Worker:
     """The forms of one worker's replies: their counts and what follows these, and the parameters."""
 
-    __slots__ = ("others", "params", "tail", "usage")
+    __slots__ = ("others", "params", "usage")
 
     def __init__(self) -> None:
         self.usage: Form | None = None
         self.params: Form | None = None
         self.others = PATIENCE
-        self.tail = 0
-        """Bytes at a reply's end among which the counts begin, most likely."""
 
 
 class Prefills:
@@ -50,12 +46,10 @@ class Prefills:
 
     def read(self, kind: Kind, raw: bytes, worker: str) -> Handed | None:
         """Return what a worker's reply gives the decode leg; None when it is not in vLLM's usual form."""
-        known = self._workers.get(worker)
-        counts = raw.find(_USAGE, len(raw) - known.tail) if known is not None and known.tail < len(raw) else -1
+        counts = raw.find(_USAGE)
         if counts < 0:
-            counts = raw.find(_USAGE)
-            if counts < 0:
-                return None
+            return None
+        known = self._workers.get(worker)
         if known is not None and known.usage is not None and known.params is not None:
             reply = Reply(kind)
             at = known.usage.fill(raw, counts, reply)
@@ -93,7 +87,6 @@ class Prefills:
             return
         if usage.fill(start, 0, reply) >= 0 and said(reply) == said(other.reply):
             known.usage, known.params = usage, params
-            known.tail = len(raw) - counts + _SLACK
 
 
 def _read(kind: Kind, raw: bytes, counts: int, at: int) -> Handed | None:
