@@ -119,8 +119,13 @@ class OpenAi:
 
         A field that the client gave is here only where it changes.
         """
-        inference = ask.inference
         fields: Json = {}
+        self.ask_for_answer(ask, fields)
+        return fields
+
+    def ask_for_answer(self, ask: Ask, fields: Json) -> None:
+        """Put these fields among others, or into the body of a leg."""
+        inference = ask.inference
         if inference.stream and inference.kind != "responses":
             given = cast(Json | None, inference.body.get("stream_options"))
             fields["stream_options"] = {**given, "include_usage": True} if given else _USAGE
@@ -128,7 +133,6 @@ class OpenAi:
             cap_output(inference, fields, ask.cap)
         if ask.salt is not None and self.salted:
             fields["cache_salt"] = ask.salt
-        return fields
 
 
 def cap_output(inference: Inference, fields: Json, most: int) -> None:

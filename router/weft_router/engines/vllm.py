@@ -119,8 +119,7 @@ class Vllm(OpenAi):
             raise NotPossibleError("no-kv")
         inference = ask.inference
         body = inference.copied()
-        if fields := self.answer_fields(ask):
-            body.update(fields)
+        self.ask_for_answer(ask, body)
         body["kv_transfer_params"] = handed.params if handed.written is None else _written(handed.written)
         call = self._leg(ask, body)
         ask.written = b""  # a stream need not keep its prompt
@@ -217,15 +216,14 @@ class Vllm(OpenAi):
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
         return ids_of(tokens) if isinstance(tokens, list) else None
 
-    def answer_fields(self, ask: Ask) -> Json:
+    def ask_for_answer(self, ask: Ask, fields: Json) -> None:
         """Add what only vLLM knows: token ids on request, and a response's id."""
-        fields = super().answer_fields(ask)
+        super().ask_for_answer(ask, fields)
         if ask.inference.kind == "responses":
             if ask.response_id is not None:
                 fields["request_id"] = ask.response_id
         elif ask.want_ids:
             fields["return_token_ids"] = True
-        return fields
 
     def _first(self, ask: Ask, answer: Json, reply: Reply) -> FirstToken | None:
         """Return the prefill's token where the decode engine will surely find the same one."""
