@@ -9,18 +9,28 @@ from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Notes
 
 if TYPE_CHECKING:
-    from weft_router.express.lane import Lane
+    from weft_router.roles.server import Server
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
 
 
+class Lane(Protocol):
+    """A straight way for usual requests."""
+
+    books: "Server"
+    """Who counts them; set by the server itself."""
+
+    def takes(self, exchange: Exchange) -> bool:
+        """Serve a request by callbacks; False where it is not usual, and not begun."""
+
+
 class Duty(Protocol):
     """What a role adds: its routes, its readiness and its background work."""
 
     @property
-    def lane(self) -> "Lane | None":
+    def lane(self) -> Lane | None:
         """Return its straight way for usual requests, where it has one."""
 
     def routes(self) -> Routes:

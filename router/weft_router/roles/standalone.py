@@ -16,6 +16,7 @@ from weft_router.engines.vllm import Vllm
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError
 from weft_router.express.lane import Lane
 from weft_router.guard.salt import Salts
+from weft_router.roles.duty import Lane as Way
 from weft_router.roles.duty import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.relay import ENGINE_FAILED
@@ -66,7 +67,7 @@ class Standalone:
         self._front = Front(
             settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, context=context
         )
-        self.lane: Lane | None = None
+        self.lane: Way | None = None
         if type(self._adapter) is Vllm and not self._adapter.can.first_token:
             self.lane = Lane(
                 front=self._front, adapter=self._adapter, registry=self._registry, decodings=self._decodings,
