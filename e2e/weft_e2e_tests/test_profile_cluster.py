@@ -23,6 +23,8 @@ def test_engines_of_its_own_are_timed_and_plans_are_made_with_what_they_told(wef
     asked = {"analytic": {}, "measure": {"budget": "1m", "extraGpus": 2, "degrees": [1]}}
     # A slow engine: what other tests do to its timings is small beside it, and none is below what its GPU could do.
     body = changed(small_service("priced", time_scale=4.0), "spec.profile", asked)
+    # Nor do they make an SLO that no plan reaches by the measured times.
+    body = changed(body, "spec.slo", {"ttft": "10s", "itl": "500ms"})
     service = applied(weft, namespace, body)
     before = service.plan().inputs_hash
 
@@ -56,5 +58,6 @@ def test_engines_of_its_own_are_timed_and_plans_are_made_with_what_they_told(wef
         lambda: service.plan().inputs_hash != before,
         what="a plan with the measured profile",
         timeout_s=120,
+        last=lambda: str(service.conditions().get("Planned")),
     )
     check_ready(service, timeout_s=150)
