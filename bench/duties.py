@@ -19,7 +19,7 @@ import uvloop
 from bench.router import weft
 from bench.router.processes import HOST
 
-from weft_compile.in_memory import HANDLE, Wired, reply, request
+from weft_compile.in_memory import HANDLE, Alone, reply, request
 from weft_router.config import Flags, Settings, load
 
 AT_ONCE = 64
@@ -34,8 +34,8 @@ class Clients:
 
     def __init__(self, settings: Settings, key: str) -> None:
         self._key = key
-        self.wired = Wired(settings, clients=AT_ONCE)
-        self._afterwards = self.wired.lane.afterwards
+        self.wired = Alone(settings, clients=AT_ONCE)
+        self._afterwards = self.wired.router.afterwards
         self._answers = (
             (b'"do_remote_decode":true', reply(weft.MODEL, "w", tokens=1, handle=HANDLE)),
             (b'"remote_engine_id":"engine-1"', reply(weft.MODEL, "w " * 16, tokens=16, handle=None)),
@@ -100,7 +100,7 @@ async def main(count: int) -> None:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)  # as the router's processes do
         rows = [await _called(clients, number) for number in range(max(2, count // AT_ONCE))]
-        await clients.wired.router.stop()
+        await clients.wired.stop()
     parts = [statistics.median(part) for part in zip(*rows[1:], strict=True)]
     print(f"Python {sys.version.split()[0]} at {sys.base_prefix}")
     for name, part in zip(PARTS, parts, strict=True):

@@ -1,4 +1,4 @@
-"""What the compiled path is laid out for: conversations of a mixed kind with a router without sockets.
+"""What the compiled path is laid out for: conversations of a mixed kind with routers without sockets.
 
     python -m weft_compile.exercise
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft_compile.in_memory import HANDLE, Wired, reply, request, stream
-from weft_router.config import Flags, Settings, load
+from weft_compile.in_memory import HANDLE, Alone, Sidecars, Wired, reply, request, stream
+from weft_router.config import Flags, Role, Settings, load
 
 MODEL = "exercise/model"
 CLIENTS = 16
@@ -78,33 +78,49 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": "".join(WORDS)})
 
 
-def settings(folder: Path) -> tuple[Settings, str]:
-    """Return a standalone router's settings, and an API key."""
-    config = {
-        "service": "exercise",
-        "namespace": "memory",
-        "model": {"name": MODEL, "maxModelLen": 131_072},
-        "engine": {"type": "vllm", "bidirectional": False},
-        "slo": {"ttft": 5.0, "itl": 0.05},
-        "routing": {"policy": "weft"},
-        "profile": PROFILE,
-        "planRevision": "exercise",
-    }
-    (folder / "router.json").write_text(json.dumps(config))
-    workers = [
-        {"name": f"{role}-{n}", "role": role, "url": f"http://127.0.0.1:{port + n}", "degree": 1}
-        for role, port in (("prefill", 1), ("decode", 11))
-        for n in range(4)
-    ]
-    (folder / "workers.json").write_text(json.dumps({"workers": workers}))
-    key = secrets.token_hex(16)
-    (folder / "api-keys").write_text(key)
-    flags = Flags(
-        role="standalone", config=folder / "router.json", listen="127.0.0.1:8080", engine_url="", advertise=None,
-        drain_seconds=1.0, workers=folder / "workers.json",
-    )  # fmt: skip
-    env = {"WEFT_API_KEYS_FILE": str(folder / "api-keys"), "WEFT_REDIS_URL": "memory://", "POD_IP": "127.0.0.1"}
-    return load(flags, env), key
+class Service:
+    """The files of a service, and the settings of its routers by them."""
+
+    def __init__(self, folder: Path) -> None:
+        config = {
+            "service": "exercise",
+            "namespace": "memory",
+            "model": {"name": MODEL, "maxModelLen": 131_072},
+            "engine": {"type": "vllm", "bidirectional": False},
+            "slo": {"ttft": 5.0, "itl": 0.05},
+            "routing": {"policy": "weft"},
+            "profile": PROFILE,
+            "planRevision": "exercise",
+        }
+        (folder / "router.json").write_text(json.dumps(config))
+        workers = [
+            {"name": f"{role}-{n}", "role": role, "url": f"http://127.0.0.1:{port + n}", "degree": 1}
+            for role, port in (("prefill", 1), ("decode", 11))
+            for n in range(4)
+        ]
+        (folder / "workers.json").write_text(json.dumps({"workers": workers}))
+        self.key = secrets.token_hex(16)
+        (folder / "api-keys").write_text(self.key)
+        (folder / "token").write_text(secrets.token_hex(16))
+        self._folder = folder
+
+    def settings(self, role: Role, *, port: int = 8080, engine: int = 0) -> Settings:
+        """Return those of a role; ``engine`` is the port of its own engine, where it has one."""
+        folder = self._folder
+        flags = Flags(
+            role=role, config=folder / "router.json", listen=f"127.0.0.1:{port}",
+            engine_url=f"http://127.0.0.1:{engine}" if engine else "", advertise=None, drain_seconds=1.0,
+            workers=folder / "workers.json" if role == "standalone" else None,
+        )  # fmt: skip
+        env = {
+            "WEFT_API_KEYS_FILE": str(folder / "api-keys"),
+            "WEFT_TOKEN_FILE": str(folder / "token"),
+            "WEFT_REDIS_URL": "memory://",
+            "POD_IP": "127.0.0.1",
+            "WEFT_WORKER": f"{role}-0",
+            "WEFT_DEGREE": "1",
+        }
+        return load(flags, env)
 
 
 async def rounds(wired: Wired, talks: list[Conversation], key: str) -> None:
@@ -144,17 +160,23 @@ def _whole(answer: bytes) -> bool:
     return answer.endswith((b"0\r\n\r\n", b"}"))
 
 
+async def talk(wired: Wired, key: str) -> None:
+    """Hold all conversations with one router."""
+    await wired.start()
+    for n in range(CONVERSATIONS):
+        talks = [Conversation(n * CLIENTS + i) for i in range(CLIENTS)]
+        for _ in range(ROUNDS):
+            await rounds(wired, talks, key)
+    await wired.stop()
+
+
 async def main() -> None:
-    """Hold all conversations."""
+    """Hold them with a standalone router, and with a coordinator and sidecars."""
     with tempfile.TemporaryDirectory(prefix="weft-exercise-") as folder:
-        told, key = settings(Path(folder))
-        wired = Wired(told, clients=CLIENTS)
-        await wired.start()
-        for n in range(CONVERSATIONS):
-            talks = [Conversation(n * CLIENTS + i) for i in range(CLIENTS)]
-            for _ in range(ROUNDS):
-                await rounds(wired, talks, key)
-        await wired.router.stop()
+        service = Service(Path(folder))
+        await talk(Alone(service.settings("standalone"), clients=CLIENTS), service.key)
+        sides = (service.settings("decode", port=8081, engine=11), service.settings("prefill", port=8082, engine=1))
+        await talk(Sidecars(service.settings("coordinator"), *sides, clients=CLIENTS), service.key)
 
 
 if __name__ == "__main__":

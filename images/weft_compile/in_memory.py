@@ -1,4 +1,4 @@
-"""A standalone router without sockets: what clients and engines send is given to its connections as bytes."""
+"""Routers without sockets: what clients and engines send is given to their connections as bytes."""
 
 import asyncio
 from typing import Any, cast
@@ -7,10 +7,14 @@ import orjson
 
 from weft_router.config import Settings
 from weft_router.engines.watch import Engine
-from weft_router.express.lane import Lane
 from weft_router.process import build, open_store
+from weft_router.roles.duty import Duty
+from weft_router.roles.server import Server
 from weft_router.roles.standalone import Standalone
+from weft_router.state.gathered import Asked, Gathered
+from weft_router.state.store import MemoryStore, Question, Store
 from weft_router.wire.connection import Connection
+from weft_router.wire.pool import Pool
 from weft_router.wire.upstream import Upstream
 
 HANDLE = {
@@ -63,33 +67,119 @@ class Transport:
     def abort(self) -> None: ...
 
 
-class Wired:
-    """A standalone router with clients, and connections to engines that are open and idle."""
+class Wire(Transport):
+    """Gives what is written to the other end, in the loop's next turn."""
 
-    def __init__(self, settings: Settings, *, clients: int) -> None:
-        server, duty = build(settings, open_store(settings))
-        self.router = cast(Standalone, duty)
-        self.lane = cast(Lane, duty.lane)
-        pool = self.router._engines
-        pool._keepalive_s = 3600.0  # on a busy machine those that wait would be closed, and nobody takes new ones
-        self.legs: list[tuple[Upstream, Transport]] = []
-        for worker in settings.workers:
-            for _ in range(clients):
-                leg, transport = Upstream(pool, pool.origin(worker.url)), Transport()
-                leg.connection_made(cast(asyncio.Transport, transport))
-                pool.give_back(leg)
-                self.legs.append((leg, transport))
+    def __init__(self) -> None:
+        super().__init__()
+        self.other: Connection | Upstream
+
+    def write(self, data: bytes) -> None:
+        """Send some bytes."""
+        asyncio.get_running_loop().call_soon(self.other.data_received, bytes(data))
+
+    def writelines(self, parts: list[bytes]) -> None:
+        """Send several pieces."""
+        self.write(b"".join(parts))
+
+
+class Wired:
+    """A router with clients, and connections to engines that are open and idle."""
+
+    def __init__(self) -> None:
         self.clients: list[tuple[Connection, Transport]] = []
-        listener = server.listener
-        for _ in range(clients):
-            client, transport = Connection(listener.connections, listener._limits, gate=listener._gate), Transport()
-            client.connection_made(cast(asyncio.Transport, transport))
-            self.clients.append((client, transport))
+        self.legs: list[tuple[Upstream, Transport]] = []
+        """Those to engines."""
+        self._duties: list[Duty] = []
 
     async def start(self) -> None:
         """Begin, with engines that are all well."""
         Engine.poll = _well  # type: ignore[method-assign]
-        await self.router.start()
+        for duty in self._duties:
+            await duty.start()
+
+    async def stop(self) -> None:
+        """End."""
+        for duty in reversed(self._duties):
+            await duty.stop()
+
+    def _engines(self, pool: Pool, urls: list[str], clients: int) -> None:
+        self.legs += [(_leg(pool, url, transport := Transport()), transport) for url in urls for _ in range(clients)]
+
+    def _front(self, server: Server, clients: int) -> None:
+        self.clients += [(_connection(server, transport := Transport()), transport) for _ in range(clients)]
+
+
+class Alone(Wired):
+    """A standalone router."""
+
+    def __init__(self, settings: Settings, *, clients: int) -> None:
+        super().__init__()
+        server, duty = build(settings, open_store(settings))
+        self.router = cast(Standalone, duty)
+        self._duties = [duty]
+        self._engines(self.router._engines, [worker.url for worker in settings.workers], clients)
+        self._front(server, clients)
+
+
+class Sidecars(Wired):
+    """A coordinator with one decode and one prefill sidecar, which meet in a store that is asked like Redis."""
+
+    def __init__(self, coordinator: Settings, decode: Settings, prefill: Settings, *, clients: int) -> None:
+        super().__init__()
+        store = Shared()
+        found = [build(settings, cast(Store, store)) for settings in (prefill, decode, coordinator)]
+        self._duties = [duty for _, duty in found]
+        (prefills, prefill_duty), (decodes, decode_duty), (front, front_duty) = found
+        for duty, engine in ((prefill_duty, prefill.engine_url), (decode_duty, decode.engine_url)):
+            self._engines(cast(Any, duty)._engines, [engine], clients)
+        for pool, url, server in (
+            (cast(Any, decode_duty)._peers, prefill.url, prefills),
+            (cast(Any, front_duty)._pool, decode.url, decodes),
+        ):
+            for _ in range(clients):
+                there, back = Wire(), Wire()
+                there.other, back.other = _connection(server, back), _leg(pool, url, there)
+        self._front(front, clients)
+
+
+class Shared:
+    """A store in memory that answers those who bind sessions later, all of a turn at once."""
+
+    def __init__(self) -> None:
+        self._kept = MemoryStore()
+        self._binds: Gathered[Question, str] = Gathered(self._bind)
+
+    def __getattr__(self, name: str) -> object:
+        """Leave everything else to the store in memory."""
+        return getattr(self._kept, name)
+
+    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> Asked[Question, str]:
+        """Begin to bind a session."""
+        return self._binds.put((session, worker, "", ttl_s))
+
+    async def _bind(self, asked: list[Question]) -> list[str]:
+        return [
+            await self._kept.bind(session, worker, replaces=replaces, ttl_s=ttl_s)
+            for session, worker, replaces, ttl_s in asked
+        ]
+
+
+def _leg(pool: Pool, url: str, transport: Transport) -> Upstream:
+    """Return a connection to an origin that waits in its pool."""
+    pool._keepalive_s = 3600.0  # on a busy machine those that wait would be closed, and nobody takes new ones
+    leg = Upstream(pool, pool.origin(url))
+    leg.connection_made(cast(asyncio.Transport, transport))
+    pool.give_back(leg)
+    return leg
+
+
+def _connection(server: Server, transport: Transport) -> Connection:
+    """Return a connection of a client of a server."""
+    listener = server.listener
+    connection = Connection(listener.connections, listener._limits, gate=listener._gate)
+    connection.connection_made(cast(asyncio.Transport, transport))
+    return connection
 
 
 async def _well(self: Engine) -> None:

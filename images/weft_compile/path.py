@@ -12,7 +12,7 @@ PATH = (
     "weft_router/errors",
     "weft_router/api/{body,bounds,events,form,inference,identity,reply,responses_tap,tap,tokens,transcript,usual}",
     "weft_router/engines/{adapter,handles,vllm,prefilled,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
-    "weft_router/express/{afterwards,lane,passage}",
+    "weft_router/express/{afterwards,usual,lane,within,forwarding,decode_lane,prefill_lane,prefill_leg,passage}",
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller,door,hops}",
     "weft_router/roles/{duty,placing,server,front,telling,front_counts,standalone,engine_pages}",
     "weft_router/roles/{coordinator,relay,decode,moving_hop,prefill,prefill_hop}",

@@ -12,12 +12,18 @@ import orjson
 import pytest
 
 from weft_router.context import COMPILED
+from weft_router.express.decode_lane import DecodeLane
 from weft_router.express.lane import Lane
+from weft_router.express.prefill_lane import PrefillLane
 from weft_router.wire.exchange import Exchange
 from weft_router_tests.fake_engine import Script
-from weft_router_tests.stack import MODEL, Answer, Stack, is_so, router_json, until
+from weft_router_tests.stack import MODEL, Answer, Composition, Stack, is_so, router_json, until
 
 pytestmark = pytest.mark.component
+
+LANES = (Lane, DecodeLane, PrefillLane)
+OF: dict[Composition, tuple[type, ...]] = {"standalone": (Lane,), "sidecars": LANES}
+"""The lanes of a composition."""
 
 Scene = Callable[[Stack], Awaitable[list[Answer]]]
 
@@ -32,33 +38,43 @@ _PORTS = re.compile(rb"\"remote_port\":\d+")
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Count which requests the lane takes, and which it leaves."""
-    found: Counter[bool] = Counter()
-    takes = Lane.takes
-
-    def counting(self: Lane, exchange: Exchange) -> bool:
-        answer = takes(self, exchange)
-        found[answer] += exchange.path.startswith("/v1/")
-        return answer
-
-    monkeypatch.setattr(Lane, "takes", counting)
+def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[type, bool]]:
+    """Count which requests each lane takes, and which it leaves."""
+    found: Counter[tuple[type, bool]] = Counter()
+    for lane in LANES:
+        _count(lane, found, monkeypatch)
     return found
 
 
+def _count(lane: Any, found: Counter[tuple[type, bool]], monkeypatch: pytest.MonkeyPatch) -> None:
+    takes = lane.takes
+
+    def counting(self: object, exchange: Exchange) -> bool:
+        asked = exchange.path.startswith(("/v1/", "/internal/prefill"))
+        answer: bool = takes(self, exchange)
+        found[lane, answer] += asked
+        return answer
+
+    monkeypatch.setattr(lane, "takes", counting)
+
+
+Starts = Callable[[bool], Awaitable[Stack]]
+
+
 @pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Callable[[bool], Awaitable[Stack]]]:
-    """Start standalone stacks, with the lane or without."""
+async def two(tmp_path: Path, composition: Composition) -> AsyncIterator[Starts]:
+    """Start stacks, with the straight way or without."""
     made: list[Stack] = []
 
     async def up(lane: bool) -> Stack:
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        stack = Stack(folder, "standalone", config=router_json(engine={"leaseSeconds": 60}))
+        stack = Stack(folder, composition, config=router_json(engine={"leaseSeconds": 60}))
         made.append(stack)
         await stack.up(decode=2, prefill=2)
-        if not lane:
-            stack.processes["c0"].server._lane = None
+        for process in stack.processes.values():
+            if not lane:
+                process.server._lane = None
         return stack
 
     yield up
@@ -130,7 +146,7 @@ def broken(method: str) -> Scene:
     async def scene(stack: Stack) -> list[Answer]:
         if COMPILED:
             pytest.skip("a compiled adapter's methods cannot be replaced by one that fails")
-        adapter: Any = stack.processes["c0"].duty._adapter  # type: ignore[attr-defined]
+        adapter: Any = stack.decoding("d0")._adapter
         right = getattr(adapter, method)
 
         def wrong(*_: object) -> object:
@@ -173,8 +189,11 @@ SCENES: dict[str, Scene] = {
 }
 
 
+@pytest.mark.parametrize("composition", OF)
 @pytest.mark.parametrize("name", SCENES)
-async def test_both_ways_do_the_same(two: Callable[[bool], Awaitable[Stack]], taken: Counter[bool], name: str) -> None:
+async def test_both_ways_do_the_same(
+    two: Starts, taken: Counter[tuple[type, bool]], name: str, composition: Composition
+) -> None:
     found = []
     for lane in (True, False):
         stack = await two(lane)
@@ -189,7 +208,10 @@ async def test_both_ways_do_the_same(two: Callable[[bool], Awaitable[Stack]], ta
     straight, general = found
     for one, other in zip(straight, general, strict=True):
         assert one == other
-    assert taken[True] if name != "unusual" else taken[False], taken
+    if name == "unusual":
+        assert taken[Lane, False], taken
+    else:
+        assert all(taken[way, True] for way in OF[composition]), taken
 
 
 async def quiet(stack: Stack) -> bool:
@@ -202,38 +224,42 @@ def bare(raw: bytes) -> bytes:
     return _IDS.sub(b"#", _PORTS.sub(b"", raw))
 
 
-async def books(stack: Stack) -> dict[str, float]:
-    """Return the counters of a process, and how often each histogram was told something."""
-    page = await stack.metrics("c0")
+async def books(stack: Stack) -> dict[str, dict[str, float]]:
+    """Return the counters of each process, and how often each histogram was told something."""
     return {
-        key: value
-        for key, value in page.items()
-        if ("_total" in key or "_count" in key) and not _TIMED.search(key) and "slice" not in key
+        name: {
+            key: value
+            for key, value in (await stack.metrics(name)).items()
+            if ("_total" in key or "_count" in key) and not _TIMED.search(key) and "slice" not in key
+        }
+        for name in stack.processes
     }
 
 
 def ledger(stack: Stack) -> dict[str, Any]:
-    """Return what a process holds when nothing is under way: of admission, of each engine, of what was sent there."""
+    """Return what processes hold when nothing is under way: of admission, of each engine, of what was sent there."""
     duty: Any = stack.processes["c0"].duty
-    admission, dispatched = duty._front.admission, duty._dispatched
+    admission = duty._front.admission
     classes = admission.of_classes.values()
     found: dict[str, Any] = {
         "waiting": sum(of.waiting for of in classes), "running": sum(of.running for of in classes),
-        "room": len(admission._room), "inflight": stack.processes["c0"].server.inflight,
+        "room": len(admission._room), "inflight": [one.server.inflight for one in stack.processes.values()],
     }  # fmt: skip
     for name in stack.engines:
         worker = stack.worker_of(name)
         engine = worker.engine
+        sent = [stack.decoding(one).remote.dispatched.sent(name) for one in ("d0", "d1")]
         found[name] = (
             worker.live.count, len(engine._waiting), engine._strikes, engine._progress > 0, engine.healthy,
-            len(worker.queue), worker.queue.tokens, dispatched.sent(name),
+            len(worker.queue), worker.queue.tokens, sent,
         )  # fmt: skip
     return found
 
 
+@pytest.mark.parametrize("composition", OF)
 @pytest.mark.parametrize("where", ["prefill", "decode"])
 async def test_a_client_that_leaves_frees_everything(
-    two: Callable[[bool], Awaitable[Stack]], taken: Counter[bool], where: str
+    two: Starts, taken: Counter[tuple[type, bool]], where: str
 ) -> None:
     stack = await two(True)
     for name, engine in stack.engines.items():
@@ -246,11 +272,15 @@ async def test_a_client_that_leaves_frees_everything(
     await until(lambda: is_so(any(engine.running for engine in hanging)))
     writer.transport.abort()
     await until(lambda: is_so(not any(engine.running for engine in hanging)), seconds=2)
-    assert taken[True] == 1
-    assert await stack.count("weft_router_cancelled_total") == 1
-    assert await stack.count("weft_router_inflight") == 0
-    assert await stack.count("weft_router_queue_length") == 0
-    orphaned = await stack.count("weft_router_kv_handles_total", outcome="orphaned")
+    assert taken[Lane, True] == 1
+    asked = [name for name in stack.processes if name[0] in ("c", "d")]
+    await until(partial(over, stack, asked))
+    cancelled = {name: await stack.count("weft_router_cancelled_total", name) for name in asked}
+    assert cancelled["c0"] == 1
+    assert sum(cancelled.values()) == (1 if stack.composition == "standalone" else 2)
+    for name in stack.processes:
+        assert await stack.count("weft_router_queue_length", name) == 0
+    orphaned = sum([await stack.count("weft_router_kv_handles_total", name, outcome="orphaned") for name in asked])
     assert orphaned == (1 if where == "decode" else 0), "KV that nobody read is counted, and given back"
     for engine in stack.engines.values():
         engine.script = Script()
@@ -264,9 +294,13 @@ async def test_a_client_that_leaves_frees_everything(
         assert len(stack.worker_of(name).queue) == 0
 
 
-async def test_a_busy_queue_is_waited_for_on_the_general_way(
-    two: Callable[[bool], Awaitable[Stack]], taken: Counter[bool]
-) -> None:
+async def over(stack: Stack, processes: list[str]) -> bool:
+    """Tell whether processes have no request under way."""
+    return not any([await stack.count("weft_router_inflight", name) for name in processes])
+
+
+@pytest.mark.parametrize("composition", ["standalone"])
+async def test_a_busy_queue_is_waited_for_on_the_general_way(two: Starts, taken: Counter[tuple[type, bool]]) -> None:
     stack = await two(True)
     gate = asyncio.Event()
     for name, engine in stack.engines.items():
@@ -279,6 +313,6 @@ async def test_a_busy_queue_is_waited_for_on_the_general_way(
     gate.set()
     answers = await asyncio.gather(*asked)
     assert [one.status for one in answers] == [200] * 12
-    assert taken[True] == 12
+    assert taken[Lane, True] == 12
     assert sent == [6, 6], "each is decided with those before it in sight"
     assert {one.headers["X-Weft-Route"] for one in answers} == {"remote"}

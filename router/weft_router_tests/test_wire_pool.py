@@ -416,7 +416,7 @@ async def test_what_is_told_may_break_and_ends_no_connection(caplog: pytest.LogC
         pool.send(leg, pool.origin(url), "/x", b"", Whole(leg, 10))
         await until(lambda: leg.over)
         assert (pool.idle, pool.legs) == (1, 0)
-        assert [r.message for r in caplog.records] == ["leg_end_failed"]
+        assert [r.message for r in caplog.records] == ["end_failed"]
         await pool.close()
 
 

@@ -1,24 +1,21 @@
-"""Tell which requests are usual, and begin their rounds on the straight way.
+"""Tell which requests are usual at a front, and begin them on the straight way.
 
-Usual is: a standalone router in front of vLLM's protocol, a chat or text completion in one piece, a session that its
-client names, fields that need no second look. Nothing is counted or charged before that is known, so whatever else
-comes is left to the general way, which looks at it anew; and a round that stops being usual later goes on there from
-where it is (``Passage``).
+Usual is: vLLM's protocol, a chat or text completion in one piece, a session that its client names, fields that need no
+second look. Nothing is counted or charged before that is known, so whatever else comes is left to the general way,
+which looks at it anew; and a request that stops being usual later goes on there from where it is.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from weft_router.api.body import parse
-from weft_router.api.identity import MAX_ID
-from weft_router.api.inference import FIXED, ODD, PATHS, check
-from weft_router.engines.vllm import Vllm
+from weft_router.api.identity import MAX_ID, session_key
+from weft_router.api.inference import PATHS, check
 from weft_router.errors import ApiError
-from weft_router.express.afterwards import Afterwards
-from weft_router.express.passage import Passage
+from weft_router.express.usual import AtFront, is_usual
 from weft_router.guard.admission import Refusal
-from weft_router.roles.front import Front
-from weft_router.rounds.decoding import Decoding
-from weft_router.rounds.prefilling import Prefilling
+from weft_router.roles.front import Front, shown_session
+from weft_router.rounds.job import Job
+from weft_router.rounds.outlet import Outlet, shown_to_all
 from weft_router.state.registry import Registry
 from weft_router.wire.exchange import Exchange
 
@@ -26,24 +23,25 @@ if TYPE_CHECKING:
     from weft_router.roles.server import Server
 
 
-class Lane:
-    """The straight way through one standalone router."""
+class Way(Protocol):
+    """How usual requests go on from a front."""
 
-    def __init__(
-        self, *, front: Front, adapter: Vllm, registry: Registry, decodings: dict[str, Decoding],
-        prefillings: dict[str, Prefilling],
-    ) -> None:  # fmt: skip
+    def begin(self, usual: AtFront, job: Job, /) -> None:
+        """Begin to serve one that was let in."""
+
+
+class Lane:
+    """The straight way through a front."""
+
+    def __init__(self, front: Front, *, registry: Registry, way: Way) -> None:
         self.front = front
-        self.adapter = adapter
-        self.registry = registry
-        self.decodings = decodings
-        self.prefillings = prefillings
-        self.afterwards = Afterwards()
+        self._registry = registry
+        self._way = way
         self.books: Server
         """Who counts the requests; set by the server itself."""
 
     def takes(self, exchange: Exchange) -> bool:
-        """Begin a usual request's round; False: it was not looked at."""
+        """Begin a usual request; False: it was not looked at."""
         path, headers = exchange.path, exchange.headers
         named = headers.get("x-session-id")
         if not named or PATHS.get(path, "responses") == "responses" or exchange.method != "POST":
@@ -51,7 +49,7 @@ class Lane:
         if len(named) > MAX_ID or "content-encoding" in headers or not named.isprintable():
             return False
         front = self.front
-        if not self.registry.ready("decode") or not front.plain:
+        if not self._registry.ready("decode") or not front.plain:
             return False
         try:
             caller = front.admits(headers, exchange.notes)
@@ -60,7 +58,7 @@ class Lane:
             inference = check(path, body, model=front.model, limits=front.limits)
         except ApiError:
             return False  # found again, and told, by the general way
-        if inference.stream or inference.n != 1 or inference.marks & (ODD | FIXED):
+        if not is_usual(inference):
             return False
         load = front.load(inference)
         admitted = front.admission.admit(exchange.started, caller, class_, load)
@@ -68,6 +66,18 @@ class Lane:
             return False  # nothing was charged
         self.books.enter()
         exchange.admitted = caller
-        passage = Passage(self, exchange, inference, admitted, load, caller.tenant, class_, named)
-        passage.begin()
+        tenant = caller.tenant
+        session = session_key(tenant, "id", named)
+        trace = front.ids.next()
+        id_ = "weft-" + trace
+        facts = exchange.facts = {"request_id": id_, "session": session, "tenant": tenant, "class": class_}
+        outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted)
+        usual = AtFront(front, self.books, exchange, outlet, admitted, load)
+        exchange.let_go()
+        job = Job(id_, session, tenant, inference, exchange.started, facts, class_, None, trace)
+        if admitted.output_cap is not None or admitted.local_only:
+            front.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
+            usual.go_on(job)
+        else:
+            self._way.begin(usual, job)
         return True

@@ -1,4 +1,4 @@
-"""Carry one usual round through: to a prefill engine, to a decode engine, back to its client.
+"""Carry one usual round through on its decode worker: to a prefill engine, to the decode engine, back to who asked.
 
 Each step runs in the callback of the one before. What a step does is what the general way does, by the same parts, in
 the same order but for the books: those are kept once the bytes are on their way (``Afterwards``). Where something is
@@ -7,100 +7,81 @@ not usual any more, or fails, the round goes on there (``_leave``).
 
 import asyncio
 import logging
-from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.identity import session_key
-from weft_router.api.inference import Inference
 from weft_router.api.transcript import NOTHING_SEEN, of_request
-from weft_router.engines.vllm import PLUGIN_HEADER
+from weft_router.engines.vllm import PLUGIN_HEADER, Vllm
 from weft_router.errors import EngineAnsweredError, LegFailedError
-from weft_router.guard.admission import Admitted, Load
-from weft_router.roles.front import shown_session, took
+from weft_router.express.afterwards import Afterwards
+from weft_router.express.prefill_leg import PrefillLeg, Prefills
+from weft_router.express.usual import Usual
 from weft_router.rounds.accounts import used
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet, shown_to_all
 from weft_router.rounds.passing import shown
-from weft_router.rounds.prefill_queue import Slot
-from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.wire.exchange import Exchange
+from weft_router.state.registry import Registry
 from weft_router.wire.leg import Leg, Whole
-
-if TYPE_CHECKING:
-    from weft_router.express.lane import Lane
 
 log = logging.getLogger(__name__)
 
 _PLUGIN: Final = PLUGIN_HEADER.lower()
 
 
+class Means:
+    """What the passages of one process share."""
+
+    __slots__ = ("adapter", "afterwards", "prefills", "registry")
+
+    def __init__(self, *, adapter: Vllm, registry: Registry, prefills: Prefills, afterwards: Afterwards) -> None:
+        self.adapter = adapter
+        self.registry = registry
+        self.prefills = prefills
+        self.afterwards = afterwards
+
+
 class Passage(Round):
     """A usual round on its way."""
 
-    __slots__ = (
-        "_admitted", "_arrived", "_at", "_decoding", "_exchange", "_lane", "_leg", "_load", "_outlet", "_prefilling",
-        "_record", "_reply", "_slot", "_tenant", "_todo", "_whole",
-    )  # fmt: skip
+    __slots__ = ("_decoding", "_job", "_leg", "_looked", "_means", "_prefill", "_record", "_reply", "_usual", "_whole")
 
-    def __init__(
-        self, lane: "Lane", exchange: Exchange, inference: Inference, admitted: Admitted, load: Load, tenant: str,
-        class_: str, named: str,
-    ) -> None:  # fmt: skip
-        self._lane = lane
-        self._exchange = exchange
-        self._admitted = admitted
-        self._load = load
-        self._tenant = tenant
-        self._decoding: Decoding | None = None
-        self._prefilling: Prefilling | None = None
-        self._slot: Slot | None = None
+    def __init__(self, usual: Usual, job: Job, decoding: Decoding, means: Means) -> None:
+        self._usual = usual
+        self._job = job
+        self._decoding = decoding
+        self._means = means
+        self._prefill: PrefillLeg | None = None
         self._leg: Leg | None = None
-        self.inference = inference
-        self.class_ = class_
-        self.session = session = session_key(tenant, "id", named)
-        self.trace = trace = lane.front.ids.next()
-        self.id = id_ = "weft-" + trace
-        self.started = exchange.started
-        self.facts = exchange.facts = {"request_id": id_, "session": session, "tenant": tenant, "class": class_}
-        self._outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted)
+        self._looked = False
+        """Whether it is known what it means for its session."""
+        self.inference = job.inference
+        self.class_ = job.class_
+        self.session = job.session
+        self.trace = job.trace
+        self.id = job.id
+        self.started = job.started
+        self.facts = job.facts
         self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
         self.prefilled = self.failed = None
         self.retried = self.taken = False
         self.route, self.reason, self.prefill_worker = "local", "", ""
 
     def begin(self) -> None:
-        """Find the worker that decodes, decide, and send the prefill."""
+        """Decide, and send the prefill."""
+        self._decoding.worker.live.count += 1
         try:
             self._begin()
         except Exception as error:  # noqa: BLE001 - raised again on the general way
             self._give_up(error)
 
     def _begin(self) -> None:
-        lane, exchange = self._lane, self._exchange
-        exchange.let_go()
-        admitted, front, inference = self._admitted, lane.front, self.inference
-        if admitted.output_cap is not None or admitted.local_only:
-            front.counts.degraded(self.class_, capped=admitted.output_cap is not None, local=admitted.local_only)
-            self._leave()
-            return
-        name = front.placing.place_now(self.session, inference, tenant=self._tenant, class_=self.class_)
-        at = lane.registry.get(name) if name is not None else None
-        decoding = lane.decodings.get(at.worker) if at is not None else None
-        if decoding is None or decoding.worker.draining or not decoding.worker.engine.healthy:
-            self._leave()
-            return
-        self.facts["worker"] = name
-        self.facts["attempts"] = 1
+        decoding, inference = self._decoding, self.inference
         # Of a new session there is nothing to hold it against: it is made once the prefill is on its way.
         self.transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
         outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
-        self._decoding, self._at = decoding, at
-        decoding.worker.live.count += 1
-        decoding.describe(self, self._tenant)
+        decoding.describe(self, self._job.tenant)
+        self._looked = True
         if outlook.away:
             self._leave()
             return
@@ -115,87 +96,52 @@ class Passage(Round):
         ):
             self._leave()
             return
-        self._prefill(decoding, decision.remote)
+        self._send_prefill(decision.remote)
 
-    def _prefill(self, decoding: Decoding, worker: str) -> None:
-        lane = self._lane
-        record, prefilling, remote = lane.registry.get(worker), lane.prefillings.get(worker), decoding.remote
-        if record is None or record.revision != remote.revision or prefilling is None:
+    def _send_prefill(self, worker: str) -> None:
+        means, remote = self._means, self._decoding.remote
+        record = means.registry.get(worker)
+        if record is None or record.revision != remote.revision:
             self._leave()
             return
-        task, handle, there = self.outlook.task, self.outlook.handle, prefilling.worker
+        task, handle = self.outlook.task, self.outlook.handle
         known = task.history if handle is not None else 0
-        todo = self._todo = PrefillTask(known, task.history + task.increment - known)
-        engine = there.engine
+        todo = PrefillTask(known, task.history + task.increment - known)
         ask = self.ask
         ask.handle = handle
         wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
-        call = lane.adapter.prefill(ask)
+        call = means.adapter.prefill(ask)
         ask.want_ids = wanted
-        slot = None
-        if engine.healthy and not there.draining:
-            slot = there.queue.acquire_now(self.id, todo, self._tenant)
-        if slot is None:
+        prefill = self._prefill = means.prefills.send(self, record, call, todo, self._prefill_over)
+        if prefill is None:
             self._leave()
             return
-        self._exchange.on_gone = self._gone
-        self._arrived = monotonic()
-        self._record, self._prefilling, self._slot = record, prefilling, slot
-        there.live.count += 1
+        self._record = record
         remote.dispatched.add(worker, self.id, todo)
-        fresh = known == 0
-        leg = self._leg = prefilling.leg(slot.until_first(), fresh=fresh)
-        whole = self._whole = Whole(leg, prefilling.most_bytes)
-        leg.on_done = self._prefill_over
-        lines = call.lines + engine.proof
-        engine.pool.send(leg, engine.origin, call.path, call.body, whole, lines=lines, resend=fresh, tail=call.tail)
+        self._usual.exchange.on_gone = self._gone
         if self.transcript is NOTHING_SEEN:
-            lane.afterwards.add(self._transcribe)
+            means.afterwards.add(self._transcribe)
 
     def _transcribe(self) -> None:
         """Note what the engines see, where that was left for later."""
         if self.transcript is NOTHING_SEEN:
             self.transcript = of_request(self.inference)
 
-    def _end_prefill(self, prefilling: Prefilling, slot: Slot, leg: Leg | None) -> tuple[float, float]:
-        """Give back what the prefill leg held."""
-        there = prefilling.worker
-        if leg is not None:
-            there.engine.over(leg, got_on=False)
-        began, ended = prefilling.over(slot, self._arrived, class_=self.class_, trace=self.trace)
-        there.live.__exit__()
-        self._slot = self._leg = None
-        return began, ended
-
     def _prefill_over(self, error: Exception | None) -> None:
         """Hear that the prefill leg is over: go on with the decode leg."""
-        decoding, prefilling, slot, leg = self._decoding, self._prefilling, self._slot, self._leg
-        if decoding is None or prefilling is None or slot is None or leg is None:
+        prefill, self._prefill = self._prefill, None
+        if prefill is None:
             return
-        handle, remote, whole, record = self.outlook.handle, decoding.remote, self._whole, self._record
+        record, handle, remote = self._record, self.outlook.handle, self._decoding.remote
         try:
-            fresh = self._todo.history == 0
-            if error is None:
-                status, answer = whole.status, PrefillAnswer(whole.status, whole.body, True)
-                prefilling.answered(status, fresh=fresh)
-                began, ended = self._end_prefill(prefilling, slot, leg)
-                if status == 200:
-                    prefilling.went_well(self._arrived, began, ended, self.trace)
-            else:
-                if not isinstance(error, LegFailedError):
-                    raise error
-                refused = prefilling.broke(error, fresh=fresh, request_id=self.id)
-                answer = PrefillAnswer(refused.status, refused.body(), from_engine=False)
-                self._end_prefill(prefilling, slot, leg)
-            remote.took(self, self._arrived)
-            remote.dispatched.remove(record.worker, self.id)
+            answer = prefill.answer(error)
+            remote.took(self, prefill.sent)
             prefilled = remote.read(self, record, answer, handle)
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
-            if self._slot is not None:
-                self._end_prefill(prefilling, slot, leg)
             remote.dispatched.remove(record.worker, self.id)
             self._leave(failed)
             return
+        remote.dispatched.remove(record.worker, self.id)
         if handle is not None:
             remote.used()
         self.prefilled = prefilled
@@ -203,15 +149,15 @@ class Passage(Round):
             self._leave()
             return
         try:
-            self._decode(decoding, prefilled)
+            self._decode(prefilled)
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
             self._give_up(failed)
 
-    def _decode(self, decoding: Decoding, prefilled: Prefilled) -> None:
-        answering = decoding.answering
+    def _decode(self, prefilled: Prefilled) -> None:
+        answering = self._decoding.answering
         engine, task = answering.engine, self.outlook.task
         self.route, self.prefill_worker = "remote", prefilled.worker
-        call = self._lane.adapter.decode(self.ask, prefilled.handed)
+        call = self._means.adapter.decode(self.ask, prefilled.handed)
         leg = self._leg = Leg(first_s=answering.total_s)
         leg.on_done = self._decode_over
         self._whole = Whole(leg, answering.most_bytes)
@@ -221,10 +167,10 @@ class Passage(Round):
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head of the decode engine's answer, which comes whole."""
-        decoding, prefilled, leg = self._decoding, self.prefilled, self._leg
-        if decoding is None or prefilled is None or leg is None:
+        prefilled, leg = self.prefilled, self._leg
+        if prefilled is None or leg is None:
             return
-        decoding.accounts.answered(self, leg.began)
+        self._decoding.accounts.answered(self, leg.began)
         whole = self._whole
         whole.status = status
         whole.headers = headers
@@ -237,12 +183,12 @@ class Passage(Round):
         self._whole.data(chunk)
 
     def _decode_over(self, error: Exception | None) -> None:
-        """Hear that the decode leg is over: answer the client, and have the books closed."""
-        decoding, prefilled, leg = self._decoding, self.prefilled, self._leg
-        if decoding is None or prefilled is None or leg is None:
+        """Hear that the decode leg is over: answer who asked, and have the books closed."""
+        if self._leg is None:
             return
         self._leg = None
-        answering, whole, outlet = decoding.answering, self._whole, self._outlet
+        decoding, whole, outlet = self._decoding, self._whole, self._usual.outlet
+        answering = decoding.answering
         answering.decoding.leave(id(self))
         try:
             if error is not None:
@@ -260,7 +206,7 @@ class Passage(Round):
             except ValueError as wrong:
                 raise LegFailedError("engine-error", "the reply is not JSON") from wrong
             outlet.used = used(self, reply, 0)
-            self._exchange.on_gone = None
+            outlet.exchange.on_gone = None
             outlet.whole(200, data, shown(self, decoding.worker.name))
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
             if isinstance(failed, LegFailedError):
@@ -268,58 +214,48 @@ class Passage(Round):
             self._leave(failed)
             return
         self._reply = reply
-        self._lane.afterwards.add(self._close)
+        self._means.afterwards.add(self._close)
 
     def _close(self) -> None:
-        """Close the books: the client has its answer."""
-        decoding, prefilled, outlet = self._decoding, self.prefilled, self._outlet
-        if decoding is None or prefilled is None:
-            return
+        """Close the books: who asked has the answer."""
+        decoding, prefilled = self._decoding, self.prefilled
         answering = decoding.answering
         try:
             decoding.accounts.finish(self, prefilled, self._reply, tokens=0, clock=None)
             answering.engine.served()
-            answering.met.add(prefilled.worker)
+            if prefilled is not None:
+                answering.met.add(prefilled.worker)
             decoding.closed(self, self.facts)
         finally:
             decoding.worker.live.__exit__()
-            self._admitted.done(monotonic(), took(self._load, outlet, 200))
-            self._lane.books.leave(self._exchange)
+            self._usual.close()
 
     def _gone(self) -> None:
-        """Hear that the client went away: end what is under way."""
-        if self._slot is not None:
+        """Hear that who asked went away: end what is under way."""
+        if self._prefill is not None:
             log.info("prefill_cancelled", extra={"request_id": self.id})
         self._give_up(asyncio.CancelledError())
 
     def _give_up(self, failed: BaseException) -> None:
         """End the leg under way, and have the general way hear why."""
-        decoding, prefilling, slot, leg = self._decoding, self._prefilling, self._slot, self._leg
+        decoding = self._decoding
+        leg, self._leg = self._leg, None
+        prefill, self._prefill = self._prefill, None
         if leg is not None:
             leg.cancel()
-        if decoding is not None:
-            decoding.answering.decoding.leave(id(self))
-            if prefilling is not None and slot is not None:
-                decoding.remote.dispatched.remove(self._record.worker, self.id)
-                self._end_prefill(prefilling, slot, leg)
-        self._leg = None
+        if prefill is not None:
+            decoding.remote.dispatched.remove(self._record.worker, self.id)
+            prefill.cancel()
+        decoding.answering.decoding.leave(id(self))
         self._leave(failed)
 
     def _leave(self, failed: BaseException | None = None) -> None:
         """Go on the general way from here; ``failed`` is what ended the leg under way."""
-        exchange, admitted, lane, decoding = self._exchange, self._admitted, self._lane, self._decoding
-        if decoding is not None:
+        job = self._job
+        self._decoding.worker.live.__exit__()
+        if self._looked:
             self._transcribe()
-        job = Job(
-            id=self.id, trace=self.trace, session=self.session, tenant=self._tenant, inference=self.inference,
-            started=self.started, facts=self.facts, class_=self.class_, local_only=admitted.local_only,
-            cap=admitted.output_cap,
-        )  # fmt: skip
-        if decoding is not None:
-            decoding.worker.live.__exit__()
-            job.at = self._at
-            job.begun = self
             self.failed = failed
             self.facts = {}
-        work = lane.front.go_on(job, self._outlet, admitted, self._load)
-        exchange.go_on(lane.books.through(exchange, work))
+            job.begun = self
+        self._usual.go_on(job)

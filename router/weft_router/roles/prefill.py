@@ -6,8 +6,9 @@ from weft_router.api.answers import models
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN
+from weft_router.express.prefill_lane import PrefillLane
 from weft_router.guard.hops import require_token
-from weft_router.roles.duty import Routes
+from weft_router.roles.duty import Lane, Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.rounds.moving import Left
@@ -24,8 +25,6 @@ from weft_router.wire.pool import Pool
 class PrefillSidecar:
     """The duty of role ``prefill``."""
 
-    lane = None
-
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         self._settings = settings
         metrics = self._metrics = context.metrics
@@ -37,6 +36,9 @@ class PrefillSidecar:
         )
         self._prefilling = Prefilling(self._worker, metrics)
         self._pages = EnginePages(self._worker.engine)
+        self.lane: Lane | None = None
+        if self._tracer is None:
+            self.lane = PrefillLane(self._prefilling, token=settings.token)
 
     def routes(self) -> Routes:
         """Return the endpoints of a prefill worker."""

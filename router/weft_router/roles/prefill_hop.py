@@ -1,6 +1,7 @@
 """One prefill between a decode and a prefill sidecar: how it is asked for, and how it is answered."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
@@ -10,13 +11,13 @@ from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Call
 from weft_router.errors import InvalidRequestError
 from weft_router.guard.hops import TOKEN_HEADER
-from weft_router.rounds.prefilling import Prefilling
+from weft_router.rounds.prefilling import Prefill, Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing, read_standing
 from weft_router.signals.access import rounded
 from weft_router.signals.tracing import Tracer
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.leg import Leg
+from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.lines import checked, header_lines
 from weft_router.wire.pool import Pool
 
@@ -26,7 +27,7 @@ HISTORY_HEADER: Final = "x-weft-history"
 INCREMENT_HEADER: Final = "x-weft-increment"
 TASK_HEADER: Final = "x-weft-task"
 FROM_ENGINE: Final = "x-weft-engine"
-_BY_ENGINE: Final = f"{FROM_ENGINE}: 1\r\n"
+BY_ENGINE: Final = f"{FROM_ENGINE}: 1\r\n"
 _PASSED: Final = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-data-parallel-rank"}
 
 
@@ -43,42 +44,84 @@ class PrefillHop:
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
     ) -> PrefillAnswer:
         """Run one prefill on a worker; raise LegFailedError when no answer came."""
+        leg, answer = self.send(record, call, task, request_id, standing)
+        await leg
+        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
+
+    def send(
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+    ) -> tuple[Leg, Whole]:
+        """Send a prefill to a worker; return its leg, and what takes the answer."""
         lines = (
             f"{self._token_line}{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
             f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{standing.lines()}"
+            f"{call.lines}"
         )
-        answer = await self._pool.call(
-            Leg(first_s=self._first_byte_s), self._pool.origin(record.url), PREFILL_PATH, call.body,
-            lines=lines + call.lines, limit=self._most_bytes, tail=call.tail,
-        )  # fmt: skip
-        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
+        leg = Leg(first_s=self._first_byte_s)
+        whole = Whole(leg, self._most_bytes)
+        self._pool.send(leg, self._pool.origin(record.url), PREFILL_PATH, call.body, whole, lines=lines, tail=call.tail)
+        return leg, whole
 
 
-async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | None) -> None:
-    """Answer a sidecar's request for a prefill; its body comes ready for the engine."""
-    headers = exchange.headers
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a sidecar's request for a prefill says beside its body, which comes ready for the engine."""
+
+    path: str
+    lines: str
+    """The engine's headers."""
+    task: PrefillTask
+    request_id: str
+    standing: Standing
+
+
+def read_order(headers: Mapping[str, str]) -> Order:
+    """Read the headers of a request for a prefill.
+
+    Raises:
+        InvalidRequestError: they ask for none.
+    """
     path = headers.get(PATH_HEADER, "")
     if path not in PATHS:
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
     task = PrefillTask(_length(headers, HISTORY_HEADER, 0), _length(headers, INCREMENT_HEADER, 0))
-    request_id = headers.get(TASK_HEADER, "")
-    facts = exchange.facts
-    facts["request_id"] = request_id
-    facts["history"] = task.history
-    facts["increment"] = task.increment
-    passed = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
+    lines = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
+    return Order(path, lines, task, headers.get(TASK_HEADER, ""), read_standing(headers))
+
+
+def note(facts: dict[str, object], order: Order) -> None:
+    """Say in an access line what was asked for."""
+    facts["request_id"] = order.request_id
+    facts["history"] = order.task.history
+    facts["increment"] = order.task.increment
+
+
+async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | None) -> None:
+    """Answer a sidecar's request for a prefill."""
+    headers = exchange.headers
+    order = read_order(headers)
+    request_id, standing = order.request_id, order.standing
+    note(exchange.facts, order)
     spans = None
     if tracer is not None:
         spans = tracer.begin(headers.get("traceparent"), request_id.removeprefix("weft-"), name="prefill")
-    standing = read_standing(headers, spans)
+        standing = replace(standing, spans=spans)
     try:
-        done = await prefilling.run(path, exchange.body, passed, task=task, request_id=request_id, standing=standing)
+        done = await prefilling.run(
+            order.path, exchange.body, order.lines, task=order.task, request_id=request_id, standing=standing
+        )
     finally:
         if spans is not None:
             spans.end()
+    reply(exchange, done)
+
+
+def reply(exchange: Exchange, done: Prefill) -> None:
+    """Answer with what the engine said."""
+    facts = exchange.facts
     facts["queued"] = rounded(done.queued)
     facts["prefill"] = rounded(done.seconds)
-    exchange.reply(done.status, done.body, lines=_BY_ENGINE)  # the same each time, so that it is read but once
+    exchange.reply(done.status, done.body, lines=BY_ENGINE)  # the same each time, so that it is read but once
 
 
 def _length(headers: Mapping[str, str], name: str, least: int) -> int:

@@ -70,29 +70,21 @@ class Relay:
                 the time is over, the reply is too large or this process ends.
             StreamBrokenError: it failed after that.
         """
-        inference = job.inference
+        job.fail()
+        inference, tap = job.inference, None
         if inference.stream:
             timeouts = self._timeouts
             leg = Leg(
                 first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S, total_s=self._total_s
             )
             outlet.fed_by(leg)
+            if self._kinds and resumable(inference).how in self._kinds:
+                tap = self._adapter.tap(Ask(inference, job.id))
         else:
             leg = Leg(first_s=self._total_s)
-        tap: Tap | None = None
-        if self._kinds and resumable(inference).how in self._kinds:
-            tap = self._adapter.tap(Ask(inference, job.id))
-        relayed = _Relayed(job, outlet, leg, self._most_bytes, tap, self._legs)
-        lines = self._token_line + _lines(job)
-        if tap is not None:
-            lines += f"{IDS_HEADER}: 1\r\n"
-        body = inference.whole()
-        if job.resumed is not None:
-            body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(job.resumed.dump()) + b"}"
-        origin = self._pool.origin(record.url)
+        relayed = Relayed(job, outlet, leg, self._most_bytes, tap, self._legs)
         try:
-            self._pool.send(leg, origin, inference.path, body, relayed, lines=lines)
-            del body  # a long stream need not keep its prompt
+            self.send(record, job, relayed)
             await leg
             relayed.finish()
         except LegFailedError as error:
@@ -102,6 +94,20 @@ class Relay:
         finally:
             outlet.fed_by(None)
             relayed.close()
+
+    def send(self, record: WorkerRecord, job: Job, relayed: "Relayed") -> None:
+        """Send a request to a worker; its answer goes where ``relayed`` takes it."""
+        lines = self._token_line + _lines(job)
+        if relayed.resumable:
+            lines += f"{IDS_HEADER}: 1\r\n"
+        body = job.inference.whole()
+        if job.resumed is not None:
+            body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(job.resumed.dump()) + b"}"
+        self._pool.send(relayed.leg, self._pool.origin(record.url), job.inference.path, body, relayed, lines=lines)
+
+    def whole(self, job: Job, outlet: Outlet) -> "Relayed":
+        """Return what takes the answer to a request that is answered in one piece."""
+        return Relayed(job, outlet, Leg(first_s=self._total_s), self._most_bytes, None, self._legs)
 
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
@@ -122,10 +128,11 @@ class Relay:
             raise LegFailedError("refused", f"status {answer.status}")
 
 
-class _Relayed:
+class Relayed:
     """One answer of a sidecar on its way to a client."""
 
     def __init__(self, job: Job, outlet: Outlet, leg: Leg, limit: int, tap: Tap | None, legs: ByClass) -> None:
+        self.leg = leg
         self._legs = legs
         self._sent = monotonic()
         self._tap = tap
@@ -172,6 +179,11 @@ class _Relayed:
         self._outlet.write(chunk)
 
     @property
+    def resumable(self) -> bool:
+        """Tell whether a stream goes on elsewhere should it break off."""
+        return self._tap is not None
+
+    @property
     def told(self) -> bool:
         """Tell whether the sidecar itself said that the stream is broken."""
         return self._broken != ""
@@ -187,7 +199,7 @@ class _Relayed:
         return before
 
     def finish(self) -> None:
-        """End the answer, which has come whole."""
+        """End the answer, which has come whole; raise LegFailedError where it is none to pass on."""
         if self._whole is not None:
             if self._headers.get(RETRY_HEADER) == "1" or self._outlet.begun:
                 raise LegFailedError("refused" if self._status == 503 else ENGINE_FAILED)

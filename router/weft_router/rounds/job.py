@@ -42,3 +42,11 @@ class Job:
     """The worker where it began already."""
     begun: Round | None = None
     """The round as it began there: what it has is not made again."""
+    failed: BaseException | None = None
+    """What ended its leg there: it is raised by whoever would send that leg."""
+
+    def fail(self) -> None:
+        """Raise what ended its leg on the straight way, once."""
+        failed, self.failed = self.failed, None
+        if failed is not None:
+            raise failed

@@ -40,7 +40,7 @@ class Prefilling:
         self._seconds = metrics.prefill_seconds.labels()
         self.most_bytes = worker.settings.config.limits.max_reply_bytes
         self._first_byte_s = worker.settings.config.timeouts.first_byte
-        self._meets = adapter_of(worker.settings.config).can.order == "together"
+        self.meets = adapter_of(worker.settings.config).can.order == "together"
         """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
         self._ttft = Window(worker.settings.config.routing.stats_window_seconds)
         self._ended = float("-inf")
@@ -125,7 +125,7 @@ class Prefilling:
         try:
             answer = await engine.pool.call(
                 leg, engine.origin, path, payload, lines=lines + engine.proof,
-                limit=self.most_bytes, resend=fresh and not self._meets,
+                limit=self.most_bytes, resend=fresh and not self.meets,
             )  # fmt: skip
         except LegFailedError as error:
             raise self.broke(error, fresh=fresh, request_id=request_id) from error

@@ -46,7 +46,7 @@ def urgency(config: RouterConfig) -> dict[str, tuple[float, int]]:
     return {name: (of.slo.ttft, of.qos.priority) for name, of in config.session_classes().items()}
 
 
-def read_standing(headers: Mapping[str, str], spans: Trace | None = None) -> Standing:
+def read_standing(headers: Mapping[str, str]) -> Standing:
     """Read the headers of a request for a prefill.
 
     Raises:
@@ -61,7 +61,6 @@ def read_standing(headers: Mapping[str, str], spans: Trace | None = None) -> Sta
             lost="x-weft-lost" in headers,
             waited_s=float(headers.get("x-weft-waited", "0")),
             class_=headers.get("x-weft-class", PLAIN_CLASS),
-            spans=spans,
         )
     except ValueError as error:
         raise InvalidRequestError(f"x-weft-*: the standing of a prefill is not readable: {error}") from error

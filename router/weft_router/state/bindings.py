@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from weft_router.state.store import MemoryStore, Store, StoreDownError
+from weft_router.state.gathered import Asked
+from weft_router.state.store import MemoryStore, Question, Store, StoreDownError
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,26 @@ class Bindings:
         if isinstance(store, MemoryStore):
             store.bind_now(session, worker, ttl_s=self._ttl_s)
             self._remember(session, worker, published=True)
+
+    def bind_soon(self, session: str, worker: str) -> Asked[Question, str] | None:
+        """Begin to bind a session that this process does not know to a worker; None where ``resolve`` has to."""
+        if not self._store_up() or self._live(session) is not None:
+            return None
+        return self._store.bind_soon(session, worker, ttl_s=self._ttl_s)
+
+    def settle(self, asked: Asked[Question, str], usable: Callable[[str], bool]) -> str | None:
+        """Return the worker of a session that ``bind_soon`` asked about, None where another one has to be found.
+
+        Without an answer it is the one that was chosen, as long as it is usable.
+        """
+        session, chosen, _, _ = asked.question
+        if asked.error is not None and not isinstance(asked.error, StoreDownError):
+            raise asked.error
+        owner = asked.found if asked.error is None else chosen
+        if owner is None or not usable(owner):
+            return None
+        self._remember(session, owner, published=asked.error is None)
+        return owner
 
     def forget(self, session: str) -> str | None:
         """Forget a session here; return the worker it was bound to, None where it is not known."""

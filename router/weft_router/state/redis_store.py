@@ -22,8 +22,8 @@ from weft_core.heartbeat import (
     worker_key,
     workers_key,
 )
-from weft_router.state.gathered import Gathered
-from weft_router.state.store import Snapshot, StoreDownError
+from weft_router.state.gathered import Asked, Gathered
+from weft_router.state.store import Question, Snapshot, StoreDownError
 
 TIMEOUT_S = 0.5
 """A local Redis answers within a millisecond; beyond half a second the snapshot is the better answer."""
@@ -60,7 +60,7 @@ class RedisStore:
             max_connections=256,
         )
         self._script = self._redis.register_script(_BIND)
-        self._binds: Gathered[tuple[str, str, str, int], str] = Gathered(self._bind)
+        self._binds: Gathered[Question, str] = Gathered(self._bind)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker and list its name."""
@@ -99,11 +99,18 @@ class RedisStore:
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind in one step, so that two coordinators agree on one owner."""
-        return await self._binds.answer((self._prefix + "bind:" + session, worker, replaces, ttl_s))
+        asked = self._binds.put((session, worker, replaces, ttl_s))
+        await asked
+        return asked.found or worker
 
-    async def _bind(self, asked: list[tuple[str, str, str, int]]) -> list[str]:
+    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> Asked[Question, str]:
+        """Begin to bind a session."""
+        return self._binds.put((session, worker, "", ttl_s))
+
+    async def _bind(self, asked: list[Question]) -> list[str]:
         """Return the owners of sessions that were free, or bound to who is replaced, or else are another's."""
-        keys, args = [one[0] for one in asked], [arg for one in asked for arg in one[1:]]
+        prefix = self._prefix + "bind:"
+        keys, args = [prefix + one[0] for one in asked], [arg for one in asked for arg in one[1:]]
         async with self._errors():
             owners = await self._script(keys=keys, args=args)
         return cast(list[str], orjson.loads(cast(bytes, owners)))

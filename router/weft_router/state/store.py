@@ -8,9 +8,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
+
+if TYPE_CHECKING:
+    from weft_router.state.gathered import Asked
+
+Question = tuple[str, str, str, int]
+"""A session, the worker it shall be bound to, the one that this may replace, and for how many seconds."""
 
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
@@ -47,6 +53,9 @@ class Store(Protocol):
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind a session unless it is bound to another worker than ``replaces``; return who owns it now."""
+
+    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> "Asked[Question, str] | None":
+        """Begin to bind a session as ``bind`` does, replacing nobody; None where the store has no such way."""
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish bindings that the store has lost; those it has stay as they are."""
@@ -154,6 +163,9 @@ class MemoryStore:
             return owner
         self.bind_now(session, worker, ttl_s=ttl_s)
         return worker
+
+    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> None:
+        """Begin nothing: this store binds at once."""
 
     def owner(self, session: str) -> str | None:
         """Return who owns a session, at once."""

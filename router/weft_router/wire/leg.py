@@ -1,15 +1,12 @@
 """One request to an engine or another router process: sent, answered piece by piece, ended once."""
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from time import monotonic
 from typing import Protocol
 
 from weft_router.errors import LegFailedError
 from weft_router.wire.light_task import Signal
-
-log = logging.getLogger(__name__)
 
 
 class Carrier(Protocol):
@@ -112,7 +109,7 @@ class Leg(Signal):
 
     def tell_soon(self) -> None:
         """Tell the end in a turn of the loop of its own: it may come from within a call of whoever is told."""
-        asyncio.get_running_loop().call_soon(self._tell)
+        asyncio.get_running_loop().call_soon(self.tell)
 
     def cancel(self) -> None:
         """End the leg, of which nobody needs to hear any more."""
@@ -127,7 +124,7 @@ class Leg(Signal):
         self.over = True
         if self.sender is not None:
             self.sender.ended(self)
-        self._tell()
+        self.tell()
 
     def pause(self) -> None:
         """Read nothing more for now: the client does not keep up."""
@@ -141,15 +138,6 @@ class Leg(Signal):
         self.fresh = True
         if self._connection is not None:
             self._connection.resume()
-
-    def _tell(self) -> None:
-        on_done, self.on_done = self.on_done, None
-        if on_done is None:
-            return
-        try:
-            on_done(self.error)
-        except Exception:  # what the caller leaves open is the caller's; the connection goes on
-            log.exception("leg_end_failed")
 
 
 class Whole:

@@ -6,8 +6,11 @@ asyncio it is a task like others ("Extending asyncio" in Python's manual), so th
 """
 
 import asyncio
+import logging
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Coroutine, Generator
+
+log = logging.getLogger(__name__)
 
 _running: "LightTask | None" = None
 """The one that runs now; where several threads have loops, some thread's."""
@@ -30,6 +33,22 @@ class Signal:
     def cancel(self) -> None:
         """Hear that whoever waited was cancelled: nobody needs to hear of this any more."""
         self.on_done = None
+
+    def happen(self, error: Exception | None) -> None:
+        """Tell whoever waits that it happened; to be called from the loop, not from within a task."""
+        self.over = True
+        self.error = error
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell whoever waits; what that leaves open is its own affair."""
+        on_done, self.on_done = self.on_done, None
+        if on_done is None:
+            return
+        try:
+            on_done(self.error)
+        except Exception:
+            log.exception("end_failed")
 
     def __await__(self) -> Generator[object, None, None]:
         if not self.over:
