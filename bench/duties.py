@@ -1,11 +1,13 @@
-"""Measure a whole round of the standalone router: ``python -m bench.duties [REQUESTS]``, all duties, no sockets.
+"""Measure a whole round of the router, all duties, no sockets: ``python -m bench.duties [--sidecars] [REQUESTS]``.
 
 64 clients at once, each request of two legs and of a session of its own; what clients and engines send is given to
-the router's connections as bytes. Prints the interpreter, and the processor time of a request in its three parts: up
-to the prefill call, from its answer to the decode call, and from that answer to the client's. It is the median over
-rows of 64 requests, since a machine's neighbours spoil some.
+the routers' connections as bytes. Prints the interpreter, and the processor time of a request: of the standalone router
+in its three parts (up to the prefill call, from its answer to the decode call, from that answer to the client's), of a
+coordinator with a decode and a prefill sidecar in one sum. It is the median over rows of 64 requests, since a machine's
+neighbours spoil some.
 """
 
+import argparse
 import asyncio
 import gc
 import statistics
@@ -19,8 +21,9 @@ import uvloop
 from bench.router import weft
 from bench.router.processes import HOST
 
-from weft_compile.in_memory import HANDLE, Alone, reply, request
-from weft_router.config import Flags, Settings, load
+from weft_compile.in_memory import HANDLE, Alone, Sidecars, Transport, reply, request
+from weft_router.config import Flags, Role, Settings, load
+from weft_router.wire.upstream import Upstream
 
 AT_ONCE = 64
 CHARACTERS = 400
@@ -29,92 +32,156 @@ PORTS = (("prefill", range(1, 5), weft.PREFILL_DEGREE), ("decode", range(11, 15)
 PARTS = ("up to the prefill call", "to the decode call", "to the client's answer")
 
 
-class Clients:
-    """The clients and the engines of one router."""
+TURNS = 100
+"""Turns of the loop in which a request gets from its client to an engine."""
+ANSWERS = (
+    (b'"do_remote_decode":true', reply(weft.MODEL, "w", tokens=1, handle=HANDLE)),
+    (b'"remote_engine_id":"engine-1"', reply(weft.MODEL, "w " * 16, tokens=16, handle=None)),
+)
+"""What engines answer, by what they were asked."""
 
-    def __init__(self, settings: Settings, key: str) -> None:
-        self._key = key
-        self.wired = Alone(settings, clients=AT_ONCE)
-        self._afterwards = self.wired.router.afterwards
-        self._answers = (
-            (b'"do_remote_decode":true', reply(weft.MODEL, "w", tokens=1, handle=HANDLE)),
-            (b'"remote_engine_id":"engine-1"', reply(weft.MODEL, "w " * 16, tokens=16, handle=None)),
-        )
 
-    def row(self, number: int) -> tuple[float, ...]:
-        """Serve a request of every client; return the microseconds that a request took, part by part.
+class Files:
+    """A service's files, and the settings of its routers."""
 
-        Raises:
-            RuntimeError: one took another way than prefill, decode and a good answer.
-        """
-        requests = [self._request(number * AT_ONCE + i) for i in range(AT_ONCE)]
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = weft.written(folder)
+        self.key = self._files.key
+        workers = folder / "workers.json"
+        workers.write_bytes(orjson.dumps({"workers": [
+            {"name": f"{role}-{port}", "role": role, "url": f"http://{HOST}:{port}", "degree": degree}
+            for role, ports, degree in PORTS for port in ports
+        ]}))  # fmt: skip
+
+    def settings(self, role: Role, *, port: int = 8080, engine: int = 0, degree: int = 1) -> Settings:
+        """Return those that ``make bench-router`` gives a role, with an engine of its own where it has one."""
+        flags = Flags(
+            role=role, config=self._folder / "router.json", listen=f"{HOST}:{port}",
+            engine_url=f"http://{HOST}:{engine}" if engine else "", advertise=None, drain_seconds=1.0,
+            workers=self._folder / "workers.json" if role == "standalone" else None,
+        )  # fmt: skip
+        return load(flags, {**self._files.env, "WEFT_WORKER": f"{role}-0", "WEFT_DEGREE": str(degree)})
+
+
+def request_of(number: int, *, key: str) -> bytes:
+    """Return a request of a session of its own."""
+    message = {"role": "user", "content": f"{number:08d}" * (CHARACTERS // 8)}
+    body = {"model": weft.MODEL, "messages": [message], "max_tokens": 16}
+    return request(body, key=key, session=f"s-{number:016d}")
+
+
+def asked_of(legs: list[tuple[Upstream, Transport]], mark: bytes) -> list[Upstream]:
+    """Return the connections over which engines were asked for this; what else they were asked stays unanswered.
+
+    Raises:
+        RuntimeError: there are not as many as clients.
+    """
+    asked = [leg for leg, transport in legs if mark in transport.taken()]
+    if len(asked) != AT_ONCE:
+        raise RuntimeError(f"{len(asked)} of {AT_ONCE} calls hold {mark.decode()}")
+    return asked
+
+
+def answered(clients: list[tuple[object, Transport]]) -> None:
+    """Take the clients' answers.
+
+    Raises:
+        RuntimeError: one is no good answer.
+    """
+    for _, transport in clients:
+        answer = transport.taken()
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            raise RuntimeError(f"a request was answered by {answer[:200]!r}")
+
+
+def row(wired: Alone, number: int, key: str) -> tuple[float, ...]:
+    """Serve a request of every client; return the microseconds that a request took, part by part.
+
+    Raises:
+        RuntimeError: one took another way than prefill, decode and a good answer.
+    """
+    requests = [request_of(number * AT_ONCE + i, key=key) for i in range(AT_ONCE)]
+    began = time.process_time_ns()
+    for (client, _), data in zip(wired.clients, requests, strict=True):
+        client.data_received(data)
+    wired.router.afterwards.run()
+    took = [time.process_time_ns() - began]
+    for mark, answer in ANSWERS:
+        asked = asked_of(wired.legs, mark)
         began = time.process_time_ns()
-        for (client, _), data in zip(self.wired.clients, requests, strict=True):
-            client.data_received(data)
-        self._afterwards.run()
-        took = [time.process_time_ns() - began]
-        for mark, answer in self._answers:
-            asked = [(leg, transport) for leg, transport in self.wired.legs if transport.written]
-            right = sum(mark in b"".join(transport.written) for _, transport in asked)
-            if right != AT_ONCE:
-                raise RuntimeError(f"{right} of {AT_ONCE} calls hold {mark.decode()}; {len(asked)} were sent")
-            for _, transport in asked:
-                transport.written.clear()
-            began = time.process_time_ns()
-            for leg, _ in asked:
-                leg.data_received(answer)
-            self._afterwards.run()
-            took.append(time.process_time_ns() - began)
-        for _, transport in self.wired.clients:
-            if not transport.written or not transport.written[0].startswith(b"HTTP/1.1 200 "):
-                raise RuntimeError(f"a request was answered by {transport.written[:1]!r}")
-            transport.written.clear()
-        return tuple(part / AT_ONCE / 1e3 for part in took)
-
-    def _request(self, n: int) -> bytes:
-        message = {"role": "user", "content": f"{n:08d}" * (CHARACTERS // 8)}
-        body = {"model": weft.MODEL, "messages": [message], "max_tokens": 16}
-        return request(body, key=self._key, session=f"s-{n:016d}")
+        for leg in asked:
+            leg.data_received(answer)
+        wired.router.afterwards.run()
+        took.append(time.process_time_ns() - began)
+    answered([*wired.clients])
+    return tuple(part / AT_ONCE / 1e3 for part in took)
 
 
-def _settings(folder: Path) -> tuple[Settings, str]:
-    """Return the settings of the router that ``make bench-router`` measures, and an API key."""
-    files = weft.written(folder)
-    workers = folder / "workers.json"
-    workers.write_bytes(orjson.dumps({"workers": [
-        {"name": f"{role}-{port}", "role": role, "url": f"http://{HOST}:{port}", "degree": degree}
-        for role, ports, degree in PORTS for port in ports
-    ]}))  # fmt: skip
-    flags = Flags(
-        role="standalone", config=folder / "router.json", listen=f"{HOST}:8080", engine_url="", advertise=None,
-        drain_seconds=1.0, workers=workers,
-    )  # fmt: skip
-    return load(flags, files.env), files.key
+async def row_across(wired: Sidecars, number: int, key: str) -> tuple[float, ...]:
+    """Serve a request of every client by all three processes; return the microseconds that a request took.
+
+    Raises:
+        RuntimeError: one took another way than prefill, decode and a good answer.
+    """
+    loop = asyncio.get_running_loop()
+    requests = [request_of(number * AT_ONCE + i, key=key) for i in range(AT_ONCE)]
+    began = time.process_time_ns()
+    for (client, _), data in zip(wired.clients, requests, strict=True):
+        loop.call_soon(client.data_received, data)
+    for mark, answer in ANSWERS:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+            if sum(bool(transport.written) for _, transport in wired.legs) >= AT_ONCE:
+                break
+        for leg in asked_of(wired.legs, mark):
+            loop.call_soon(leg.data_received, answer)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+        if all(transport.written for _, transport in wired.clients):
+            break
+    await asyncio.sleep(0)  # the books
+    took = time.process_time_ns() - began
+    answered([*wired.clients])
+    return (took / AT_ONCE / 1e3,)
 
 
-async def main(count: int) -> None:
-    """Measure from the loop's own callbacks, where the router lives."""
+async def main(count: int, *, sidecars: bool) -> None:
+    """Measure from the loop's own callbacks, where routers live."""
+    rows, numbers = [], range(max(2, count // AT_ONCE))
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
-        clients = Clients(*_settings(Path(folder)))
-        await clients.wired.start()
+        files = Files(Path(folder))
+        wired: Alone | Sidecars
+        if sidecars:
+            decode = files.settings("decode", port=8081, engine=11, degree=weft.DECODE_DEGREE)
+            prefill = files.settings("prefill", port=8082, engine=1, degree=weft.PREFILL_DEGREE)
+            wired = Sidecars(files.settings("coordinator"), decode, prefill, clients=AT_ONCE)
+        else:
+            wired = Alone(files.settings("standalone"), clients=AT_ONCE)
+        await wired.start()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)  # as the router's processes do
-        rows = [await _called(clients, number) for number in range(max(2, count // AT_ONCE))]
-        await clients.wired.stop()
+        for number in numbers:
+            if isinstance(wired, Alone):
+                rows.append(await _called(wired, number, files.key))
+            else:
+                rows.append(await row_across(wired, number, files.key))
+        await wired.stop()
     parts = [statistics.median(part) for part in zip(*rows[1:], strict=True)]
     print(f"Python {sys.version.split()[0]} at {sys.base_prefix}")
-    for name, part in zip(PARTS, parts, strict=True):
-        print(f"{name}: {part:.1f} us")
+    if not sidecars:
+        for name, part in zip(PARTS, parts, strict=True):
+            print(f"{name}: {part:.1f} us")
     print(f"a request: {sum(parts):.1f} us")
 
 
-async def _called(clients: Clients, number: int) -> tuple[float, ...]:
+async def _called(wired: Alone, number: int, key: str) -> tuple[float, ...]:
     """Run a row from a callback: a light task goes on in no other task."""
     done = asyncio.get_running_loop().create_future()
 
     def call() -> None:
         try:
-            done.set_result(clients.row(number))
+            done.set_result(row(wired, number, key))
         except RuntimeError as error:
             done.set_exception(error)
 
@@ -124,4 +191,8 @@ async def _called(clients: Clients, number: int) -> tuple[float, ...]:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000))
+    parser = argparse.ArgumentParser(prog="python -m bench.duties", description="Measure a round without sockets.")
+    parser.add_argument("requests", nargs="?", type=int, default=20_000)
+    parser.add_argument("--sidecars", action="store_true", help="a coordinator and sidecars, not the standalone router")
+    given = parser.parse_args()
+    uvloop.run(main(given.requests, sidecars=given.sidecars))

@@ -30,6 +30,10 @@ HANDLE = {
 """What a prefill engine says of where its KV is (vLLM's NIXL connector)."""
 
 
+SPARE = 4
+"""Connections to each engine beside one for every client: what a worker asks its engine for itself takes some."""
+
+
 class Transport:
     """Keeps what is written and sends nothing."""
 
@@ -104,7 +108,9 @@ class Wired:
             await duty.stop()
 
     def _engines(self, pool: Pool, urls: list[str], clients: int) -> None:
-        self.legs += [(_leg(pool, url, transport := Transport()), transport) for url in urls for _ in range(clients)]
+        self.legs += [
+            (_leg(pool, url, transport := Transport()), transport) for url in urls for _ in range(clients + SPARE)
+        ]
 
     def _front(self, server: Server, clients: int) -> None:
         self.clients += [(_connection(server, transport := Transport()), transport) for _ in range(clients)]
