@@ -31,12 +31,29 @@ async def answer(gathered: Gathered[int, int], number: int) -> int | None:
     return asked.found
 
 
-async def test_those_of_one_turn_go_together_and_later_ones_do_not_wait_for_them() -> None:
+async def test_those_of_one_turn_go_together_and_those_that_come_during_a_call() -> None:
     asked = Asked()
     gathered = Gathered(asked.ask)
-    assert await asyncio.gather(*(answer(gathered, number) for number in (1, 2, 3))) == [2, 4, 6]
-    assert await answer(gathered, 4) == 8
-    assert asked.calls == [[1, 2, 3], [4]]
+    first = [asyncio.create_task(answer(gathered, number)) for number in (1, 2, 3)]
+    await asked.called.wait()
+    later = [asyncio.create_task(answer(gathered, number)) for number in (4, 5)]
+    assert await asyncio.gather(*first, *later) == [2, 4, 6, 8, 10]
+    assert await answer(gathered, 6) == 12
+    assert asked.calls == [[1, 2, 3], [4, 5], [6]]
+
+
+async def test_a_call_that_fails_fails_those_that_waited_for_its_end() -> None:
+    asked = Asked(down=True)
+    gathered = Gathered(asked.ask)
+    first = asyncio.create_task(answer(gathered, 1))
+    await asked.called.wait()
+    late = asyncio.create_task(answer(gathered, 2))
+    found = await asyncio.gather(first, late, return_exceptions=True)
+    assert all(isinstance(error, StoreDownError) for error in found)
+    assert asked.calls == [[1]]
+    with pytest.raises(StoreDownError):
+        await answer(gathered, 3)
+    assert asked.calls == [[1], [3]]
 
 
 async def test_whoever_is_cancelled_takes_no_other_along() -> None:

@@ -77,7 +77,7 @@ class Passage(Round):
 
     def _begin(self) -> None:
         decoding, inference = self._decoding, self.inference
-        # Of a new session there is nothing to hold it against: it is made once the prefill is on its way.
+        # Of a new session there is nothing to hold it against: it is made with the books.
         self.transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
         outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
         decoding.describe(self, self._job.tenant)
@@ -119,8 +119,6 @@ class Passage(Round):
         self._record = record
         remote.dispatched.add(worker, self.id, todo)
         self._usual.exchange.on_gone = self._gone
-        if self.transcript is NOTHING_SEEN:
-            means.afterwards.add(self._transcribe)
 
     def _transcribe(self) -> None:
         """Note what the engines see, where that was left for later."""
@@ -221,6 +219,7 @@ class Passage(Round):
         decoding, prefilled = self._decoding, self.prefilled
         answering = decoding.answering
         try:
+            self._transcribe()
             decoding.accounts.finish(self, prefilled, self._reply, tokens=0, clock=None)
             answering.engine.served()
             if prefilled is not None:

@@ -1,6 +1,5 @@
 """One prefill between a decode and a prefill sidecar: how it is asked for, and how it is answered."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,6 +27,7 @@ INCREMENT_HEADER: Final = "x-weft-increment"
 TASK_HEADER: Final = "x-weft-task"
 FROM_ENGINE: Final = "x-weft-engine"
 BY_ENGINE: Final = f"{FROM_ENGINE}: 1\r\n"
+_DIGITS: Final = 9
 _PASSED: Final = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-data-parallel-rank"}
 
 
@@ -75,7 +75,7 @@ class Order:
     standing: Standing
 
 
-def read_order(headers: Mapping[str, str]) -> Order:
+def read_order(headers: dict[str, str]) -> Order:
     """Read the headers of a request for a prefill.
 
     Raises:
@@ -84,7 +84,7 @@ def read_order(headers: Mapping[str, str]) -> Order:
     path = headers.get(PATH_HEADER, "")
     if path not in PATHS:
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
-    task = PrefillTask(_length(headers, HISTORY_HEADER, 0), _length(headers, INCREMENT_HEADER, 0))
+    task = PrefillTask(_length(headers, HISTORY_HEADER), _length(headers, INCREMENT_HEADER))
     lines = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
     return Order(path, lines, task, headers.get(TASK_HEADER, ""), read_standing(headers))
 
@@ -124,8 +124,9 @@ def reply(exchange: Exchange, done: Prefill) -> None:
     exchange.reply(done.status, done.body, lines=BY_ENGINE)  # the same each time, so that it is read but once
 
 
-def _length(headers: Mapping[str, str], name: str, least: int) -> int:
+def _length(headers: dict[str, str], name: str) -> int:
     value = headers.get(name, "")
-    if not (value.isascii() and value.isdigit()) or not least <= int(value) < 2**31:
+    # Of what a header may hold only the digits 0 to 9 are decimals.
+    if not value.isdecimal() or len(value) > _DIGITS:
         raise InvalidRequestError(f"{name}: {value[:32]!r} is not a number of tokens", param=name)
     return int(value)

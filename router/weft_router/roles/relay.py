@@ -1,6 +1,5 @@
 """The way from a coordinator to decode pods; nothing is sent to the client before the pod's first byte."""
 
-from collections.abc import Mapping
 from time import monotonic
 from typing import Final
 
@@ -43,10 +42,9 @@ RESUME_KEY: Final = "x_weft_resume"
 RESUME_FIELD: Final = b'"x_weft_resume":'
 REQUEST_ID: Final = "x-request-id"
 
-PASSED_HEADERS: Final = {
-    name.lower(): name
-    for name in ("X-Weft-Route", "X-Weft-Reason", "X-Weft-Worker", "X-Weft-Prefill-Worker", "Retry-After")
-}
+PASSED: Final = ("X-Weft-Route", "X-Weft-Reason", "X-Weft-Worker", "X-Weft-Prefill-Worker", "Retry-After")
+_REMEMBERED: Final = 1024
+_told: Final[dict[tuple[str | None, ...], str]] = {}
 
 
 class Relay:
@@ -247,5 +245,20 @@ def _lines(job: Job) -> str:
     return lines
 
 
-def _passed(headers: Mapping[str, str]) -> str:
-    return header_lines({shown: headers[name] for name, shown in PASSED_HEADERS.items() if name in headers})
+def _passed(headers: dict[str, str]) -> str:
+    """Return the lines of a sidecar's headers that are its client's, too: a few that come again and again."""
+    get = headers.get
+    told = (
+        get("x-weft-route"),
+        get("x-weft-reason"),
+        get("x-weft-worker"),
+        get("x-weft-prefill-worker"),
+        get("retry-after"),
+    )
+    lines = _told.get(told)
+    if lines is None:
+        lines = header_lines({name: value for name, value in zip(PASSED, told, strict=True) if value is not None})
+        if len(_told) >= _REMEMBERED:
+            _told.clear()
+        _told[told] = lines
+    return lines

@@ -1,4 +1,4 @@
-"""Ask for many what is asked one by one in a turn of the event loop: a call costs its client far more than its size."""
+"""Ask at once what is asked one by one while an answer is on its way: a call costs far more than its size."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -23,37 +23,44 @@ class Asked(Signal, Generic[Q, A]):
 
 
 class Gathered(Generic[Q, A]):
-    """Questions of one kind; ``ask`` answers those of one turn, in their order, or raises StoreDownError for all."""
+    """Questions of one kind; ``ask`` answers several, in their order, or raises StoreDownError for all.
+
+    Those of one turn of the loop go together, and so do those that come while an earlier call is under way.
+    """
 
     def __init__(self, ask: Callable[[list[Q]], Coroutine[object, object, list[A]]]) -> None:
         self._ask = ask
         self._waiting: list[Asked[Q, A]] = []
-        self._tasks: set[asyncio.Task[list[A]]] = set()
+        self._call: asyncio.Task[list[A]] | None = None
+        """The call under way."""
 
     def put(self, question: Q) -> Asked[Q, A]:
-        """Ask one of them, with all others of this turn; its error is StoreDownError where there is no answer."""
+        """Ask one of them; its error is StoreDownError where there is no answer."""
         asked: Asked[Q, A] = Asked(question)
-        if not self._waiting:
+        if not self._waiting and self._call is None:
             asyncio.get_running_loop().call_soon(self._send)
         self._waiting.append(asked)
         return asked
 
     def _send(self) -> None:
         asked, self._waiting = self._waiting, []
-        task = asyncio.get_running_loop().create_task(self._ask([one.question for one in asked]))
-        self._tasks.add(task)
+        call = self._call = asyncio.get_running_loop().create_task(self._ask([one.question for one in asked]))
         # Told from a callback: what waits goes on within it, which it could not within another task.
-        task.add_done_callback(partial(self._answered, asked))
+        call.add_done_callback(partial(self._answered, asked))
 
-    def _answered(self, asked: list[Asked[Q, A]], task: "asyncio.Task[list[A]]") -> None:
-        self._tasks.discard(task)
-        failed = asyncio.CancelledError("it was called off") if task.cancelled() else task.exception()
+    def _answered(self, asked: list[Asked[Q, A]], call: "asyncio.Task[list[A]]") -> None:
+        self._call = None
+        failed = asyncio.CancelledError("it was called off") if call.cancelled() else call.exception()
         if failed is None:
-            for one, found in zip(asked, task.result(), strict=True):
+            if self._waiting:
+                self._send()
+            for one, found in zip(asked, call.result(), strict=True):
                 one.found = found
                 one.happen(None)
             return
-        for one in asked:
+        # Those who waited for this call to end have waited for a store that does not answer long enough.
+        waiting, self._waiting = self._waiting, []
+        for one in asked + waiting:
             if isinstance(failed, Exception) and not isinstance(failed, StoreDownError):
                 one.happen(failed)
             else:

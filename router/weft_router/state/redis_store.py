@@ -30,18 +30,19 @@ TIMEOUT_S = 0.5
 
 _BIND = """
 local owners = {}
+local asked = cjson.decode(ARGV[1])
 for i, key in ipairs(KEYS) do
-  local worker, replaces = ARGV[3 * i - 2], ARGV[3 * i - 1]
+  local worker, replaces = asked[3 * i - 2], asked[3 * i - 1]
   local owner = redis.call('GET', key)
   if not owner or owner == replaces then
-    redis.call('SET', key, worker, 'EX', ARGV[3 * i])
+    redis.call('SET', key, worker, 'EX', asked[3 * i])
     owner = worker
   end
   owners[i] = owner
 end
 return cjson.encode(owners)
 """
-"""Binds several sessions, each in one step. The owners come as one text: the client reads a list item by item."""
+"""Binds several sessions, each in one step. Workers and owners come as one text: the client handles lists by item."""
 
 
 class RedisStore:
@@ -110,9 +111,9 @@ class RedisStore:
     async def _bind(self, asked: list[Question]) -> list[str]:
         """Return the owners of sessions that were free, or bound to who is replaced, or else are another's."""
         prefix = self._prefix + "bind:"
-        keys, args = [prefix + one[0] for one in asked], [arg for one in asked for arg in one[1:]]
+        keys, rest = [prefix + one[0] for one in asked], orjson.dumps([arg for one in asked for arg in one[1:]])
         async with self._errors():
-            owners = await self._script(keys=keys, args=args)
+            owners = await self._script(keys=keys, args=[rest])
         return cast(list[str], orjson.loads(cast(bytes, owners)))
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
