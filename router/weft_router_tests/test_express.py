@@ -316,3 +316,20 @@ async def test_a_busy_queue_is_waited_for_on_the_general_way(two: Starts, taken:
     assert taken[Lane, True] == 12
     assert sent == [6, 6], "each is decided with those before it in sight"
     assert {one.headers["X-Weft-Route"] for one in answers} == {"remote"}
+
+
+async def test_sessions_that_two_coordinators_bind_in_redis_go_straight(
+    redis_stack: Stack, taken: Counter[tuple[type, bool]]
+) -> None:
+    await redis_stack.up(decode=3, prefill=1, coordinators=2)
+    fronts = [redis_stack.processes[name].url for name in ("c0", "c1")]
+    sessions = [f"s{k % 12}" for k in range(48)]
+    answers = await asyncio.gather(*(
+        redis_stack.chat(say("hello " * 20), session=session, max_tokens=4, front=fronts[k % 5 % 2])
+        for k, session in enumerate(sessions)
+    ))  # fmt: skip
+    assert [one.status for one in answers] == [200] * 48
+    by = {session: one.headers["X-Weft-Worker"] for session, one in zip(sessions, answers, strict=True)}
+    assert [one.headers["X-Weft-Worker"] for one in answers] == [by[session] for session in sessions]
+    assert len(set(by.values())) == 3
+    assert taken[Lane, True] == taken[DecodeLane, True] == 48
