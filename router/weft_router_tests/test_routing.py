@@ -167,6 +167,12 @@ def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None
     sent.remove("p0", "a")
     now += 3.1
     assert sent.view(replace(record, seq=2)).queued == 2, "a heartbeat that new knows better"
+    sent.remove("p0", "a")
+    sent.add("p0", "b", PrefillTask(1, 2))
+    assert sent.view(replace(record, seq=3)).queued == 2, "theirs and b"
+    now += 3.1
+    sent.remove("p0", "b")
+    assert sent.view(replace(record, seq=3)).queued == 2, "it is still named, so it runs there"
 
 
 def test_all_views_are_one_tuple_until_one_changes() -> None:
