@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api.form import LONGEST, PATIENCE, Answers, said
+from weft_router.api.form import LONGEST, PATIENCE, Answers, numbers_end, said
 from weft_router.api.inference import Kind
 from weft_router.api.reply import read_whole
 
@@ -82,6 +82,24 @@ def test_ids_that_the_client_wants_stay() -> None:
     for _ in range(2):
         read(answers, "chat", raw)
         assert answers.read("chat", raw, keep_ids=True)[1] == raw
+
+
+@given(st.lists(st.integers(0, 10**15 - 1), min_size=1, max_size=9))
+def test_a_flat_list_of_numbers_ends_at_its_bracket(listed: list[int]) -> None:
+    raw = orjson.dumps(listed) + b',"more":[1]}'
+    assert numbers_end(raw, 1) == raw.index(b"]")
+
+
+@given(st.text("019,[]", max_size=12) | st.integers(0, 10**18).map(lambda number: f"{number},{number}]"))
+def test_whatever_ends_as_a_list_of_numbers_is_one(text: str) -> None:
+    raw = b"[" + text.encode()
+    end = numbers_end(raw, 1)
+    if end > 1:
+        assert all(isinstance(one, int) for one in orjson.loads(raw[: end + 1]))
+
+
+def test_a_long_list_is_left_to_the_parse() -> None:
+    assert numbers_end(orjson.dumps([*range(1000)]), 1) == 1
 
 
 texts = st.text(max_size=8) | st.sampled_from(

@@ -44,6 +44,10 @@ _ANSWER: Final = (
 _DIGITS: Final = 15
 _LETTERS: Final = 256
 _QUOTE: Final = 34
+_COMMA: Final = 44
+_ZERO: Final = 48
+_NINE: Final = 57
+_CLOSES: Final = 93
 _BACKSLASH: Final = 92
 _MARK: Final = 4
 """A text ends at a bare quote, so the first bytes that follow it are found at its end, or it is left to the parse."""
@@ -137,6 +141,8 @@ class Form:
                         return -1
                 elif role == NEEDED and end == at:
                     return -1
+            elif role == LIST and (end := numbers_end(raw, at)) > at:
+                pass
             else:
                 end = raw.find(gap.mark, at)
                 if end < 0:
@@ -175,6 +181,26 @@ class Form:
                 parts.append(b"a gap\\n%d" % number if gap.role == TEXT else b"gap-%d" % number)
             parts.append(gap.after)
         return b"".join(parts)
+
+
+def numbers_end(raw: bytes, at: int) -> int:
+    """Return where a short flat list of numbers ends that begins at ``at``, its bracket aside; ``at`` for any other.
+
+    These are looked at byte by byte, for which nothing has to be made; what is longer or nested is parsed.
+    """
+    end, most, began = at, min(len(raw), at + _LETTERS), at
+    while end < most:
+        byte = raw[end]
+        if byte == _COMMA:
+            if end == began:
+                return at
+            began = end + 1
+        elif byte == _CLOSES:
+            return end if end > began else at
+        elif byte < _ZERO or byte > _NINE or end > began + _DIGITS or (end == began + 1 and raw[began] == _ZERO):
+            return at
+        end += 1
+    return at
 
 
 class _Answer:
