@@ -82,7 +82,7 @@ class Passage(Round):
 
     def _begin(self) -> None:
         decoding, inference = self._decoding, self.inference
-        # Of a new session there is nothing to hold it against: it is made once the prefill is on its way.
+        # Of a new session there is nothing to hold it against: it is made when the books are closed.
         self.transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
         outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
         decoding.describe(self, self._job.tenant)
@@ -111,7 +111,7 @@ class Passage(Round):
             return
         task, handle = self.outlook.task, self.outlook.handle
         known = task.history if handle is not None else 0
-        todo = PrefillTask(known, task.history + task.increment - known)
+        todo = task if known == task.history else PrefillTask(known, task.history + task.increment - known)
         ask = self.ask
         ask.handle = handle
         wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
@@ -124,8 +124,6 @@ class Passage(Round):
         self._record = record
         remote.dispatched.add(worker, self.id, todo)
         self._usual.exchange.on_gone = self._gone
-        if self.transcript is NOTHING_SEEN:
-            means.afterwards.add(self._transcribe)
 
     def _transcribe(self) -> None:
         """Note what the engines see, where that was left for later."""
@@ -226,6 +224,7 @@ class Passage(Round):
         decoding, prefilled = self._decoding, self.prefilled
         answering = decoding.answering
         try:
+            self._transcribe()
             decoding.accounts.finish(self, prefilled, self._reply, tokens=0, clock=None)
             answering.engine.served()
             if prefilled is not None:
@@ -260,6 +259,7 @@ class Passage(Round):
         self._decoding.worker.live.__exit__()
         if self._looked:
             self._transcribe()
+            self._decoding.not_usual(self)
             self.failed = failed
             self.facts = {}
             job.begun = self
