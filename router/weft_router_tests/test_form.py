@@ -84,18 +84,21 @@ def test_ids_that_the_client_wants_stay() -> None:
         assert answers.read("chat", raw, keep_ids=True)[1] == raw
 
 
-@given(st.lists(st.integers(0, 10**15 - 1), min_size=1, max_size=9))
-def test_a_flat_list_of_numbers_ends_at_its_bracket(listed: list[int]) -> None:
-    raw = orjson.dumps(listed) + b',"more":[1]}'
-    assert numbers_end(raw, 1) == raw.index(b"]")
+small = st.lists(st.integers(0, 10**15 - 1), min_size=1, max_size=4)
 
 
-@given(st.text("019,[]", max_size=12) | st.integers(0, 10**18).map(lambda number: f"{number},{number}]"))
+@given(small | st.lists(small, min_size=1, max_size=3))
+def test_a_list_of_numbers_ends_at_its_bracket(listed: list[Any]) -> None:
+    raw = orjson.dumps(listed)
+    assert numbers_end(raw + b',"more":[1]}', 1) == len(raw) - 1
+
+
+@given(st.text("01,[]", max_size=9) | st.integers(0, 10**18).map(lambda number: f"{number},{number}]"))
 def test_whatever_ends_as_a_list_of_numbers_is_one(text: str) -> None:
     raw = b"[" + text.encode()
     end = numbers_end(raw, 1)
     if end > 1:
-        assert all(isinstance(one, int) for one in orjson.loads(raw[: end + 1]))
+        assert orjson.loads(raw[: end + 1])
 
 
 def test_a_long_list_is_left_to_the_parse() -> None:

@@ -47,7 +47,10 @@ _QUOTE: Final = 34
 _COMMA: Final = 44
 _ZERO: Final = 48
 _NINE: Final = 57
+_OPENS: Final = 91
 _CLOSES: Final = 93
+_WHOLE: Final = -1
+"""In place of where a value began: it is a list that has ended."""
 _BACKSLASH: Final = 92
 _MARK: Final = 4
 """A text ends at a bare quote, so the first bytes that follow it are found at its end, or it is left to the parse."""
@@ -184,21 +187,33 @@ class Form:
 
 
 def numbers_end(raw: bytes, at: int) -> int:
-    """Return where a short flat list of numbers ends that begins at ``at``, its bracket aside; ``at`` for any other.
+    """Return where a short list of numbers, or of such lists, ends that begins at ``at``; ``at`` for any other.
 
-    These are looked at byte by byte, for which nothing has to be made; what is longer or nested is parsed.
+    Its own brackets are not looked at but for the last. It is gone through byte by byte, for which nothing has to be
+    made; what is longer is parsed.
     """
-    end, most, began = at, min(len(raw), at + _LETTERS), at
+    end, most, began, depth = at, min(len(raw), at + _LETTERS), at, 0
     while end < most:
         byte = raw[end]
-        if byte == _COMMA:
-            if end == began:
+        if _ZERO <= byte <= _NINE:
+            if began == _WHOLE or end > began + _DIGITS or (end == began + 1 and raw[began] == _ZERO):
+                return at
+        elif byte == _OPENS:
+            if end != began:
                 return at
             began = end + 1
-        elif byte == _CLOSES:
-            return end if end > began else at
-        elif byte < _ZERO or byte > _NINE or end > began + _DIGITS or (end == began + 1 and raw[began] == _ZERO):
+            depth += 1
+        elif end == began:
             return at
+        elif byte == _COMMA:
+            began = end + 1
+        elif byte != _CLOSES:
+            return at
+        elif depth:
+            began = _WHOLE
+            depth -= 1
+        else:
+            return end
         end += 1
     return at
 
