@@ -94,9 +94,14 @@ class _Worker:
                 self.count(entry)
             else:
                 until = min(until, own.over + OVER_S)
-        for task_id, entry in mine.items():
-            if entry.over == NEVER and task_id not in published:
-                self.count(entry)
+        left = self.under_way
+        for task_id, entry in reversed(mine.items()):  # the latest of many are those that are not over
+            if not left:
+                break
+            if entry.over == NEVER:
+                left -= 1
+                if task_id not in published:
+                    self.count(entry)
         self.summed_until = until
 
 
