@@ -127,7 +127,7 @@ async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> 
     assert (first.kv_used, first.kv_capacity, first.context, first.queue_s, first.queued) == (4000, 16_000, 0, 0, 0)
     here.worker.engine.load = EngineLoad(kv_usage=0.5)
     here.worker.queue.acquire_now("other", PrefillTask(0, 2900), "tenant")
-    here.batch.enter(0, Pace(seconds=0.2, gaps=10), 700)
+    here.batch.enter(Pace(seconds=0.2, gaps=10), 700)
     second = here.deciding.view(1.0)
     assert (second.kv_used, second.batch, second.gap_sums, second.gap_counts) == (8000, 1, [0.2], [10])
     assert second.context == 700 + 50, "its prompt and half of an answer; not the KV of sessions between rounds"
@@ -137,11 +137,10 @@ async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> 
 
 async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
     paces = [Pace(seconds=0.1, gaps=5) for _ in range(FEW + 2)]
-    for number, pace in enumerate(paces):
-        here.batch.enter(number, pace, 10)
+    members = [here.batch.enter(pace, 10) for pace in paces]
     first = here.deciding.view(1.0)
     paces[0].gaps = 6
-    here.batch.leave(1)
+    here.batch.leave(members[1])
     soon = here.deciding.view(1.0 + GAPS_S / 2)
     assert soon.gap_counts is first.gap_counts
     assert soon.context == first.context == (FEW + 2) * (10 + 50)
@@ -151,10 +150,13 @@ async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
 
 def test_who_left_holds_nothing_any_more() -> None:
     batch = Batch()
-    batch.enter(1, Pace(), 300)
-    batch.enter(1, Pace(), 300)  # its first token came after its prefill was taken for done
-    batch.enter(2, Pace(), 50)
-    assert (len(batch), batch.tokens) == (2, 350)
-    batch.leave(1)
-    batch.leave(1)
-    assert (len(batch), batch.tokens) == (1, 50)
+    first, second, last = (batch.enter(Pace(), tokens) for tokens in (300, 50, 7))
+    assert (len(batch), batch.tokens) == (3, 357)
+    batch.leave(first)
+    batch.leave(first)
+    batch.leave(None)
+    assert (batch.members, batch.tokens) == ([last, second], 57)
+    batch.leave(second)
+    assert (batch.members, batch.tokens) == ([last], 7)
+    batch.leave(last)
+    assert (batch.members, batch.tokens) == ([], 0)

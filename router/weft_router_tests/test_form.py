@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api.form import LONGEST, PATIENCE, Answers, said
+from weft_router.api.form import LONGEST, PATIENCE, Answers, numbers_end, said
 from weft_router.api.inference import Kind
 from weft_router.api.reply import read_whole
 
@@ -82,6 +82,27 @@ def test_ids_that_the_client_wants_stay() -> None:
     for _ in range(2):
         read(answers, "chat", raw)
         assert answers.read("chat", raw, keep_ids=True)[1] == raw
+
+
+small = st.lists(st.integers(0, 10**15 - 1), min_size=1, max_size=4)
+
+
+@given(small | st.lists(small, min_size=1, max_size=3))
+def test_a_list_of_numbers_ends_at_its_bracket(listed: list[Any]) -> None:
+    raw = orjson.dumps(listed)
+    assert numbers_end(raw + b',"more":[1]}', 1) == len(raw) - 1
+
+
+@given(st.text("01,[]", max_size=9) | st.integers(0, 10**18).map(lambda number: f"{number},{number}]"))
+def test_whatever_ends_as_a_list_of_numbers_is_one(text: str) -> None:
+    raw = b"[" + text.encode()
+    end = numbers_end(raw, 1)
+    if end > 1:
+        assert orjson.loads(raw[: end + 1])
+
+
+def test_a_long_list_is_left_to_the_parse() -> None:
+    assert numbers_end(orjson.dumps([*range(1000)]), 1) == 1
 
 
 texts = st.text(max_size=8) | st.sampled_from(

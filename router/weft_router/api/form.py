@@ -44,6 +44,13 @@ _ANSWER: Final = (
 _DIGITS: Final = 15
 _LETTERS: Final = 256
 _QUOTE: Final = 34
+_COMMA: Final = 44
+_ZERO: Final = 48
+_NINE: Final = 57
+_OPENS: Final = 91
+_CLOSES: Final = 93
+_WHOLE: Final = -1
+"""In place of where a value began: it is a list that has ended."""
 _BACKSLASH: Final = 92
 _MARK: Final = 4
 """A text ends at a bare quote, so the first bytes that follow it are found at its end, or it is left to the parse."""
@@ -137,6 +144,8 @@ class Form:
                         return -1
                 elif role == NEEDED and end == at:
                     return -1
+            elif role == LIST and (end := numbers_end(raw, at)) > at:
+                pass
             else:
                 end = raw.find(gap.mark, at)
                 if end < 0:
@@ -175,6 +184,38 @@ class Form:
                 parts.append(b"a gap\\n%d" % number if gap.role == TEXT else b"gap-%d" % number)
             parts.append(gap.after)
         return b"".join(parts)
+
+
+def numbers_end(raw: bytes, at: int) -> int:
+    """Return where a short list of numbers, or of such lists, ends that begins at ``at``; ``at`` for any other.
+
+    Its own brackets are not looked at but for the last. It is gone through byte by byte, for which nothing has to be
+    made; what is longer is parsed.
+    """
+    end, most, began, depth = at, min(len(raw), at + _LETTERS), at, 0
+    while end < most:
+        byte = raw[end]
+        if _ZERO <= byte <= _NINE:
+            if began == _WHOLE or end > began + _DIGITS or (end == began + 1 and raw[began] == _ZERO):
+                return at
+        elif byte == _OPENS:
+            if end != began:
+                return at
+            began = end + 1
+            depth += 1
+        elif end == began:
+            return at
+        elif byte == _COMMA:
+            began = end + 1
+        elif byte != _CLOSES:
+            return at
+        elif depth:
+            began = _WHOLE
+            depth -= 1
+        else:
+            return end
+        end += 1
+    return at
 
 
 class _Answer:

@@ -17,6 +17,7 @@ from weft_router.express.afterwards import Afterwards
 from weft_router.express.prefill_leg import PrefillLeg, Prefills
 from weft_router.express.usual import Usual
 from weft_router.rounds.accounts import used
+from weft_router.rounds.batch import Member
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
 from weft_router.rounds.passing import shown
@@ -44,7 +45,10 @@ class Means:
 class Passage(Round):
     """A usual round on its way."""
 
-    __slots__ = ("_decoding", "_job", "_leg", "_looked", "_means", "_prefill", "_record", "_reply", "_usual", "_whole")
+    __slots__ = (
+        "_decoding", "_job", "_leg", "_looked", "_means", "_member", "_prefill", "_record", "_reply", "_usual",
+        "_whole",
+    )  # fmt: skip
 
     def __init__(self, usual: Usual, job: Job, decoding: Decoding, means: Means) -> None:
         self._usual = usual
@@ -53,6 +57,7 @@ class Passage(Round):
         self._means = means
         self._prefill: PrefillLeg | None = None
         self._leg: Leg | None = None
+        self._member: Member | None = None
         self._looked = False
         """Whether it is known what it means for its session."""
         self.inference = job.inference
@@ -77,7 +82,7 @@ class Passage(Round):
 
     def _begin(self) -> None:
         decoding, inference = self._decoding, self.inference
-        # Of a new session there is nothing to hold it against: it is made with the books.
+        # Of a new session there is nothing to hold it against: it is made when the books are closed.
         self.transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
         outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
         decoding.describe(self, self._job.tenant)
@@ -106,7 +111,7 @@ class Passage(Round):
             return
         task, handle = self.outlook.task, self.outlook.handle
         known = task.history if handle is not None else 0
-        todo = PrefillTask(known, task.history + task.increment - known)
+        todo = task if known == task.history else PrefillTask(known, task.history + task.increment - known)
         ask = self.ask
         ask.handle = handle
         wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
@@ -159,7 +164,7 @@ class Passage(Round):
         leg = self._leg = Leg(first_s=answering.total_s)
         leg.on_done = self._decode_over
         self._whole = Whole(leg, answering.most_bytes)
-        answering.decoding.enter(id(self), self.pace, task.history + task.increment)
+        self._member = answering.decoding.enter(self.pace, task.history + task.increment)
         lines = call.lines + engine.proof
         engine.pool.send(leg, engine.origin, call.path, call.body, self, lines=lines, tail=call.tail)
 
@@ -187,7 +192,7 @@ class Passage(Round):
         self._leg = None
         decoding, whole, outlet = self._decoding, self._whole, self._usual.outlet
         answering = decoding.answering
-        answering.decoding.leave(id(self))
+        answering.decoding.leave(self._member)
         try:
             if error is not None:
                 raise error
@@ -245,7 +250,7 @@ class Passage(Round):
         if prefill is not None:
             decoding.remote.dispatched.remove(self._record.worker, self.id)
             prefill.cancel()
-        decoding.answering.decoding.leave(id(self))
+        decoding.answering.decoding.leave(self._member)
         self._leave(failed)
 
     def _leave(self, failed: BaseException | None = None) -> None:
@@ -254,6 +259,7 @@ class Passage(Round):
         self._decoding.worker.live.__exit__()
         if self._looked:
             self._transcribe()
+            self._decoding.not_usual(self)
             self.failed = failed
             self.facts = {}
             job.begun = self

@@ -7,22 +7,23 @@ from weft_router.signals.pace import Pace
 
 
 class Member:
-    """One round: its session's pace, and the tokens of its prompt."""
+    """One round: its session's pace, the tokens of its prompt, and its place among the others, -1 once it left."""
 
-    __slots__ = ("pace", "prompt")
+    __slots__ = ("pace", "place", "prompt")
 
-    def __init__(self, pace: Pace, prompt: int) -> None:
+    def __init__(self, pace: Pace, prompt: int, place: int) -> None:
         self.pace = pace
         self.prompt = prompt
+        self.place = place
 
 
 class Batch:
-    """What one engine decodes, by a number that each round has while it does."""
+    """What one engine decodes; who leaves gives its place to the last one."""
 
     __slots__ = ("members", "tokens")
 
     def __init__(self) -> None:
-        self.members: dict[int, Member] = {}
+        self.members: list[Member] = []
         self.tokens = 0
         """Tokens of all their prompts."""
 
@@ -30,19 +31,24 @@ class Batch:
         """Return how many rounds are decoding."""
         return len(self.members)
 
-    def enter(self, number: int, pace: Pace, prompt: int) -> None:
-        """Take in a round when its prefill is done; one that is here already stays as it is."""
-        if number not in self.members:
-            self.members[number] = Member(pace, prompt)
-            self.tokens += prompt
+    def enter(self, pace: Pace, prompt: int) -> Member:
+        """Take in a round when its prefill is done."""
+        member = Member(pace, prompt, len(self.members))
+        self.members.append(member)
+        self.tokens += prompt
+        return member
 
-    def leave(self, number: int) -> None:
+    def leave(self, member: Member | None) -> None:
         """Let a round go, if it is here."""
-        member = self.members.get(number)
-        if member is not None:
-            del self.members[number]
-            self.tokens -= member.prompt
+        if member is None or member.place < 0:
+            return
+        last = self.members.pop()
+        if last is not member:
+            self.members[member.place] = last
+            last.place = member.place
+        member.place = -1
+        self.tokens -= member.prompt
 
     def gaps(self) -> int:
         """Return how many gaps between tokens there were in their sessions so far."""
-        return sum(member.pace.gaps for member in self.members.values())
+        return sum(member.pace.gaps for member in self.members)

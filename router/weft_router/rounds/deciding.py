@@ -5,6 +5,7 @@ from time import monotonic
 from typing import Final
 
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
+from weft_router.api.tokens import nearest
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.load import EngineLoad
@@ -165,12 +166,12 @@ class Deciding:
             self._gaps_until = now + GAPS_S
             members = decoding.members
             answer = self._accounts.answer_tokens
-            self._context = decoding.tokens + (round(batch * answer / 2) if answer == answer else 0)
+            self._context = decoding.tokens + (nearest(batch * answer / 2) if answer == answer else 0)
             if self._counts_gaps:
-                self._gap_sums = [float(member.pace.over) for member in members.values()]
+                self._gap_sums = [float(member.pace.over) for member in members]
             else:
-                self._gap_sums = [member.pace.seconds for member in members.values()]
-            self._gap_counts = [float(member.pace.gaps) for member in members.values()]
+                self._gap_sums = [member.pace.seconds for member in members]
+            self._gap_counts = [float(member.pace.gaps) for member in members]
         return DecodeWorkerView(
             self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,

@@ -272,8 +272,12 @@ class Decoding:
         inference = rnd.inference
         rnd.export = self._exports(inference)
         rnd.ask = Ask(inference, rnd.id, salt=self._salts.of(tenant), want_ids=rnd.export or self._needs_ids(inference))
-        pace = rnd.pace = self._paces.of(rnd.session)
+        pace = rnd.pace = self._paces.seen(rnd.session)
         rnd.standing = self._standing(rnd.class_, tenant, pace, rnd.started)
+
+    def not_usual(self, rnd: Round) -> None:
+        """Take a round for one that may show a pace, now that it goes on the general way."""
+        rnd.pace = self._paces.of(rnd.session)
 
     def _standing(self, class_: str, tenant: str, pace: Pace, started: float, spans: Trace | None = None) -> Standing:
         ttft_slo, priority = self._urgency.get(class_) or self._urgency[PLAIN_CLASS]

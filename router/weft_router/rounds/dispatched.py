@@ -2,12 +2,14 @@
 
 Heartbeats are up to a second old; prefills this process sent since then are added to the queues it reads, so that a
 burst does not pile up on the worker that looked idle. Between two requests one or two of the workers change, so each
-view is kept until its worker's heartbeat or prefills change, and so is the tuple of all views.
+view is kept until its worker's heartbeat or prefills change, and so is the tuple of all views. What is queued at a
+worker is summed up at each heartbeat, and in between what changes is added or taken off.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
+from typing import Final
 
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import WorkerRecord
@@ -16,37 +18,91 @@ from weft_core.policies.fleet import prefill_pieces
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_core.timing import prefill_seconds
 
+NEVER: Final = math.inf
 OVER_S = 3.0
 """A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
 
+NO_TASK: Final = PrefillTask(0, 0)
+
 
 class Entry:
-    """A prefill and its predicted seconds."""
+    """A prefill, its predicted seconds, and when it was over, NEVER: it is not."""
 
-    __slots__ = ("seconds", "task")
+    __slots__ = ("over", "seconds", "task")
 
-    def __init__(self, task: PrefillTask, seconds: float) -> None:
+    def __init__(self, task: PrefillTask, seconds: float, over: float = NEVER) -> None:
         self.task = task
         self.seconds = seconds
+        self.over = over
 
 
 class _Worker:
     """What is known of one worker."""
 
-    __slots__ = ("mine", "over", "pieces", "place", "published", "record", "tidy_at", "used_at", "view")
+    __slots__ = (
+        "mine", "pieces", "place", "published", "queued", "record", "seconds", "summed_until", "tidy_at", "tokens",
+        "under_way", "used_at", "view", "work",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
         self.pieces: tuple[float, ...] | None = None
         self.published: dict[str, Entry] = {}
         self.mine: dict[str, Entry] = {}
-        self.over: dict[str, float] = {}
-        """When those that are over ended, for OVER_S and some more."""
+        """Those that were sent from here, and are not over, or not for longer than OVER_S and some more."""
+        self.under_way = 0
+        """How many of them are not over."""
+        self.queued = 0
+        self.seconds = 0.0
+        self.tokens = 0
+        self.work = 0.0
+        """The sums over what is queued there."""
+        self.summed_until = -math.inf
+        """When they have to be summed up anew: who was over then counts again, if the worker still names it."""
         self.tidy_at = -math.inf
         self.used_at = -math.inf
         self.view: PrefillWorkerView | None = None
         self.place = -1
         """Where its view is among all that were asked for last, -1: not among them."""
+
+    def count(self, entry: Entry) -> None:
+        """Add one to the sums."""
+        task = entry.task
+        self.queued += 1
+        self.seconds += entry.seconds
+        self.tokens += task.increment
+        self.work += _work(task)
+
+    def drop(self, entry: Entry) -> None:
+        """Take one off the sums; without any they are what they were at first, however sums were rounded."""
+        task = entry.task
+        self.queued -= 1
+        if self.queued:
+            self.seconds -= entry.seconds
+            self.tokens -= task.increment
+            self.work -= _work(task)
+        else:
+            self.seconds, self.tokens, self.work = 0.0, 0, 0.0
+
+    def sum_up(self, now: float) -> None:
+        """Sum up what its heartbeat names and is not over, and what was sent since."""
+        self.queued, self.seconds, self.tokens, self.work = 0, 0.0, 0, 0.0
+        mine, published, until = self.mine, self.published, NEVER
+        for task_id, entry in published.items():
+            own = mine.get(task_id)
+            if own is None or own.over == NEVER or own.over < now - OVER_S:
+                self.count(entry)
+            else:
+                until = min(until, own.over + OVER_S)
+        left = self.under_way
+        for task_id, entry in reversed(mine.items()):  # the latest of many are those that are not over
+            if not left:
+                break
+            if entry.over == NEVER:
+                left -= 1
+                if task_id not in published:
+                    self.count(entry)
+        self.summed_until = until
 
 
 class Dispatched:
@@ -66,6 +122,7 @@ class Dispatched:
         self._workers: dict[str, _Worker] = {}
         self._records: list[WorkerRecord] = []
         self._shown: list[_Worker] = []
+        self._latest: list[PrefillWorkerView] = []
         self._views: tuple[PrefillWorkerView, ...] = ()
         self._changed: list[_Worker] = []
         self.lanes = Lanes()
@@ -74,27 +131,45 @@ class Dispatched:
     def add(self, worker: str, task_id: str, task: PrefillTask) -> None:
         """Note a prefill on its way to a worker."""
         known = self._worker(worker)
-        known.mine[task_id] = Entry(task, self._seconds(known, task))
-        if task_id in known.over:
-            del known.over[task_id]
+        entry = Entry(task, self._seconds(known, task))
+        mine = known.mine
+        before = mine.get(task_id)
+        mine[task_id] = entry
+        if before is None or before.over != NEVER:
+            known.under_way += 1
+        if before is None and task_id not in known.published:
+            known.count(entry)
+        else:  # once more, which is seldom
+            known.summed_until = -math.inf
         known.used_at = self._clock()
         self._change(known)
 
     def remove(self, worker: str, task_id: str) -> None:
         """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
         known = self._worker(worker)
-        if task_id in known.mine:
-            del known.mine[task_id]
         now = self._clock()
         if now >= known.tidy_at:  # each is looked at once or twice, and not at every end
             known.tidy_at = now + OVER_S
-            known.over = {name: at for name, at in known.over.items() if at >= now - OVER_S}
-        known.over[task_id] = now
+            known.mine = {name: entry for name, entry in known.mine.items() if entry.over >= now - OVER_S}
+        entry = known.mine.get(task_id)
+        if entry is None:  # of a worker that was forgotten since
+            known.mine[task_id] = Entry(NO_TASK, 0.0, now)
+            known.summed_until = -math.inf
+        elif entry.over == NEVER:
+            known.under_way -= 1
+            named = known.published.get(task_id)
+            known.drop(entry if named is None else named)
+            if named is not None and known.summed_until > now + OVER_S:
+                known.summed_until = now + OVER_S
+            entry.over = now
+        else:
+            entry.over = now
+            known.summed_until = -math.inf
         self._change(known)
 
     def sent(self, worker: str) -> int:
         """Return how many prefills are on their way to a worker, or there."""
-        return len(self._worker(worker).mine)
+        return self._worker(worker).under_way
 
     def view(self, record: WorkerRecord) -> PrefillWorkerView:
         """Return a worker as the policies see it: its published queue and what was sent since."""
@@ -105,23 +180,24 @@ class Dispatched:
         if records == self._records:  # the same objects, which compare at once
             if not self._changed:
                 return self._views
-            views = list(self._views)
+            latest = self._latest
             for known in self._changed:
                 place = known.place
                 if place >= 0:
-                    views[place] = self._view(known, self._records[place])
-            self._views = tuple(views)
+                    latest[place] = self._view(known, self._records[place])
+            self._views = tuple(latest)
         else:
             self._arrange(records)
-        self._changed = []
+        self._changed.clear()
         return self._views
 
     def forget(self, workers: Sequence[str]) -> None:
         """Drop what is kept of workers that are no longer known, given those that are."""
         for gone in self._workers.keys() - set(workers):
-            mine = self._workers.pop(gone).mine
+            mine = {name: entry for name, entry in self._workers.pop(gone).mine.items() if entry.over == NEVER}
             if mine:  # their answers are still to come
-                self._worker(gone).mine = mine
+                known = self._worker(gone)
+                known.mine, known.under_way = mine, len(mine)
             self._arrange(())  # whoever is still asked for is looked at anew
 
     def _arrange(self, records: Sequence[WorkerRecord]) -> None:
@@ -132,7 +208,8 @@ class Dispatched:
         self._shown = [self._worker(record.worker) for record in records]
         for place, known in enumerate(self._shown):
             known.place = place
-        self._views = tuple(map(self.view, records))
+        self._latest = [self.view(record) for record in records]
+        self._views = tuple(self._latest)
 
     def _change(self, known: _Worker) -> None:
         """Note that a view is no longer right; who has none is not among those shown, or is on the list."""
@@ -176,29 +253,23 @@ class Dispatched:
                 task = PrefillTask(entry.history, entry.increment)
                 published[entry.id] = Entry(task, self._seconds(known, task))
         known.published = published
+        known.summed_until = -math.inf
 
     def _make(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
-        published, mine = known.published, known.mine
-        if published:
-            over, oldest = known.over, self._clock() - OVER_S
-            queue = [entry for task_id, entry in published.items() if over.get(task_id, -math.inf) < oldest]
-            queue += [entry for task_id, entry in mine.items() if task_id not in published]
-        else:
-            queue = list(mine.values())
-        queue_s = 0.0
-        for entry in queue:
-            queue_s += entry.seconds
+        if known.summed_until < NEVER:
+            now = self._clock()
+            if now > known.summed_until:
+                known.sum_up(now)
         kv_use = record.kv_used / record.capacity if record.capacity > 0 else math.nan
         if record.role != "decode":
             return PrefillWorkerView(
-                record.worker, record.degree, queue_s, len(queue), record.windowed_ttft, kv_use, known.used_at,
+                record.worker, record.degree, known.seconds, known.queued, record.windowed_ttft, kv_use, known.used_at,
                 record.pool,
             )  # fmt: skip
         return PrefillWorkerView(
-            record.worker, record.degree, queue_s, len(queue), record.windowed_ttft, kv_use, known.used_at, record.pool,
-            decodes=True, batch=record.batch, context=record.kv_used,
-            queue_tokens=float(sum(entry.task.increment for entry in queue)),
-            queue_work=sum((_work(entry.task) for entry in queue), 0.0),
+            record.worker, record.degree, known.seconds, known.queued, record.windowed_ttft, kv_use, known.used_at,
+            record.pool, decodes=True, batch=record.batch, context=record.kv_used, queue_tokens=float(known.tokens),
+            queue_work=known.work,
         )  # fmt: skip
 
 

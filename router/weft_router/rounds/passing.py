@@ -10,7 +10,7 @@ from weft_router.api.reply import read_whole
 from weft_router.engines.adapter import Tap
 from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.rounds.accounts import Accounts, used
-from weft_router.rounds.batch import Batch
+from weft_router.rounds.batch import Batch, Member
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.round import Prefilled, Round
@@ -26,8 +26,8 @@ class Passing:
     """One answer on its way; takes what the engine sends from the connection's own callback."""
 
     __slots__ = (
-        "_accounts", "_began", "_body", "_clock", "_decoding", "_leaves", "_outlet", "_prefilled", "_public_id",
-        "_recorded", "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "on_first", "status",
+        "_accounts", "_began", "_body", "_clock", "_decoding", "_leaves", "_member", "_outlet", "_prefilled",
+        "_public_id", "_recorded", "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "on_first", "status",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,7 @@ class Passing:
         self._tap = tap
         self._accounts = accounts
         self._decoding = decoding
+        self._member: Member | None = None
         self._worker = worker
         self._public_id = public_id
         self._leaves = leaves
@@ -66,8 +67,9 @@ class Passing:
         """Count the round as decoding from now on."""
         if self._slot is not None:
             self._slot.release()
-        task = self._rnd.outlook.task
-        self._decoding.enter(id(self), self._rnd.pace, task.history + task.increment)
+        if self._member is None:  # a first token may come after its prefill was taken for done
+            task = self._rnd.outlook.task
+            self._member = self._decoding.enter(self._rnd.pace, task.history + task.increment)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head: a stream is passed on as it comes, anything else when it is whole."""
@@ -173,7 +175,7 @@ class Passing:
             self._slot.release()
         if self._clock is not None:
             self._clock.settle()
-        self._decoding.leave(id(self))
+        self._decoding.leave(self._member)
 
     def _finish_whole(self, raw: bytes) -> None:
         inference = self._rnd.inference

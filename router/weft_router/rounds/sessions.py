@@ -153,6 +153,7 @@ class Sessions:
         class_: str = "",
     ) -> None:
         """Remember a finished round; what another round of the session left, at the same time, is spare then."""
+        now = self._clock()
         old = self._sessions.get(key)
         if old is not None and old.handle is not None and self.on_spare is not None:
             self.on_spare(old.handle)
@@ -167,11 +168,11 @@ class Sessions:
             chars=chars,
             handle=handle,
             rounds=(old.rounds if old is not None else 0) + 1,
-            ended_at=self._clock(),
+            ended_at=now,
             prefilled=prefilled,
             class_=class_,
         )
-        self.expire()
+        self._expire(now)
 
     def put_back(self, key: str, handle: KvHandle) -> None:
         """Keep a handle for the session's next round: the one that took it was not served."""
@@ -212,7 +213,9 @@ class Sessions:
 
     def expire(self) -> None:
         """Forget sessions idle beyond their time to live, and the oldest ones above the bound."""
-        now = self._clock()
+        self._expire(self._clock())
+
+    def _expire(self, now: float) -> None:
         if now < self._looks_at and len(self._sessions) <= MAX_SESSIONS:
             return
         while self._sessions:
