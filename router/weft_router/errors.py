@@ -127,6 +127,11 @@ class EngineAnsweredError(Exception):
         self.body = body
 
 
+def faults_request(status: int) -> bool:
+    """Tell whether an engine's status says that the request itself is wrong, as any other engine would."""
+    return 400 <= status < 500 and status not in (408, 429)
+
+
 def stream_error(reason: str) -> ApiError:
     """Return the error that ends a stream whose worker was lost after the first token."""
     return ApiError(

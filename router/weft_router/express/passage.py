@@ -12,7 +12,7 @@ from typing import Final
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.transcript import NOTHING_SEEN, of_request
 from weft_router.engines.vllm import PLUGIN_HEADER, Vllm
-from weft_router.errors import EngineAnsweredError, LegFailedError
+from weft_router.errors import EngineAnsweredError, LegFailedError, faults_request
 from weft_router.express.afterwards import Afterwards
 from weft_router.express.prefill_leg import PrefillLeg, Prefills
 from weft_router.express.usual import Usual
@@ -198,7 +198,7 @@ class Passage(Round):
                 raise error
             status, raw = whole.status, whole.body
             if status != 200:
-                if 400 <= status < 500 and status not in (408, 429):
+                if faults_request(status):
                     raise EngineAnsweredError(status, raw)
                 raise LegFailedError("engine-error", f"status {status}")
             if _PLUGIN in whole.headers:

@@ -11,7 +11,14 @@ from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.engines.watch import Engine
-from weft_router.errors import SHUTTING_DOWN, ApiError, EngineAnsweredError, LegFailedError, UnavailableError
+from weft_router.errors import (
+    SHUTTING_DOWN,
+    ApiError,
+    EngineAnsweredError,
+    LegFailedError,
+    UnavailableError,
+    faults_request,
+)
 from weft_router.rounds.accounts import Accounts, used
 from weft_router.rounds.batch import Batch
 from weft_router.rounds.outlet import Outlet
@@ -124,7 +131,7 @@ class Answering:
             await leg
             refusal = passing.refusal()
             if refusal is not None:
-                if 400 <= passing.status < 500 and passing.status not in (408, 429) and not outlet.begun:
+                if faults_request(passing.status) and not outlet.begun:
                     raise EngineAnsweredError(passing.status, refusal)
                 raise LegFailedError("engine-error", f"status {passing.status}")
             if _PLUGIN in passing.headers:

@@ -15,7 +15,14 @@ from weft_router.api.body import Json
 from weft_router.config import CanaryConfig, Settings
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.handles import KvHandle, Outcome, prefix_digest
-from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, EngineAnsweredError, LegFailedError
+from weft_router.errors import (
+    SHUTTING_DOWN,
+    WORKER_LOST,
+    ApiError,
+    EngineAnsweredError,
+    LegFailedError,
+    faults_request,
+)
 from weft_router.rounds.canary import Canary
 from weft_router.rounds.dispatched import Dispatched, candidates
 from weft_router.rounds.round import Prefilled, Round
@@ -261,7 +268,7 @@ class RemotePrefill:
         finally:
             self.dispatched.remove(record.worker, rnd.id)
         if answer.status != 200:
-            if answer.from_engine and 400 <= answer.status < 500 and answer.status not in (408, 429):
+            if answer.from_engine and faults_request(answer.status):
                 raise EngineAnsweredError(answer.status, answer.body)
             raise LegFailedError(PREFILL_LOST, "engine-error" if answer.from_engine else "refused")
         early = self._adapter.prefill_tap(rnd.ask)
@@ -303,7 +310,7 @@ class RemotePrefill:
             LegFailedError: it gives nothing.
         """
         if answer.status != 200:
-            if answer.from_engine and 400 <= answer.status < 500 and answer.status not in (408, 429):
+            if answer.from_engine and faults_request(answer.status):
                 raise EngineAnsweredError(answer.status, answer.body)
             raise LegFailedError(_why(answer), f"status {answer.status}")
         return self._read(rnd, record, answer.body, handle)
