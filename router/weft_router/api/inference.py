@@ -22,8 +22,6 @@ PATHS: Final[dict[str, Kind]] = {
     "/v1/completions": "text",
     "/v1/responses": "responses",
 }
-PROMPTS: Final[dict[Kind, str]] = {"chat": "messages", "text": "prompt", "responses": "input"}
-"""The field of each that holds the prompt."""
 
 ANSWER_FIELDS: Final = frozenset(
     {

@@ -39,8 +39,8 @@ class Origin:
     ) -> tuple[bytes, bytes]:
         """Return the bytes of a request, with the body in the first part where that costs less than a second one.
 
-        It has these ``lines`` of headers, as header_lines writes them. A ``tail`` of the body is the second part,
-        uncopied.
+        It has these ``lines`` of headers, as header_lines writes them. The body ends with ``tail``, which is the second
+        part, uncopied, where it is long.
 
         Raises:
             ValueError: the path would carry more than it should.
@@ -52,9 +52,9 @@ class Origin:
             return encoded(f"{text}{lines}\r\n"), b""
         size = len(payload) + len(tail)
         head = encoded(f"{text}{lines}Content-Length: {size}\r\n\r\n")
-        if tail:
-            return head + payload, tail
-        return (head + payload, b"") if size <= _JOINED else (head, payload)
+        if size <= _JOINED:
+            return b"%b%b%b" % (head, payload, tail), b""
+        return (head + payload, tail) if tail else (head, payload)
 
     def _start(self, method: str, path: str) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
