@@ -126,7 +126,8 @@ class Front:
 
     def admits(self, headers: dict[str, str], notes: Notes | None) -> Caller:
         """Let known callers in."""
-        return self._authenticator.caller(headers.get("authorization"), time(), notes)
+        known = self._authenticator.noted(notes)
+        return known if known is not None else self._authenticator.caller(headers.get("authorization"), time(), notes)
 
     def start(self) -> None:
         """Start background work."""

@@ -12,10 +12,11 @@ _JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
 _REMEMBERED: Final = 256
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
-_starts: Final[dict[str, dict[int, str]]] = {}
+_starts: Final[dict[str, dict[int, bytes]]] = {}
 """The first lines of answers, by content type and status."""
-_KEEP: Final = "Connection: keep-alive\r\n\r\n"
-_CLOSE: Final = "Connection: close\r\n\r\n"
+_END: Final = b"\r\n"
+_KEEP: Final = b"Connection: keep-alive\r\n\r\n"
+_CLOSE: Final = b"Connection: close\r\n\r\n"
 
 
 class Source(Protocol):
@@ -122,18 +123,17 @@ class Exchange:
         if headers is not None:
             lines = header_lines(headers)
         first, last = self._head(status, content_type)
-        if status == 204:  # which has no length (RFC 9110)
-            head = encoded(f"{first}{lines}{last}")
-        else:
-            head = encoded(f"{first}{lines}Content-Length: {len(body)}\r\n{last}")
+        size = len(body)
+        if status != 204:  # which has no length (RFC 9110)
+            lines = f"{lines}Content-Length: {size}\r\n"
         if self.ended:
             return
         if self.method == "HEAD":
-            self._connection.put(head)
-        elif len(body) <= _JOINED:
-            self._connection.put(head + body)
+            self._connection.put(b"%b%b%b" % (first, encoded(lines), last))
+        elif size <= _JOINED:
+            self._connection.put(b"%b%b%b%b" % (first, encoded(lines), last, body))
         else:
-            self._connection.put_two(head, body)
+            self._connection.put_two(b"%b%b%b" % (first, encoded(lines), last), body)
         self._finish()
 
     def begin(self, status: int, *, content_type: str, headers: dict[str, str] | None = None, lines: str = "") -> None:
@@ -152,7 +152,7 @@ class Exchange:
             lines = header_lines(headers)
         first, last = self._head(status, content_type)
         if not self.ended:
-            self._held = encoded(f"{first}{lines}{framing}{last}")
+            self._held = b"%b%b%b" % (first, encoded(f"{lines}{framing}"), last)
             self._connection.flush_soon()
 
     def write(self, data: bytes) -> None:
@@ -209,22 +209,22 @@ class Exchange:
         self._source = None
         self._connection.finished(keep=self._keep)
 
-    def _head(self, status: int, content_type: str) -> tuple[str, str]:
+    def _head(self, status: int, content_type: str) -> tuple[bytes, bytes]:
         """Begin the answer; return what its head begins with, and what it ends with."""
         if self.status:
             raise RuntimeError(f"{self.path}: answered twice, with {self.status} and {status}")
         known = _starts.get(content_type)
-        text = known.get(status) if known is not None else None
-        if text is None:
-            text = _start(status, content_type)
+        start = known.get(status) if known is not None else None
+        if start is None:
+            start = _start(status, content_type)
         self.status = status
         keep = self._keep = self._keep and not self._connection.closing
-        return text, "\r\n" if keep and self._framed else _KEEP if keep else _CLOSE
+        return start, _END if keep and self._framed else _KEEP if keep else _CLOSE
 
 
-def _start(status: int, content_type: str) -> str:
+def _start(status: int, content_type: str) -> bytes:
     line = _LINES[status]
-    start = f"{line}Content-Type: {checked(content_type)}\r\n" if content_type else line
+    start = encoded(f"{line}Content-Type: {checked(content_type)}\r\n" if content_type else line)
     if len(_starts) >= _REMEMBERED:
         _starts.clear()
     _starts.setdefault(content_type, {})[status] = start

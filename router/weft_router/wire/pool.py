@@ -64,8 +64,8 @@ class Pool(Keeper):
         other end, and so does a cancel of whoever awaits it.
 
         ``lines`` are those of its headers, as header_lines writes them. A body may come in two parts, of which
-        ``tail`` is not copied where it is long. With ``resend`` it is sent once more when a kept connection turns out closed: not for
-        requests with a KV handle, which is good for one sending.
+        ``tail`` is not copied where it is long. With ``resend`` it is sent once more when a kept connection turns out
+        closed: not for requests with a KV handle, which is good for one sending.
         """
         head, payload = origin.request(method, path, payload, lines, tail)
         self._legs[leg] = origin

@@ -32,7 +32,7 @@ class Origin:
         self.idle: list[Upstream] = []
         """Its connections that wait for a request, the one that was used last at the end."""
         self.plain = PlainReader()
-        self._starts: dict[str, str] = {}
+        self._starts: dict[str, bytes] = {}
 
     def request(
         self, method: str, path: str, payload: bytes = b"", lines: str = "", tail: bytes = b""
@@ -45,27 +45,29 @@ class Origin:
         Raises:
             ValueError: the path would carry more than it should.
         """
-        text = self._starts.get(path) if method == "POST" else None
-        if text is None:
-            text = self._start(method, path)
+        start = self._starts.get(path) if method == "POST" else None
+        if start is None:
+            start = self._start(method, path)
         if method == "GET":
-            return encoded(f"{text}{lines}\r\n"), b""
+            return b"%b%b\r\n" % (start, encoded(lines)), b""
         size = len(payload) + len(tail)
-        head = encoded(f"{text}{lines}Content-Length: {size}\r\n\r\n")
+        ending = encoded(f"Content-Length: {size}\r\n\r\n")
         if size <= _JOINED:
-            return b"%b%b%b" % (head, payload, tail), b""
+            return b"%b%b%b%b%b" % (start, encoded(lines), ending, payload, tail), b""
+        head = b"%b%b%b" % (start, encoded(lines), ending)
         return (head + payload, tail) if tail else (head, payload)
 
-    def _start(self, method: str, path: str) -> str:
+    def _start(self, method: str, path: str) -> bytes:
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}:{self.port}\r\n"
         if method == "POST":
             lines += "Content-Type: application/json\r\n"
         if not lines.isascii() or lines.count("\n") != lines.count("\r\n") or lines.split("\r\n", 1)[0].count(" ") != 2:
             raise ValueError(f"{path!r}: must be a path without spaces or line breaks")
+        start = lines.encode("ascii")
         if method == "POST" and len(self._starts) < _REMEMBERED:
-            self._starts[path] = lines
-        return lines
+            self._starts[path] = start
+        return start
 
 
 class Keeper(Sender):
