@@ -12,7 +12,7 @@ import orjson
 
 from weft_router.api import bounds, responses
 from weft_router.api.body import CHAINED, SAFE, Json
-from weft_router.api.bounds import Rule, answered
+from weft_router.api.bounds import Allowed, Rule, answered
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import InvalidRequestError, NotFoundError
 
@@ -197,6 +197,11 @@ class Inference:
 
 
 def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) -> Inference:
+    """Return a request in checked form, by a configuration that was not looked into yet: see ``checked``."""
+    return checked(path, body, Allowed(model, limits))
+
+
+def checked(path: str, body: Json, allowed: Allowed) -> Inference:
     """Return the request in checked form.
 
     Raises:
@@ -204,7 +209,7 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         NotFoundError: the model is not the one this service runs.
     """
     kind = PATHS[path]
-    check_model(body, model)
+    check_model(body, allowed.model)
     fields, marks = _FIELDS[kind], 0
     for name, value in body.items():
         known = fields.get(name)
@@ -214,8 +219,8 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         marks |= known.marks
         rule = known.rule
         if rule is not None and value is not None:
-            rule(body, name, value, limits)
-    longest = model.max_model_len
+            rule(body, name, value, allowed)
+    longest = allowed.max_model_len
     most = _most_tokens(body, longest) if marks & _LENGTH else None
     exact: int | None = None
     if kind == "chat":
@@ -231,7 +236,7 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         given: Any = body["input"]
         follows = body.get(CHAINED) is not None or (not isinstance(given, str) and any(map(answered, given)))
     if (chars // MOST_CHARS_PER_TOKEN if exact is None else exact) + (most or 1) > longest:
-        _refuse_length(chars, exact, most, model, field)
+        _refuse_length(chars, exact, most, longest, field)
     n, options = 1, None
     if marks & _SELDOM:
         n = max(cast(int, body.get("n") or 1), cast(int, body.get("best_of") or 1))
@@ -252,24 +257,24 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
     )
 
 
-def check_model(body: Json, model: ModelConfig) -> None:
+def check_model(body: Json, model: str) -> None:
     """Refuse a request for another model than the one this service runs.
 
     Raises:
         InvalidRequestError: it names none.
         NotFoundError: it names another one.
     """
-    if body.get("model") != model.name:
+    if body.get("model") != model:
         _refuse_model(body, model)
 
 
-def _refuse_model(body: Json, model: ModelConfig) -> None:
+def _refuse_model(body: Json, model: str) -> None:
     name = body.get("model")
     if not isinstance(name, str) or not name:
-        raise InvalidRequestError(f"model: name the model to use, here {model.name!r}", param="model")
+        raise InvalidRequestError(f"model: name the model to use, here {model!r}", param="model")
     shown = name if len(name) <= 128 else name[:128] + "…"
     raise NotFoundError(
-        f"the model {shown!r} does not exist here; this service runs {model.name!r}",
+        f"the model {shown!r} does not exist here; this service runs {model!r}",
         param="model",
         code="model_not_found",
     )
@@ -297,12 +302,12 @@ def _most_tokens(body: Json, longest: int) -> int | None:
     return most
 
 
-def _refuse_length(chars: int, exact: int | None, most: int | None, model: ModelConfig, param: str) -> None:
+def _refuse_length(chars: int, exact: int | None, most: int | None, longest: int, param: str) -> None:
     least = exact if exact is not None else chars // MOST_CHARS_PER_TOKEN
     count = f"{exact} tokens" if exact is not None else f"{chars} characters (at least {least} tokens)"
     asked = f" and {most} output tokens" if most else ""
     raise InvalidRequestError(
-        f"{param}: {count}{asked} exceed the model's context of {model.max_model_len} tokens; shorten the input",
+        f"{param}: {count}{asked} exceed the model's context of {longest} tokens; shorten the input",
         param=param,
         code="context_length_exceeded",
     )
