@@ -56,6 +56,7 @@ MOST_CHARS_PER_TOKEN: Final = 16
 """Even runs of blanks seldom exceed 16 characters a token; used only to refuse what certainly does not fit."""
 
 _MOST: Final[tuple[str, ...]] = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_USUAL_MOST: Final[tuple[str, ...]] = ("max_tokens",)
 NOTHING: Final[frozenset[str]] = frozenset()
 
 ODD: Final = 1
@@ -69,13 +70,17 @@ FIXED: Final = 8
 MIXED: Final = 16
 """Its mark of messages that are more than a role and a text."""
 _LENGTH: Final = 32
-_SELDOM: Final = 64
+_LENGTHS: Final = 64
+_SELDOM: Final = 128
+_STREAM: Final = 256
 _MARKED: Final = (
     (RENDERED, frozenset(PREAMBLE)),
     (ANSWERING, ANSWER_FIELDS),
     (FIXED, frozenset({"echo", "use_beam_search", "continue_final_message", "prompt_logprobs"})),
-    (_LENGTH, frozenset({*_MOST, "min_tokens"})),
-    (_SELDOM, frozenset({"n", "best_of", "stream_options"})),
+    (_LENGTH, frozenset(_USUAL_MOST)),
+    (_LENGTHS, frozenset({*_MOST, "min_tokens"}.difference(_USUAL_MOST))),
+    (_SELDOM, frozenset({"n", "best_of", "stream_options", "return_token_ids"})),
+    (_STREAM, frozenset({"stream"})),
 )
 
 
@@ -221,7 +226,7 @@ def checked(path: str, body: Json, allowed: Allowed) -> Inference:
         if rule is not None and value is not None:
             rule(body, name, value, allowed)
     longest = allowed.max_model_len
-    most = _most_tokens(body, longest) if marks & _LENGTH else None
+    most = _most_tokens(body, longest, marks) if marks & (_LENGTH | _LENGTHS) else None
     exact: int | None = None
     if kind == "chat":
         field = "messages"
@@ -237,19 +242,20 @@ def checked(path: str, body: Json, allowed: Allowed) -> Inference:
         follows = body.get(CHAINED) is not None or (not isinstance(given, str) and any(map(answered, given)))
     if (chars // MOST_CHARS_PER_TOKEN if exact is None else exact) + (most or 1) > longest:
         _refuse_length(chars, exact, most, longest, field)
-    n, options = 1, None
+    n, options, ids = 1, None, False
     if marks & _SELDOM:
         n = max(cast(int, body.get("n") or 1), cast(int, body.get("best_of") or 1))
         options = cast(Json | None, body.get("stream_options"))
+        ids = body.get("return_token_ids") is True
     return Inference(
         path,
         kind,
         body,
-        body.get("stream") is True,
+        bool(marks & _STREAM) and body.get("stream") is True,
         n,
         most,
         options is not None and options.get("include_usage") is True,
-        body.get("return_token_ids") is True,
+        ids,
         chars,
         exact,
         follows,
@@ -280,10 +286,10 @@ def _refuse_model(body: Json, model: str) -> None:
     )
 
 
-def _most_tokens(body: Json, longest: int) -> int | None:
+def _most_tokens(body: Json, longest: int, marks: int) -> int | None:
     most: int | None = None
     value: Any  # the rules have seen that it is a whole number
-    for name in _MOST:
+    for name in _MOST if marks & _LENGTHS else _USUAL_MOST:
         value = body.get(name)
         if value is None:
             continue
@@ -295,7 +301,7 @@ def _most_tokens(body: Json, longest: int) -> int | None:
             )
         if most is None or value < most:
             most = value
-    value = body.get("min_tokens")
+    value = body.get("min_tokens") if marks & _LENGTHS else None
     if value is not None and value > (longest if most is None else most):
         bound = f"the model's context of {longest}" if most is None else f"max_tokens {most}"
         raise InvalidRequestError(f"min_tokens: {value} is more than {bound}", param="min_tokens")

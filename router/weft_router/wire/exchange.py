@@ -1,5 +1,6 @@
 """One request and its answer: what a handler reads, and how it replies, at once or as a stream."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from time import monotonic
@@ -29,29 +30,37 @@ class Source(Protocol):
         """Deliver again."""
 
 
-class Outgoing(Protocol):
-    """The connection an answer goes to."""
+class Outgoing(ABC):
+    """The connection an answer goes to; a base and no protocol, whose methods compiled code would have to look up."""
+
+    __slots__ = ("closing", "full")
 
     closing: bool
     """Whether the connection ends with this answer."""
     full: bool
     """Whether the client does not keep up."""
 
+    @abstractmethod
     def put(self, data: bytes) -> None:
         """Write bytes."""
 
+    @abstractmethod
     def put_two(self, first: bytes, second: bytes) -> None:
         """Write bytes that are too many to be joined."""
 
+    @abstractmethod
     def flush_soon(self) -> None:
         """Have the exchange flushed once the callback under way is over."""
 
+    @abstractmethod
     def go_on(self, work: Coroutine[object, None, None]) -> None:
         """Serve the request under way by a coroutine from now on."""
 
+    @abstractmethod
     def finished(self, *, keep: bool) -> None:
         """The answer is whole: serve the next request, or close."""
 
+    @abstractmethod
     def abort(self) -> None:
         """Close at once, dropping what was not sent."""
 
