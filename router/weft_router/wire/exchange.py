@@ -132,17 +132,20 @@ class Exchange:
         if headers is not None:
             lines = header_lines(headers)
         first, last = self._head(status, content_type)
-        size = len(body)
-        if status != 204:  # which has no length (RFC 9110)
-            lines = f"{lines}Content-Length: {size}\r\n"
+        told, size = encoded(lines), len(body)
+        length = str(size).encode("ascii")
         if self.ended:
             return
-        if self.method == "HEAD":
-            self._connection.put(b"%b%b%b" % (first, encoded(lines), last))
-        elif size <= _JOINED:
-            self._connection.put(b"%b%b%b%b" % (first, encoded(lines), last, body))
+        if status == 204:  # which has no length (RFC 9110)
+            self._connection.put(b"%b%b%b" % (first, told, last))
+        elif size <= _JOINED and self.method != "HEAD":
+            self._connection.put(b"%b%bContent-Length: %b\r\n%b%b" % (first, told, length, last, body))
         else:
-            self._connection.put_two(b"%b%b%b" % (first, encoded(lines), last), body)
+            head = b"%b%bContent-Length: %b\r\n%b" % (first, told, length, last)
+            if self.method == "HEAD":
+                self._connection.put(head)
+            else:
+                self._connection.put_two(head, body)
         self._finish()
 
     def begin(self, status: int, *, content_type: str, headers: dict[str, str] | None = None, lines: str = "") -> None:

@@ -51,10 +51,10 @@ class Origin:
         if method == "GET":
             return b"%b%b\r\n" % (start, encoded(lines)), b""
         size = len(payload) + len(tail)
-        ending = encoded(f"Content-Length: {size}\r\n\r\n")
+        told, length = encoded(lines), str(size).encode("ascii")
         if size <= _JOINED:
-            return b"%b%b%b%b%b" % (start, encoded(lines), ending, payload, tail), b""
-        head = b"%b%b%b" % (start, encoded(lines), ending)
+            return b"%b%bContent-Length: %b\r\n\r\n%b%b" % (start, told, length, payload, tail), b""
+        head = b"%b%bContent-Length: %b\r\n\r\n" % (start, told, length)
         return (head + payload, tail) if tail else (head, payload)
 
     def _start(self, method: str, path: str) -> bytes:
