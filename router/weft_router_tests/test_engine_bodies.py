@@ -20,7 +20,6 @@ from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleE
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.prefilled import CACHED
-from weft_router.engines.vllm import LONG
 from weft_router.errors import LegFailedError
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -468,24 +467,43 @@ def test_no_leg_changes_the_clients_object_or_leaves_a_field_out(kind: str) -> N
 
 
 @pytest.mark.parametrize(("path", "name"), [(CHAT, "messages"), (TEXT, "prompt"), (RESPONSES, "input")])
-def test_both_legs_share_a_long_prompt_and_are_what_short_ones_are(path: str, name: str) -> None:
+@pytest.mark.parametrize("salt", [None, "a salt"])
+def test_both_legs_share_what_they_say_alike(path: str, name: str, salt: str | None) -> None:
     adapter = adapter_for("vllm")
     text = 'a "long" text, \\ of a \u00fc and a \n \U0001f9f6' * 40
     prompt = [{"role": "user", "content": text}] if path == CHAT else text
-    short = ask(path, stream=True, seed=1, **{name: prompt})
-    long = ask(path, stream=True, seed=1, **{name: prompt})
-    long.inference.chars = LONG
-    first, second = (adapter.prefill(asked) for asked in (short, long))
-    given = Handed(PARAMS, Reply(short.inference.kind), written=orjson.dumps(PARAMS))
-    then, after = (adapter.decode(asked, given) for asked in (short, long))
-    assert (first.tail, then.tail) == (b"", b"")
-    assert second.tail is after.tail
-    assert long.written == b"", "nothing keeps it once both legs are written"
-    assert len(second.body) + len(after.body) < 1000
-    for one, other in ((first, second), (then, after)):
-        assert sent(one) == sent(other)
-        assert (one.path, one.lines) == (other.path, other.lines)
-    assert adapter.decode(long, given).whole == after.whole, "a leg that is sent again is written anew"
+    limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+    others = {"cache_salt": salt} if salt is not None else {}
+    given = Handed(PARAMS, Reply("chat"), written=orjson.dumps(PARAMS))
+    for stream in (False, True):  # the second prefill is begun as the first one was
+        asked = ask(path, stream=stream, seed=1, **{name: prompt, limit: 9})
+        asked.salt = salt
+        first, then = adapter.prefill(asked), adapter.decode(asked, given)
+        assert first.tail is then.tail
+        assert asked.written == b"", "nothing keeps it once both legs are written"
+        assert len(first.body) + len(then.body) < 1000
+        assert {**sent(first), "store": None} == {
+            "model": "m", "seed": 1, name: prompt, "stream": False, limit: 1, "kv_transfer_params": KEEP,
+            "store": None, **others,
+        }  # fmt: skip
+        decoded = sent(then)
+        if stream and path != RESPONSES:
+            assert decoded.pop("stream_options") == {"include_usage": True}
+        assert decoded == {
+            "model": "m", "seed": 1, name: prompt, "stream": stream, limit: 9, "kv_transfer_params": PARAMS, **others,
+        }  # fmt: skip
+        assert adapter.decode(asked, given).whole == then.whole, "a leg that is sent again is written anew"
+
+
+def test_what_only_the_router_says_is_never_a_clients() -> None:
+    adapter, given = adapter_for("vllm"), Handed(PARAMS, Reply("chat"), written=orjson.dumps(PARAMS))
+    asked = ask(max_tokens=9)
+    asked.inference.body.update(kv_transfer_params={"remote_host": "x"}, cache_salt="x", request_id="x")
+    for leg, params in ((adapter.prefill(asked), KEEP), (adapter.decode(asked, given), PARAMS)):
+        raw = leg.whole
+        assert raw.count(b"kv_transfer_params") == 1
+        assert raw.count(b"cache_salt") + raw.count(b"request_id") == raw.count(b"remote_request_id")
+        assert sent(leg)["kv_transfer_params"] == params
 
 
 def test_an_unknown_engine_is_named() -> None:

@@ -75,7 +75,7 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
         calls = [call for adapter in adapters for call in legs(adapter, ask)]
         assert len(calls) > 7
         assert not any("evil" in call.lines for call in calls)
-        for written in (ask.inference.whole(), *(call.body for call in calls)):
+        for written in (ask.inference.whole(), *(call.whole for call in calls)):
             assert b"evil" not in written
             assert b"fine" in written
 

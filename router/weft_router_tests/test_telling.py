@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import pytest
 
@@ -16,8 +17,11 @@ from weft_router.roles.telling import counts, cut
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.signals.metrics import Metrics
+from weft_router.wire.connection import Connection
+from weft_router.wire.connections import Connections
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Request
+from weft_router.wire.limits import WireLimits
 from weft_router.wire.pool import Pool
 from weft_router_tests.stack import free_port, router_json
 
@@ -45,29 +49,25 @@ def test_counts_that_cannot_be_read_are_none(said: bytes, found: tuple[int, int]
 
 
 class Client:
-    """The connection of a client that takes what it is given."""
-
-    closing = full = False
+    """The transport of a client that takes what it is given."""
 
     def __init__(self) -> None:
         self.got = b""
+        owner = Connections(lambda _: None, lambda _, __: None, WireLimits())
+        self.connection = Connection(owner, WireLimits(), gate=None)
+        self.connection.connection_made(cast(asyncio.Transport, self))
 
-    def put(self, data: bytes) -> None:
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def write(self, data: bytes) -> None:
         self.got += data
 
-    def put_two(self, first: bytes, second: bytes) -> None:
-        self.got += first + second
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.got += b"".join(parts)
 
-    def go_on(self, work: object) -> None: ...
+    def close(self) -> None: ...
 
-    def flush_soon(self) -> None:
-        pass
-
-    def finished(self, *, keep: bool) -> None:
-        del keep
-
-    def abort(self) -> None:
-        pass
+    def abort(self) -> None: ...
 
 
 async def relayed(answer: bytes) -> tuple[Client, Outlet, StreamBrokenError | None]:
@@ -91,7 +91,7 @@ async def relayed(answer: bytes) -> tuple[Client, Outlet, StreamBrokenError | No
     relay = Relay(config, adapter=adapter_for("openai"), pool=pool, token=b"t", metrics=Metrics())
     client = Client()
     request = Request("POST", "/v1/chat/completions", "", {}, b"", http10=False, keep_alive=True)
-    outlet = Outlet(Exchange(client, request), "")
+    outlet = Outlet(Exchange(client.connection, request), "")
     job = Job(id="weft-1", session="s", tenant="t", inference=inference, started=0.0)
     record = WorkerRecord(worker="d0", role="decode", url=f"http://127.0.0.1:{port}", degree=1, capacity=1)
     broken: StreamBrokenError | None = None

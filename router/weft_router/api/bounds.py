@@ -9,7 +9,7 @@ from typing import Final, cast
 import orjson
 
 from weft_router.api.body import Json
-from weft_router.config import LimitsConfig
+from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import InvalidRequestError
 
 MAX_STOPS: Final = 64
@@ -18,14 +18,27 @@ MAX_LOGPROBS: Final = 20
 MAX_LISTED: Final = 1024
 """Entries of lists and maps that an engine goes through for every token."""
 
-Rule = Callable[[Json, str, object, LimitsConfig], None]
-"""Judge one field that is not null: the body, the field's name, its value, the limits."""
+
+class Allowed:
+    """What requests may ask for, taken from a configuration once: its sections are slow to look into."""
+
+    __slots__ = ("max_model_len", "max_n", "max_output_tokens", "model")
+
+    def __init__(self, model: ModelConfig, limits: LimitsConfig) -> None:
+        self.model = model.name
+        self.max_model_len = model.max_model_len
+        self.max_n = limits.max_n
+        self.max_output_tokens = limits.max_output_tokens
+
+
+Rule = Callable[[Json, str, object, Allowed], None]
+"""Judge one field that is not null: the body, the field's name, its value, what is allowed."""
 
 
 _ANSWERED: Final = ("function_call", "reasoning")
 
 
-def flag(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def flag(_: Json, name: str, value: object, __: Allowed) -> None:
     """Refuse anything but true and false."""
     if value is not True and value is not False:
         raise InvalidRequestError(f"{name}: must be true or false", param=name)
@@ -40,30 +53,30 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def _answers(_: Json, name: str, value: object, limits: LimitsConfig) -> None:
-    whole(name, value, 1, limits.max_n)
+def _answers(_: Json, name: str, value: object, allowed: Allowed) -> None:
+    whole(name, value, 1, allowed.max_n)
 
 
-def _tokens(_: Json, name: str, value: object, limits: LimitsConfig) -> None:
-    most = limits.max_output_tokens
+def _tokens(_: Json, name: str, value: object, allowed: Allowed) -> None:
+    most = allowed.max_output_tokens
     if type(value) is not int or not 1 <= value <= most:
         whole(name, value, 1, most)
 
 
-def _least_tokens(_: Json, name: str, value: object, limits: LimitsConfig) -> None:
-    whole(name, value, 0, limits.max_output_tokens)
+def _least_tokens(_: Json, name: str, value: object, allowed: Allowed) -> None:
+    whole(name, value, 0, allowed.max_output_tokens)
 
 
-def _logprobs(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def _logprobs(_: Json, name: str, value: object, __: Allowed) -> None:
     whole(name, value, 0, MAX_LOGPROBS)
 
 
-def _number(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def _number(_: Json, name: str, value: object, __: Allowed) -> None:
     if type(value) is not float and type(value) is not int:
         raise InvalidRequestError(f"{name}: must be a number", param=name)
 
 
-def _stop(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def _stop(_: Json, name: str, value: object, __: Allowed) -> None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
         raise InvalidRequestError(f"{name}: must be a text or a list of texts", param=name)
@@ -73,17 +86,17 @@ def _stop(_: Json, name: str, value: object, __: LimitsConfig) -> None:
         raise InvalidRequestError(f"{name}: at most {MAX_STOP_CHARS} characters are allowed; shorten it", param=name)
 
 
-def _listed(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def _listed(_: Json, name: str, value: object, __: Allowed) -> None:
     if isinstance(value, list | dict) and len(value) > MAX_LISTED:
         raise InvalidRequestError(f"{name}: at most {MAX_LISTED} entries are allowed, got {len(value)}", param=name)
 
 
-def _tools(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def _tools(_: Json, name: str, value: object, __: Allowed) -> None:
     if not isinstance(value, list):
         raise InvalidRequestError(f"{name}: must be a list", param=name)
 
 
-def _stream_options(body: Json, name: str, value: object, _: LimitsConfig) -> None:
+def _stream_options(body: Json, name: str, value: object, _: Allowed) -> None:
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{name}: must be an object", param=name)
     if body.get("stream") is not True:

@@ -23,8 +23,9 @@ _NAMING: Final = frozenset({*BODY_FIELDS, "conversation"})
 MAX_ID: Final = 256
 MAX_PARENTS: Final = 32
 """Only a client that goes back more than so many rounds at once starts a new session."""
-_begun: Final = blake2b(digest_size=16)
-"""What each key is hashed on from: a copy costs less than a new one."""
+_MOST_BEGUN: Final = 4096
+_begun: Final[dict[str, dict[str, blake2b]]] = {}
+"""What the keys of a source and a tenant are hashed on from: a copy costs less than a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,23 @@ def _place(tenant: str) -> str:
 
 def session_key(tenant: str, source: str, value: str) -> str:
     """Return the opaque key of an id within a tenant; 128 bits, lengths bound so that parts cannot slide."""
-    text = f"{len(tenant)}:{tenant}|{source}|{value}"
-    hashed = _begun.copy()
-    hashed.update(text.encode("utf-8", "surrogatepass"))
+    tenants = _begun.get(source)
+    begun = tenants.get(tenant) if tenants is not None else None
+    if begun is None:
+        begun = _begin(tenant, source)
+    hashed = begun.copy()
+    hashed.update(value.encode("utf-8", "surrogatepass"))
     return hashed.hexdigest()
+
+
+def _begin(tenant: str, source: str) -> blake2b:
+    """Return a hash that has the tenant and the source, kept for the next key."""
+    begun = blake2b(f"{len(tenant)}:{tenant}|{source}|".encode("utf-8", "surrogatepass"), digest_size=16)
+    tenants = _begun.setdefault(source, {})
+    if len(tenants) >= _MOST_BEGUN:
+        tenants.clear()
+    tenants[tenant] = begun
+    return begun
 
 
 class Heads:

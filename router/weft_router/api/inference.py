@@ -12,7 +12,7 @@ import orjson
 
 from weft_router.api import bounds, responses
 from weft_router.api.body import CHAINED, SAFE, Json
-from weft_router.api.bounds import Rule, answered
+from weft_router.api.bounds import Allowed, Rule, answered
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import InvalidRequestError, NotFoundError
 
@@ -22,8 +22,6 @@ PATHS: Final[dict[str, Kind]] = {
     "/v1/completions": "text",
     "/v1/responses": "responses",
 }
-PROMPTS: Final[dict[Kind, str]] = {"chat": "messages", "text": "prompt", "responses": "input"}
-"""The field of each that holds the prompt."""
 
 ANSWER_FIELDS: Final = frozenset(
     {
@@ -58,6 +56,7 @@ MOST_CHARS_PER_TOKEN: Final = 16
 """Even runs of blanks seldom exceed 16 characters a token; used only to refuse what certainly does not fit."""
 
 _MOST: Final[tuple[str, ...]] = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_USUAL_MOST: Final[tuple[str, ...]] = ("max_tokens",)
 NOTHING: Final[frozenset[str]] = frozenset()
 
 ODD: Final = 1
@@ -71,13 +70,17 @@ FIXED: Final = 8
 MIXED: Final = 16
 """Its mark of messages that are more than a role and a text."""
 _LENGTH: Final = 32
-_SELDOM: Final = 64
+_LENGTHS: Final = 64
+_SELDOM: Final = 128
+_STREAM: Final = 256
 _MARKED: Final = (
     (RENDERED, frozenset(PREAMBLE)),
     (ANSWERING, ANSWER_FIELDS),
     (FIXED, frozenset({"echo", "use_beam_search", "continue_final_message", "prompt_logprobs"})),
-    (_LENGTH, frozenset({*_MOST, "min_tokens"})),
-    (_SELDOM, frozenset({"n", "best_of", "stream_options"})),
+    (_LENGTH, frozenset(_USUAL_MOST)),
+    (_LENGTHS, frozenset({*_MOST, "min_tokens"}.difference(_USUAL_MOST))),
+    (_SELDOM, frozenset({"n", "best_of", "stream_options", "return_token_ids"})),
+    (_STREAM, frozenset({"stream"})),
 )
 
 
@@ -199,6 +202,11 @@ class Inference:
 
 
 def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) -> Inference:
+    """Return a request in checked form, by a configuration that was not looked into yet: see ``checked``."""
+    return checked(path, body, Allowed(model, limits))
+
+
+def checked(path: str, body: Json, allowed: Allowed) -> Inference:
     """Return the request in checked form.
 
     Raises:
@@ -206,7 +214,7 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         NotFoundError: the model is not the one this service runs.
     """
     kind = PATHS[path]
-    check_model(body, model)
+    check_model(body, allowed.model)
     fields, marks = _FIELDS[kind], 0
     for name, value in body.items():
         known = fields.get(name)
@@ -216,9 +224,9 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         marks |= known.marks
         rule = known.rule
         if rule is not None and value is not None:
-            rule(body, name, value, limits)
-    longest = model.max_model_len
-    most = _most_tokens(body, longest) if marks & _LENGTH else None
+            rule(body, name, value, allowed)
+    longest = allowed.max_model_len
+    most = _most_tokens(body, longest, marks) if marks & (_LENGTH | _LENGTHS) else None
     exact: int | None = None
     if kind == "chat":
         field = "messages"
@@ -233,20 +241,21 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
         given: Any = body["input"]
         follows = body.get(CHAINED) is not None or (not isinstance(given, str) and any(map(answered, given)))
     if (chars // MOST_CHARS_PER_TOKEN if exact is None else exact) + (most or 1) > longest:
-        _refuse_length(chars, exact, most, model, field)
-    n, options = 1, None
+        _refuse_length(chars, exact, most, longest, field)
+    n, options, ids = 1, None, False
     if marks & _SELDOM:
         n = max(cast(int, body.get("n") or 1), cast(int, body.get("best_of") or 1))
         options = cast(Json | None, body.get("stream_options"))
+        ids = body.get("return_token_ids") is True
     return Inference(
         path,
         kind,
         body,
-        body.get("stream") is True,
+        bool(marks & _STREAM) and body.get("stream") is True,
         n,
         most,
         options is not None and options.get("include_usage") is True,
-        body.get("return_token_ids") is True,
+        ids,
         chars,
         exact,
         follows,
@@ -254,33 +263,33 @@ def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) ->
     )
 
 
-def check_model(body: Json, model: ModelConfig) -> None:
+def check_model(body: Json, model: str) -> None:
     """Refuse a request for another model than the one this service runs.
 
     Raises:
         InvalidRequestError: it names none.
         NotFoundError: it names another one.
     """
-    if body.get("model") != model.name:
+    if body.get("model") != model:
         _refuse_model(body, model)
 
 
-def _refuse_model(body: Json, model: ModelConfig) -> None:
+def _refuse_model(body: Json, model: str) -> None:
     name = body.get("model")
     if not isinstance(name, str) or not name:
-        raise InvalidRequestError(f"model: name the model to use, here {model.name!r}", param="model")
+        raise InvalidRequestError(f"model: name the model to use, here {model!r}", param="model")
     shown = name if len(name) <= 128 else name[:128] + "…"
     raise NotFoundError(
-        f"the model {shown!r} does not exist here; this service runs {model.name!r}",
+        f"the model {shown!r} does not exist here; this service runs {model!r}",
         param="model",
         code="model_not_found",
     )
 
 
-def _most_tokens(body: Json, longest: int) -> int | None:
+def _most_tokens(body: Json, longest: int, marks: int) -> int | None:
     most: int | None = None
     value: Any  # the rules have seen that it is a whole number
-    for name in _MOST:
+    for name in _MOST if marks & _LENGTHS else _USUAL_MOST:
         value = body.get(name)
         if value is None:
             continue
@@ -292,19 +301,19 @@ def _most_tokens(body: Json, longest: int) -> int | None:
             )
         if most is None or value < most:
             most = value
-    value = body.get("min_tokens")
+    value = body.get("min_tokens") if marks & _LENGTHS else None
     if value is not None and value > (longest if most is None else most):
         bound = f"the model's context of {longest}" if most is None else f"max_tokens {most}"
         raise InvalidRequestError(f"min_tokens: {value} is more than {bound}", param="min_tokens")
     return most
 
 
-def _refuse_length(chars: int, exact: int | None, most: int | None, model: ModelConfig, param: str) -> None:
+def _refuse_length(chars: int, exact: int | None, most: int | None, longest: int, param: str) -> None:
     least = exact if exact is not None else chars // MOST_CHARS_PER_TOKEN
     count = f"{exact} tokens" if exact is not None else f"{chars} characters (at least {least} tokens)"
     asked = f" and {most} output tokens" if most else ""
     raise InvalidRequestError(
-        f"{param}: {count}{asked} exceed the model's context of {model.max_model_len} tokens; shorten the input",
+        f"{param}: {count}{asked} exceed the model's context of {longest} tokens; shorten the input",
         param=param,
         code="context_length_exceeded",
     )

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import orjson
 
 from weft_router.api.body import CHAINED, Json
-from weft_router.api.bounds import COMMON, MAX_LOGPROBS, Rule, content_chars, flag, whole
-from weft_router.config import LimitsConfig
+from weft_router.api.bounds import COMMON, MAX_LOGPROBS, Allowed, Rule, content_chars, flag, whole
 from weft_router.errors import InvalidRequestError, NotFoundError
 
 PREFIX = "resp_"
@@ -25,30 +24,30 @@ _TAG = 32
 
 
 def _never(reason: str) -> Rule:
-    def refuse(_: Json, name: str, __: object, ___: LimitsConfig) -> None:
+    def refuse(_: Json, name: str, __: object, ___: Allowed) -> None:
         raise InvalidRequestError(f"{name}: {reason}", param=name, code="unsupported_parameter")
 
     return refuse
 
 
 def _not_true(reason: str) -> Rule:
-    def refuse(body: Json, name: str, value: object, limits: LimitsConfig) -> None:
-        flag(body, name, value, limits)
+    def refuse(body: Json, name: str, value: object, allowed: Allowed) -> None:
+        flag(body, name, value, allowed)
         if value is True:
             raise InvalidRequestError(f"{name}: {reason}", param=name, code="unsupported_parameter")
 
     return refuse
 
 
-def _most(_: Json, name: str, value: object, limits: LimitsConfig) -> None:
-    whole(name, value, 1, limits.max_output_tokens)
+def _most(_: Json, name: str, value: object, allowed: Allowed) -> None:
+    whole(name, value, 1, allowed.max_output_tokens)
 
 
-def _top_logprobs(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def _top_logprobs(_: Json, name: str, value: object, __: Allowed) -> None:
     whole(name, value, 0, MAX_LOGPROBS)
 
 
-def _text(_: Json, name: str, value: object, __: LimitsConfig) -> None:
+def _text(_: Json, name: str, value: object, __: Allowed) -> None:
     if not isinstance(value, str):
         raise InvalidRequestError(f"{name}: must be a text", param=name)
 

@@ -99,7 +99,7 @@ class Ask:
     worker: str = ""
     """The prefill worker that answered."""
     written: bytes = b""
-    """The end of both legs' bodies, where a prefill leg wrote a long one."""
+    """The end of both legs' bodies, once a prefill leg wrote it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +111,7 @@ class Call:
     lines: str
     """Its headers, as header_lines writes them."""
     tail: bytes = b""
-    """The end of a long body, which several legs share: it is neither written nor copied for each."""
+    """The end of the body, which several legs share: it is written once, and copied for none where it is long."""
 
     @property
     def whole(self) -> bytes:

@@ -11,7 +11,7 @@ import orjson
 
 from weft_router.api.body import Json
 from weft_router.api.ids import Ids
-from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, NOTHING, PROMPTS, Inference
+from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, Inference, Kind
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
@@ -36,13 +36,22 @@ KEEP: Final[Json] = {
     "remote_port": None,
 }
 """What asks an engine to keep the KV of what it computes for a reader."""
-_KEPT: Final = orjson.Fragment(orjson.dumps(KEEP))
-LONG: Final = 16 * 2**10
-"""Characters of a prompt that both legs share from here on; so much is not joined with a head either."""
+_KEEP: Final = orjson.dumps(KEEP)
+_KEPT: Final = orjson.Fragment(_KEEP)
 _dumps: Final = orjson.dumps
-_written: Final = orjson.Fragment
 _TWICE: Final = frozenset({"max_completion_tokens", "n"})
 """Fields that a prefill leg repeats only when the client gave them."""
+_LIMITS: Final = ANSWER_FIELDS | {"stream", "max_tokens"}
+_SAYS: Final[dict[Kind, frozenset[str]]] = {
+    "chat": _LIMITS,
+    "text": _LIMITS,
+    "responses": ANSWER_FIELDS | {"stream"},
+}
+"""A client's fields that a round's legs say otherwise, or one of them alone; every other stands alike in both."""
+_ROUTERS: Final = frozenset({"kv_transfer_params", "cache_salt", "request_id"})
+"""Fields that legs have from the router alone."""
+_SALTS: Final = 4096
+"""Tenants whose usual prefills are kept, some 300 bytes each."""
 _RENDERED = (
     "tools",
     "chat_template",
@@ -62,6 +71,8 @@ class Vllm(OpenAi):
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
         self._prefills = Prefills()
+        self._usual: dict[str, bytes] = {}
+        """What usual prefills begin with, by their salt."""
         self.wishes = f"{HANDLE_HEADER}: 1\r\n"  # a handle in streams, too
         self.can = Abilities(
             order="prefill-then-decode",
@@ -77,24 +88,38 @@ class Vllm(OpenAi):
 
     def prefill(self, ask: Ask, /) -> Call:
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
-        inference = ask.inference
+        inference, handle = ask.inference, ask.handle
         answering = bool(inference.marks & ANSWERING)
-        body = inference.copied(without=ANSWER_FIELDS if answering else NOTHING)
-        body["stream"] = False
-        if inference.kind == "responses":
-            body["max_output_tokens"] = 1
-            body["store"] = False
+        responses = inference.kind == "responses"
+        # A stream that breaks after its first token was shown goes on from ids.
+        ids = not responses and (ask.want_ids or (self.can.resume and self._sure(inference)))
+        if handle is None and not (answering or responses or ids):
+            return self._leg(ask, self._usual_prefill(ask.salt))
+        own: Json = {"stream": False}
+        if responses:
+            own["max_output_tokens"] = 1
+            own["store"] = False
         else:
-            body["max_tokens"] = 1
+            own["max_tokens"] = 1
             if answering:
-                body |= dict.fromkeys(_TWICE.intersection(inference.body), 1)
-            # A stream that breaks after its first token was shown goes on from ids.
-            if ask.want_ids or (self.can.resume and self._sure(inference)):
-                body["return_token_ids"] = True
-        body["kv_transfer_params"] = _KEPT if ask.handle is None else ask.handle.params
+                own |= dict.fromkeys(_TWICE.intersection(inference.body), 1)
+            if ids:
+                own["return_token_ids"] = True
         if ask.salt is not None:
-            body["cache_salt"] = ask.salt
-        return self._leg(ask, body)
+            own["cache_salt"] = ask.salt
+        return self._leg(ask, _begun(_KEEP if handle is None else _dumps(handle.params), own))
+
+    def _usual_prefill(self, salt: str | None) -> bytes:
+        """Return what the leg of a usual round's prefill begins with: it is the same for all of a tenant's."""
+        known = self._usual.get(salt or "")
+        if known is None:
+            own: Json = {"stream": False, "max_tokens": 1}
+            if salt is not None:
+                own["cache_salt"] = salt
+            if len(self._usual) >= _SALTS:
+                self._usual.clear()
+            known = self._usual[salt or ""] = _begun(_KEEP, own)
+        return known
 
     def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
@@ -118,23 +143,27 @@ class Vllm(OpenAi):
         if handed is None or (handed.written is None and handed.params is None):
             raise NotPossibleError("no-kv")
         inference = ask.inference
-        body = inference.copied()
-        self.ask_for_answer(ask, body)
-        body["kv_transfer_params"] = handed.params if handed.written is None else _written(handed.written)
-        call = self._leg(ask, body)
+        says = _SAYS[inference.kind]
+        own: Json = {}
+        for name, value in inference.body.items():
+            if name in says:
+                own[name] = value
+        self.ask_for_answer(ask, own)
+        call = self._leg(ask, _begun(_dumps(handed.params) if handed.written is None else handed.written, own))
         ask.written = b""  # a stream need not keep its prompt
         return call
 
-    def _leg(self, ask: Ask, body: Json) -> Call:
-        """Return a leg with this body; a long prompt is written by the first of a round's legs, at its end."""
+    def _leg(self, ask: Ask, begun: bytes) -> Call:
+        """Return a leg whose body begins so; what both legs say alike is written by the first of them, at its end."""
         inference = ask.inference
-        if inference.chars < LONG:
-            return Call(inference.path, _dumps(body), self.lines(ask))
-        name = PROMPTS[inference.kind]
-        prompt = body.pop(name)
         if not ask.written:
-            ask.written = _dumps(prompt) + b"}"
-        return Call(inference.path, b'%b,"%b":' % (_dumps(body)[:-1], name.encode()), self.lines(ask), ask.written)
+            says = _SAYS[inference.kind]
+            alike: Json = {}
+            for name, value in inference.body.items():
+                if name not in says and name not in _ROUTERS:
+                    alike[name] = value
+            ask.written = _dumps(alike)[1:]
+        return Call(inference.path, begun, self.lines(ask), ask.written)
 
     def local(self, ask: Ask, /) -> Call:
         """Return the client's request; with ``ask.export`` the engine keeps the KV for the next round.
@@ -234,3 +263,11 @@ class Vllm(OpenAi):
 
     def _sure(self, inference: Inference) -> bool:
         return self.can.first_token and same_first_token(inference)
+
+
+def _begun(params: bytes, own: Json) -> bytes:
+    """Return the beginning of a leg's body, which goes on: the parameters of its KV, and what it alone says."""
+    if not own:
+        return b'{"kv_transfer_params":%b,' % params
+    said = _dumps(own)
+    return b'{"kv_transfer_params":%b,%b,' % (params, said[1:-1])

@@ -89,21 +89,32 @@ class Authenticator:
         self._tokens = tokens
         self._open = keys is None and tokens is None
 
+    def noted(self, notes: Notes | None) -> Caller | None:
+        """Return who sends the requests of these notes, if that is known without their header.
+
+        A key's holder was noted by ``caller``, and stands there as long as no other keys were read.
+        """
+        if self._open:
+            return ANYONE
+        keys = self._keys
+        if notes is None or keys is None or notes.by is not keys.edition:
+            return None
+        return cast(Caller, notes.caller)
+
     def caller(self, authorization: str | None, now: float, notes: Notes | None = None) -> Caller:
         """Return who sends a request with this Authorization header; ``now`` is seconds since 1970.
 
-        A key's holder is noted in the ``notes`` that come with the same header, and stands there as long as no other
-        keys were read; a token is verified each time, because it ends.
+        A key's holder is noted in the ``notes`` that come with the same header; a token is verified each time, because
+        it ends.
 
         Raises:
             UnauthorizedError: nobody who is known here.
             UnavailableError: the keys that tokens are verified with are not there yet.
         """
-        if self._open:
-            return ANYONE
+        known = self.noted(notes)
+        if known is not None:
+            return known
         keys = self._keys
-        if notes is not None and keys is not None and notes.by is keys.edition:
-            return cast(Caller, notes.caller)
         secret = bearer(authorization)
         if keys is not None:
             caller = keys.find(secret)

@@ -9,8 +9,9 @@ from typing import Protocol, cast
 from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import models, not_ready
 from weft_router.api.body import Json, parse, sanitise
+from weft_router.api.bounds import Allowed
 from weft_router.api.identity import explicit
-from weft_router.api.inference import PATHS, Inference, check
+from weft_router.api.inference import PATHS, Inference, checked
 from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.background import Background, guarded
@@ -83,8 +84,8 @@ class Front:
     ) -> None:  # fmt: skip
         config = settings.config
         self._settings = settings
-        self.model, self.limits = config.model, config.limits
-        """Those in force."""
+        self.allowed = Allowed(config.model, config.limits)
+        """What requests may ask for now."""
         self._metrics = context.metrics
         self._tracer = context.tracer
         self._registry = registry
@@ -126,7 +127,8 @@ class Front:
 
     def admits(self, headers: dict[str, str], notes: Notes | None) -> Caller:
         """Let known callers in."""
-        return self._authenticator.caller(headers.get("authorization"), time(), notes)
+        known = self._authenticator.noted(notes)
+        return known if known is not None else self._authenticator.caller(headers.get("authorization"), time(), notes)
 
     def start(self) -> None:
         """Start background work."""
@@ -136,7 +138,7 @@ class Front:
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
-        self.model, self.limits = config.model, config.limits
+        self.allowed = Allowed(config.model, config.limits)
         self.classifier = Classifier(config.qos)
         self.admission.use(config.qos, config.limits, config.session_classes())
         self.placing.use(config)
@@ -198,7 +200,7 @@ class Front:
         class_ = self.classifier.of(caller, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
-        inference = check(path, body, model=self.model, limits=self.limits)
+        inference = checked(path, body, self.allowed)
         load = self.load(inference)
         admitted = self._admit(caller, class_, load)
         if admitted.output_cap is not None or admitted.local_only:

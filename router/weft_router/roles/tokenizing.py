@@ -50,7 +50,7 @@ class Tokenizing:
         admitted = self._admit(exchange, body)
         try:
             sanitise(body)
-            check_model(body, self._model)
+            check_model(body, self._model.name)
             self._asked += 1
             status, reply = await self._ask(ready[self._asked % len(ready)], PATH, orjson.dumps(body))
         except LegFailedError as error:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Protocol, cast
 
 from weft_router.errors import ApiError
-from weft_router.wire.exchange import Exchange
+from weft_router.wire.exchange import Exchange, Outgoing
 from weft_router.wire.head import FramingError, Gate, Request
 from weft_router.wire.light_task import LightTask
 from weft_router.wire.limits import WireLimits
@@ -47,19 +47,20 @@ class Owner(Protocol):
         """Forget a lost one."""
 
 
-class Connection:
+class Connection(Outgoing):
     """A connection of the server; lives as long as its client does.
 
     An ``asyncio.Protocol`` by its methods, not by its base: a compiled class is a structure only where all bases are.
     """
 
     __slots__ = (
-        "_closed_at", "_deaf", "_exchange", "_limits", "_lingers", "_loop", "_owner", "_reader", "_reading", "_seen",
-        "_since", "_stalled_at", "_task", "_transport", "_waiting", "closing", "full",
+        "_closed_at", "_deaf", "_exchange", "_handler", "_limits", "_lingers", "_loop", "_owner", "_reader", "_reading",
+        "_seen", "_since", "_stalled_at", "_task", "_transport", "_waiting",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, limits: WireLimits, *, gate: Gate | None) -> None:
         self._owner = owner
+        self._handler = owner.handler
         self._limits = limits
         self._reader = RequestReader(limits, gate=gate)
         self._loop = asyncio.get_running_loop()
@@ -292,7 +293,7 @@ class Connection:
         exchange = self._exchange = Exchange(self, self._waiting.pop(0))
         self._task = None
         try:
-            work = self._owner.handler(exchange)
+            work = self._handler(exchange)
         except Exception as error:  # noqa: BLE001 - logged
             self._over(exchange, error)
             return

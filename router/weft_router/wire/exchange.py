@@ -1,5 +1,6 @@
 """One request and its answer: what a handler reads, and how it replies, at once or as a stream."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from time import monotonic
@@ -12,10 +13,11 @@ _JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
 _REMEMBERED: Final = 256
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
-_starts: Final[dict[str, dict[int, str]]] = {}
+_starts: Final[dict[str, dict[int, bytes]]] = {}
 """The first lines of answers, by content type and status."""
-_KEEP: Final = "Connection: keep-alive\r\n\r\n"
-_CLOSE: Final = "Connection: close\r\n\r\n"
+_END: Final = b"\r\n"
+_KEEP: Final = b"Connection: keep-alive\r\n\r\n"
+_CLOSE: Final = b"Connection: close\r\n\r\n"
 
 
 class Source(Protocol):
@@ -28,29 +30,37 @@ class Source(Protocol):
         """Deliver again."""
 
 
-class Outgoing(Protocol):
-    """The connection an answer goes to."""
+class Outgoing(ABC):
+    """The connection an answer goes to; a base and no protocol, whose methods compiled code would have to look up."""
+
+    __slots__ = ("closing", "full")
 
     closing: bool
     """Whether the connection ends with this answer."""
     full: bool
     """Whether the client does not keep up."""
 
+    @abstractmethod
     def put(self, data: bytes) -> None:
         """Write bytes."""
 
+    @abstractmethod
     def put_two(self, first: bytes, second: bytes) -> None:
         """Write bytes that are too many to be joined."""
 
+    @abstractmethod
     def flush_soon(self) -> None:
         """Have the exchange flushed once the callback under way is over."""
 
+    @abstractmethod
     def go_on(self, work: Coroutine[object, None, None]) -> None:
         """Serve the request under way by a coroutine from now on."""
 
+    @abstractmethod
     def finished(self, *, keep: bool) -> None:
         """The answer is whole: serve the next request, or close."""
 
+    @abstractmethod
     def abort(self) -> None:
         """Close at once, dropping what was not sent."""
 
@@ -122,18 +132,20 @@ class Exchange:
         if headers is not None:
             lines = header_lines(headers)
         first, last = self._head(status, content_type)
-        if status == 204:  # which has no length (RFC 9110)
-            head = encoded(f"{first}{lines}{last}")
-        else:
-            head = encoded(f"{first}{lines}Content-Length: {len(body)}\r\n{last}")
+        told, size = encoded(lines), len(body)
+        length = str(size).encode("ascii")
         if self.ended:
             return
-        if self.method == "HEAD":
-            self._connection.put(head)
-        elif len(body) <= _JOINED:
-            self._connection.put(head + body)
+        if status == 204:  # which has no length (RFC 9110)
+            self._connection.put(b"%b%b%b" % (first, told, last))
+        elif size <= _JOINED and self.method != "HEAD":
+            self._connection.put(b"%b%bContent-Length: %b\r\n%b%b" % (first, told, length, last, body))
         else:
-            self._connection.put_two(head, body)
+            head = b"%b%bContent-Length: %b\r\n%b" % (first, told, length, last)
+            if self.method == "HEAD":
+                self._connection.put(head)
+            else:
+                self._connection.put_two(head, body)
         self._finish()
 
     def begin(self, status: int, *, content_type: str, headers: dict[str, str] | None = None, lines: str = "") -> None:
@@ -152,7 +164,7 @@ class Exchange:
             lines = header_lines(headers)
         first, last = self._head(status, content_type)
         if not self.ended:
-            self._held = encoded(f"{first}{lines}{framing}{last}")
+            self._held = b"%b%b%b" % (first, encoded(f"{lines}{framing}"), last)
             self._connection.flush_soon()
 
     def write(self, data: bytes) -> None:
@@ -209,22 +221,22 @@ class Exchange:
         self._source = None
         self._connection.finished(keep=self._keep)
 
-    def _head(self, status: int, content_type: str) -> tuple[str, str]:
+    def _head(self, status: int, content_type: str) -> tuple[bytes, bytes]:
         """Begin the answer; return what its head begins with, and what it ends with."""
         if self.status:
             raise RuntimeError(f"{self.path}: answered twice, with {self.status} and {status}")
         known = _starts.get(content_type)
-        text = known.get(status) if known is not None else None
-        if text is None:
-            text = _start(status, content_type)
+        start = known.get(status) if known is not None else None
+        if start is None:
+            start = _start(status, content_type)
         self.status = status
         keep = self._keep = self._keep and not self._connection.closing
-        return text, "\r\n" if keep and self._framed else _KEEP if keep else _CLOSE
+        return start, _END if keep and self._framed else _KEEP if keep else _CLOSE
 
 
-def _start(status: int, content_type: str) -> str:
+def _start(status: int, content_type: str) -> bytes:
     line = _LINES[status]
-    start = f"{line}Content-Type: {checked(content_type)}\r\n" if content_type else line
+    start = encoded(f"{line}Content-Type: {checked(content_type)}\r\n" if content_type else line)
     if len(_starts) >= _REMEMBERED:
         _starts.clear()
     _starts.setdefault(content_type, {})[status] = start

@@ -63,9 +63,9 @@ class Pool(Keeper):
         ``leg.answered`` tells whether a byte of an answer came. ``leg.cancel()`` ends it unheard and aborts it at the
         other end, and so does a cancel of whoever awaits it.
 
-        ``lines`` are those of its headers, as header_lines writes them. A long body may come in two parts, of which
-        ``tail`` is not copied. With ``resend`` it is sent once more when a kept connection turns out closed: not for
-        requests with a KV handle, which is good for one sending.
+        ``lines`` are those of its headers, as header_lines writes them. A body may come in two parts, of which
+        ``tail`` is not copied where it is long. With ``resend`` it is sent once more when a kept connection turns out
+        closed: not for requests with a KV handle, which is good for one sending.
         """
         head, payload = origin.request(method, path, payload, lines, tail)
         self._legs[leg] = origin

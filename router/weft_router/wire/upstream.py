@@ -32,40 +32,42 @@ class Origin:
         self.idle: list[Upstream] = []
         """Its connections that wait for a request, the one that was used last at the end."""
         self.plain = PlainReader()
-        self._starts: dict[str, str] = {}
+        self._starts: dict[str, bytes] = {}
 
     def request(
         self, method: str, path: str, payload: bytes = b"", lines: str = "", tail: bytes = b""
     ) -> tuple[bytes, bytes]:
         """Return the bytes of a request, with the body in the first part where that costs less than a second one.
 
-        It has these ``lines`` of headers, as header_lines writes them. A ``tail`` of the body is the second part,
-        uncopied.
+        It has these ``lines`` of headers, as header_lines writes them. The body ends with ``tail``, which is the second
+        part, uncopied, where it is long.
 
         Raises:
             ValueError: the path would carry more than it should.
         """
-        text = self._starts.get(path) if method == "POST" else None
-        if text is None:
-            text = self._start(method, path)
+        start = self._starts.get(path) if method == "POST" else None
+        if start is None:
+            start = self._start(method, path)
         if method == "GET":
-            return encoded(f"{text}{lines}\r\n"), b""
+            return b"%b%b\r\n" % (start, encoded(lines)), b""
         size = len(payload) + len(tail)
-        head = encoded(f"{text}{lines}Content-Length: {size}\r\n\r\n")
-        if tail:
-            return head + payload, tail
-        return (head + payload, b"") if size <= _JOINED else (head, payload)
+        told, length = encoded(lines), str(size).encode("ascii")
+        if size <= _JOINED:
+            return b"%b%bContent-Length: %b\r\n\r\n%b%b" % (start, told, length, payload, tail), b""
+        head = b"%b%bContent-Length: %b\r\n\r\n" % (start, told, length)
+        return (head + payload, tail) if tail else (head, payload)
 
-    def _start(self, method: str, path: str) -> str:
+    def _start(self, method: str, path: str) -> bytes:
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}:{self.port}\r\n"
         if method == "POST":
             lines += "Content-Type: application/json\r\n"
         if not lines.isascii() or lines.count("\n") != lines.count("\r\n") or lines.split("\r\n", 1)[0].count(" ") != 2:
             raise ValueError(f"{path!r}: must be a path without spaces or line breaks")
+        start = lines.encode("ascii")
         if method == "POST" and len(self._starts) < _REMEMBERED:
-            self._starts[path] = lines
-        return lines
+            self._starts[path] = start
+        return start
 
 
 class Keeper(Sender):
