@@ -4,7 +4,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Final
 
 from weft_router.api.body import parse
-from weft_router.api.inference import PATHS, check
+from weft_router.api.bounds import Allowed
+from weft_router.api.inference import PATHS, checked
 from weft_router.config import Settings
 from weft_router.errors import ApiError
 from weft_router.express.passage import Means, Passage
@@ -62,7 +63,7 @@ class DecodeLane:
 
     def __init__(self, settings: Settings, *, decoding: Decoding, means: Means, serve: GoOn) -> None:
         self._token = settings.token
-        self._model, self._limits = settings.config.model, settings.config.limits
+        self._allowed = Allowed(settings.config.model, settings.config.limits)
         self._decoding = decoding
         self._means = means
         self.serve = serve
@@ -81,7 +82,7 @@ class DecodeLane:
         if not token_matches(headers.get(TOKEN_HEADER), self._token):
             return False
         try:
-            inference = check(path, parse(exchange.body), model=self._model, limits=self._limits)
+            inference = checked(path, parse(exchange.body), self._allowed)
         except ApiError:
             return False  # found again, and told, by the general way
         if not is_usual(inference):

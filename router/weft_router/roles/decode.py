@@ -9,7 +9,8 @@ import orjson
 from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import models
 from weft_router.api.body import Json, parse, sanitise
-from weft_router.api.inference import PATHS, check
+from weft_router.api.bounds import Allowed
+from weft_router.api.inference import PATHS, checked
 from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
@@ -65,6 +66,7 @@ class DecodeSidecar:
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
         self._settings = settings
+        self._allowed = Allowed(config.model, config.limits)
         metrics = self._metrics = context.metrics
         self._tracer = context.tracer
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
@@ -206,7 +208,6 @@ class DecodeSidecar:
     async def _infer(self, exchange: Exchange) -> None:
         """Read and check the request once more: what goes to the engine is what was checked here."""
         path, headers = exchange.path, exchange.headers
-        config = self._settings.config
         session = headers.get(SESSION_HEADER, "")
         if not session:
             raise InvalidRequestError(f"{SESSION_HEADER}: the coordinator names the session", param=SESSION_HEADER)
@@ -214,7 +215,7 @@ class DecodeSidecar:
         resumed = body.pop(RESUME_KEY, None)
         if sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc()
-        inference = check(path, body, model=config.model, limits=config.limits)
+        inference = checked(path, body, self._allowed)
         id_ = headers.get(REQUEST_ID, "")
         spans = None
         if self._tracer is not None:
