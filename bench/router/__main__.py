@@ -17,7 +17,7 @@ from bench.router.contenders import Contender, contenders, running, standalone
 from bench.router.figures import WEFT, Results, missed
 from bench.router.measures import MEASURES, Extent, cost, wide
 from bench.router.page import GIVES, keys_of, text
-from bench.router.processes import Cores, cores
+from bench.router.processes import Cores, cores, pairs
 
 log = logging.getLogger("bench.router")
 
@@ -90,19 +90,23 @@ class Bench:
                 self.fail(f"{WEFT}, {name}, round {number + 1}: {error}")
 
     def scaling(self) -> dict[str, float]:
-        """Compare two processes with one: by the clock where each has a core, else by processor time."""
-        apart = cores(routers=2)
-        spread = len(apart.router) == 2 and len(apart.load) == 2
-        found = []
-        for count in (1, 2):
-            place = Cores(apart.router[:count], apart.load) if spread else self.cores
-            with (
-                mock.running(self.folder, place, prefill=ENGINES, decode=ENGINES) as engines,
-                running(standalone(self.files, processes=count), engines, folder=self.folder, cores=place) as router,
-            ):
-                one = MEASURES["requests"](router, self.extent)
-                found.append(one["requests"] if spread else one["requests_core"] * count)
-        return {"scaling": found[1] / found[0]}
+        """Compare two processes with one: by the clock where the load has cores of its own, else by processor time."""
+        one, two, apart = pairs()
+        rate = "requests" if apart else "requests_core"
+        alone = self._rate(rate, one, processes=1)
+        each, shared = self._rate(rate, two, processes=2), self._rate("requests_core", self.cores, processes=2)
+        return {
+            "scaling": each / alone if apart else 2 * each / alone,
+            "sharing": 2 * shared / self._rate("requests_core", self.cores, processes=1),
+        }
+
+    def _rate(self, rate: str, place: Cores, *, processes: int) -> float:
+        """Return how fast some processes serve requests, by the clock or each second of the processor."""
+        with (
+            mock.running(self.folder, place, prefill=ENGINES, decode=ENGINES) as engines,
+            running(standalone(self.files, processes=processes), engines, folder=self.folder, cores=place) as router,
+        ):
+            return MEASURES["requests"](router, self.extent)[rate]
 
     def decisions(self) -> dict[str, float]:
         """Measure one process in front of 64 workers."""

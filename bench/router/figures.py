@@ -50,7 +50,8 @@ FIGURES = (
     Figure("held_rss_mb", "resident memory of a process then", "MB", more=False),
 )
 OWN = (
-    Figure("scaling", "two processes against one", "x", limit=1.8),
+    Figure("scaling", "two processes against one, a core each", "x", limit=1.8),
+    Figure("sharing", "the same, both on the one's core", "x"),
     Figure("decision_us", "a decision over 64 workers inside the live path", "µs", more=False, limit=100.0),
     Figure("wide_us", "router CPU per request in front of 64 workers", "µs", more=False),
     Figure(

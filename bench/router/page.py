@@ -93,9 +93,10 @@ def _scaling() -> str:
     if (os.cpu_count() or 1) >= 4:
         return "Two processes: a core each, the load on two others; requests by the clock.\n"
     return (
-        "Two processes: this machine has too few cores to give both and the load one each. Both share the router's "
-        "core; the figure is twice the ratio of their requests per processor second, so it holds what they cost each "
-        "other, not what a second core's caches would.\n"
+        "Two processes: a core each, but this machine has no others for the load, which runs on both cores then, and "
+        "does so beside one process, too. So the clock tells nothing; the figure is twice the ratio of their requests "
+        "per processor second: what two cost each other, and what the load costs either. Two on one core, with the load "
+        "on the other, have half a core's caches each.\n"
     )
 
 
@@ -135,7 +136,7 @@ GIVES: dict[str, tuple[str, ...]] = {
     "events": ("events_core",),
     "paced": ("event_us",),
     "streams": ("held", "held_rss_mb"),
-    "processes": ("scaling",),
+    "processes": ("scaling", "sharing"),
     "decisions": ("decision_us", "wide_us"),
     "sidecars": ("sidecar_us",),
 }

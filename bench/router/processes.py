@@ -36,13 +36,21 @@ class Cores:
     load: tuple[int, ...]
 
 
-def cores(*, routers: int = 1) -> Cores:
-    """Give the router's processes their cores and the load another one; on one core they share it."""
+def cores() -> Cores:
+    """Give the router a core and the load another one; on one core they share it."""
     known = sorted(os.sched_getaffinity(0))
-    if len(known) >= routers + 1:
-        spare = min(2, len(known) - routers) if routers > 1 else 1
-        return Cores(tuple(known[:routers]), tuple(known[routers : routers + spare]))
-    return Cores((known[0],), (known[-1],))
+    return Cores((known[0],), (known[1 % len(known)],))
+
+
+def pairs() -> tuple[Cores, Cores, bool]:
+    """Return the cores for one router process and for two, each with its own, and whether the load has two others.
+
+    Where there are less than four the load runs on the two cores in both cases; on one all share it.
+    """
+    known = sorted(os.sched_getaffinity(0))
+    apart = len(known) >= 4
+    load = tuple(known[2:4] if apart else known[:2])
+    return Cores(tuple(known[:1]), load), Cores(tuple(known[:2]), load), apart
 
 
 @dataclass

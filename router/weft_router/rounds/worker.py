@@ -45,7 +45,8 @@ class Live:
 
     def __exit__(self, *_: object) -> None:
         self.count -= 1
-        self.quiet_since = monotonic()
+        if not self.count:
+            self.quiet_since = monotonic()
 
 
 class Worker:

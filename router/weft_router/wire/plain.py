@@ -19,6 +19,10 @@ _FRAMING = frozenset({"transfer-encoding", "connection", "proxy-connection", "up
 """Headers that may say that the body's length, or the connection, is another matter."""
 _LONGEST = 1024
 """The bytes of a head that is kept; there may be ten thousand origins."""
+_SHORT: Final = 128
+_REMEMBERED: Final = 1024
+_fields: Final[dict[bytes, tuple[str, str]]] = {}
+"""What short lines say: most of a head's are those of heads before, though one of them may be another each time."""
 
 
 class PlainReader:
@@ -83,10 +87,17 @@ def _parse(lines: list[bytes]) -> tuple[int, dict[str, str]] | None:
         if line in _LENGTH:
             name, value = "content-length", ""
         else:
-            field = _FIELD.fullmatch(line)
-            if field is None:
-                return None
-            name, value = field[1].decode().lower(), field[2].decode()
+            known = _fields.get(line)
+            if known is None:
+                field = _FIELD.fullmatch(line)
+                if field is None:
+                    return None
+                known = field[1].decode().lower(), field[2].decode()
+                if len(_fields) >= _REMEMBERED:
+                    _fields.clear()
+                if len(line) <= _SHORT:
+                    _fields[line] = known
+            name, value = known
         if name in headers or name in _FRAMING:
             return None
         headers[name] = value
