@@ -95,8 +95,8 @@ def _scaling() -> str:
     return (
         "Two processes: a core each, but this machine has no others for the load, which runs on both cores then, and "
         "does so beside one process, too. So the clock tells nothing; the figure is twice the ratio of their requests "
-        "per processor second: what two cost each other, and what the load costs either. Two on one core, with the load "
-        "on the other, have half a core's caches each.\n"
+        "per processor second: what two cost each other, and what the load costs either. Two on one core, the load on "
+        "the other, have half a core's caches each.\n"
     )
 
 

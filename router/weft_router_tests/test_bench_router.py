@@ -142,7 +142,7 @@ def test_a_page_tells_what_is_missing_and_what_was_missed() -> None:
     ]  # fmt: skip
     assert "not available: the index cannot be reached" in written
     assert "Failed: Weft, streams" in written
-    assert "* two processes against one: not measured" in written
+    assert "* two processes against one, a core each: not measured" in written
 
 
 def test_a_page_without_weft_has_no_aims() -> None:
