@@ -50,7 +50,7 @@ def asked(request: Request, bound: dict[str, object]) -> Ask:
 def same(call: Call, request: Request, bound: dict[str, object]) -> None:
     """Compare a leg with the captured one; that a stream's usage is asked for is the router's own addition."""
     assert call.path == request.path
-    made, captured = orjson.loads(call.body), filled(request.body, bound)
+    made, captured = orjson.loads(call.whole), filled(request.body, bound)
     assert isinstance(captured, dict)
     if made.get("stream") and "stream_options" not in captured:
         assert made.pop("stream_options", {"include_usage": True}) == {"include_usage": True}

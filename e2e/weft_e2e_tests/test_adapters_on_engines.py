@@ -78,7 +78,7 @@ def headers(call: Call) -> list[tuple[str, str]]:
 
 async def send(client: Client, call: Call) -> tuple[int, bytes]:
     async with httpx.AsyncClient(timeout=5.0) as http:
-        reply = await http.post(client.url + call.path, content=call.body, headers=headers(call))
+        reply = await http.post(client.url + call.path, content=call.whole, headers=headers(call))
         return reply.status_code, reply.content
 
 
@@ -93,7 +93,7 @@ async def streamed(client: Client, call: Call, tap: Tap, *, events: int | None =
     out = b""
     async with (
         httpx.AsyncClient(timeout=5.0) as http,
-        http.stream("POST", client.url + call.path, content=call.body, headers=headers(call)) as reply,
+        http.stream("POST", client.url + call.path, content=call.whole, headers=headers(call)) as reply,
     ):
         assert reply.status_code == 200, await reply.aread()
         async for piece in reply.aiter_raw():

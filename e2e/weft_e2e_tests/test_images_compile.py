@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from weft_compile import exercise
-from weft_compile.in_memory import Wired
 from weft_compile.path import PACKAGES, modules
 from weft_compile.rewriting import rewritten
 from weft_e2e.images.catalogue import repository_root
@@ -156,7 +155,10 @@ def test_no_class_that_is_interpreted_inherits_from_a_compiled_one() -> None:
     assert mixed == {"analytic.py: ModelDoesNotFit"}, "the planner's, which runs without what is compiled"
 
 
-async def test_the_exercise_goes_every_way_that_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", ["alone", "sidecars"])
+async def test_the_exercise_goes_every_way_that_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
     """What it did not reach would be laid out as if nothing had been counted, and nobody would notice."""
     monkeypatch.setattr(Engine, "poll", Engine.poll)  # for what the exercise puts in its place to go afterwards
     ways: set[tuple[bool, bool, bool]] = set()
@@ -170,13 +172,13 @@ async def test_the_exercise_goes_every_way_that_is_counted(tmp_path: Path, monke
         return answer(asked)
 
     monkeypatch.setattr(exercise, "_answer", noted)
-    settings, key = exercise.settings(tmp_path)
-    wired = Wired(settings, clients=exercise.CLIENTS)
+    service = exercise.Service(tmp_path)
+    wired = service.alone() if form == "alone" else service.sidecars()
     await wired.start()
     for first in range(0, 5 * exercise.CLIENTS, exercise.CLIENTS):
         talks = [exercise.Conversation(first + n) for n in range(exercise.CLIENTS)]
         for _ in range(2):
-            await exercise.rounds(wired, talks, key)
-    await wired.router.stop()
+            await exercise.rounds(wired, talks, service.key)
+    await wired.stop()
     decodes = {(False, handed, streamed) for handed in (False, True) for streamed in (False, True)}
     assert ways >= {(True, False, False), *decodes}

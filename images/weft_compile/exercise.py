@@ -104,6 +104,15 @@ class Service:
         (folder / "token").write_text(secrets.token_hex(16))
         self._folder = folder
 
+    def alone(self) -> Alone:
+        """Return a standalone router."""
+        return Alone(self.settings("standalone"), clients=CLIENTS)
+
+    def sidecars(self) -> Sidecars:
+        """Return a coordinator with a sidecar of each kind."""
+        decode, prefill = self.settings("decode", port=8081, engine=11), self.settings("prefill", port=8082, engine=1)
+        return Sidecars(self.settings("coordinator"), decode, prefill, clients=CLIENTS)
+
     def settings(self, role: Role, *, port: int = 8080, engine: int = 0) -> Settings:
         """Return those of a role; ``engine`` is the port of its own engine, where it has one."""
         folder = self._folder
@@ -174,9 +183,8 @@ async def main() -> None:
     """Hold them with a standalone router, and with a coordinator and sidecars."""
     with tempfile.TemporaryDirectory(prefix="weft-exercise-") as folder:
         service = Service(Path(folder))
-        await talk(Alone(service.settings("standalone"), clients=CLIENTS), service.key)
-        sides = (service.settings("decode", port=8081, engine=11), service.settings("prefill", port=8082, engine=1))
-        await talk(Sidecars(service.settings("coordinator"), *sides, clients=CLIENTS), service.key)
+        await talk(service.alone(), service.key)
+        await talk(service.sidecars(), service.key)
 
 
 if __name__ == "__main__":
