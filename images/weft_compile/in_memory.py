@@ -152,6 +152,8 @@ class Sidecars(Wired):
 class Shared:
     """A store in memory that answers those who bind sessions later, all of a turn at once."""
 
+    remote = True
+
     def __init__(self) -> None:
         self._kept = MemoryStore()
         self._binds: Gathered[Question, str] = Gathered(self._bind)

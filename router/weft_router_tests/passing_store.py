@@ -9,6 +9,8 @@ from weft_router.state.store import MemoryStore, Snapshot
 class PassingStore:
     """A Store that passes everything on to one in memory."""
 
+    remote: bool = False
+
     def __init__(self) -> None:
         self._kept = MemoryStore()
 

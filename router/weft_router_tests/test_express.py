@@ -333,3 +333,29 @@ async def test_sessions_that_two_coordinators_bind_in_redis_go_straight(
     assert [one.headers["X-Weft-Worker"] for one in answers] == [by[session] for session in sessions]
     assert len(set(by.values())) == 3
     assert taken[Lane, True] == taken[DecodeLane, True] == 48
+
+
+@pytest.mark.parametrize("composition", ["sidecars"])
+@pytest.mark.parametrize("left", [True, False])
+async def test_prefills_that_are_lost_together_are_blamed_on_their_own_worker(
+    two: Starts, taken: Counter[tuple[type, bool]], left: bool
+) -> None:
+    """Rounds whose prefill worker dies are prefilled elsewhere, and no other worker is taken out of use for it."""
+    stack = await two(True)
+    if not left:
+        stack.processes["p1"].stop.set()
+        await asyncio.wait_for(stack.processes["p1"].task, 10)
+        await stack.settle(decode=2, prefill=1)
+    stack.engines["p0"].script = Script(hang=True)
+    asked = [asyncio.create_task(stack.chat(say(f"q{k} " * 20), session=f"s{k}", max_tokens=4)) for k in range(12)]
+    await until(lambda: is_so(taken[Lane, True] == 12))
+    await until(lambda: is_so(stack.engines["p0"].running > 0))
+    await stack.kill("p0")
+    answers = await asyncio.gather(*asked)
+    assert [one.status for one in answers] == [200] * 12
+    for name in ("d0", "d1", "c0"):
+        known = stack.registry(name)
+        assert known.get("d0") is not None
+        assert known.get("d1") is not None
+        assert (known.get("p1") is not None) is left
+        assert await stack.count("weft_router_replays_total", name) == 0

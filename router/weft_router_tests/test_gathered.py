@@ -14,13 +14,14 @@ class Asked:
     def __init__(self, *, down: bool = False) -> None:
         self.calls: list[list[int]] = []
         self.called = asyncio.Event()
-        self._down = down
+        self.down = down
 
     async def ask(self, numbers: list[int]) -> list[int]:
         self.calls.append(numbers)
         self.called.set()
+        down = self.down
         await asyncio.sleep(0)
-        if self._down:
+        if down:
             raise StoreDownError("no answer")
         return [2 * number for number in numbers]
 
@@ -42,18 +43,28 @@ async def test_those_of_one_turn_go_together_and_those_that_come_during_a_call()
     assert asked.calls == [[1, 2, 3], [4, 5], [6]]
 
 
-async def test_a_call_that_fails_fails_those_that_waited_for_its_end() -> None:
+async def test_a_call_that_fails_fails_nobody_who_came_during_it() -> None:
     asked = Asked(down=True)
     gathered = Gathered(asked.ask)
     first = asyncio.create_task(answer(gathered, 1))
     await asked.called.wait()
+    asked.down = False
     late = asyncio.create_task(answer(gathered, 2))
     found = await asyncio.gather(first, late, return_exceptions=True)
-    assert all(isinstance(error, StoreDownError) for error in found)
-    assert asked.calls == [[1]]
-    with pytest.raises(StoreDownError):
-        await answer(gathered, 3)
-    assert asked.calls == [[1], [3]]
+    assert isinstance(found[0], StoreDownError)
+    assert found[1] == 4
+    assert asked.calls == [[1], [2]]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_asked() -> None:
+    asked = Asked()
+    gathered = Gathered(asked.ask)
+    gone = gathered.put(1)
+    gone.on_done = lambda _: None
+    gone.cancel()
+    await asyncio.sleep(0)
+    assert await answer(gathered, 2) == 4
+    assert asked.calls == [[2]]
 
 
 async def test_whoever_is_cancelled_takes_no_other_along() -> None:

@@ -105,13 +105,13 @@ class Forwarded:
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.cancel()
-        relayed, self._relayed = self._relayed, None
-        if relayed is not None:
-            relayed.leg.cancel()
         self._leave(asyncio.CancelledError())
 
     def _leave(self, failed: BaseException | None = None) -> None:
         """Go on the general way from here; ``failed`` is what ended the leg under way."""
         job = self._job
+        relayed, self._relayed = self._relayed, None
+        if relayed is not None:
+            relayed.leg.cancel()
         job.failed = failed
         self._usual.go_on(job)

@@ -1,8 +1,9 @@
 """Tell which requests are usual at a front, and begin them on the straight way.
 
-Usual is: vLLM's protocol, a chat or text completion in one piece, a session that its client names, fields that need no
-second look. Nothing is counted or charged before that is known, so whatever else comes is left to the general way,
-which looks at it anew; and a request that stops being usual later goes on there from where it is.
+Usual is: a chat or text completion in one piece, a session that its client names, fields that need no second look;
+where the worker is one of this process, vLLM's protocol, too. Nothing is counted or charged before that is known, so
+whatever else comes is left to the general way, which looks at it anew; and a request that stops being usual later goes
+on there from where it is.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -75,9 +76,13 @@ class Lane:
         usual = AtFront(front, self.books, exchange, outlet, admitted, load)
         exchange.let_go()
         job = Job(id_, session, tenant, inference, exchange.started, facts, class_, None, trace)
-        if admitted.output_cap is not None or admitted.local_only:
-            front.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
+        try:
+            if admitted.output_cap is not None or admitted.local_only:
+                front.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
+                usual.go_on(job)
+            else:
+                self._way.begin(usual, job)
+        except Exception as error:  # noqa: BLE001 - raised again on the general way
+            job.failed = error
             usual.go_on(job)
-        else:
-            self._way.begin(usual, job)
         return True

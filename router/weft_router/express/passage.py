@@ -6,7 +6,6 @@ not usual any more, or fails, the round goes on there (``_leave``).
 """
 
 import asyncio
-import logging
 from typing import Final
 
 from weft_core.policies.snapshot import PrefillTask
@@ -24,8 +23,6 @@ from weft_router.rounds.passing import shown
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.state.registry import Registry
 from weft_router.wire.leg import Leg, Whole
-
-log = logging.getLogger(__name__)
 
 _PLUGIN: Final = PLUGIN_HEADER.lower()
 
@@ -68,7 +65,7 @@ class Passage(Round):
         self.started = job.started
         self.facts = job.facts
         self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
-        self.prefilled = self.failed = None
+        self.prefilled = self.failed = self.failed_at = None
         self.retried = self.taken = False
         self.route, self.reason, self.prefill_worker = "local", "", ""
 
@@ -142,6 +139,7 @@ class Passage(Round):
             prefilled = remote.read(self, record, answer, handle)
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
             remote.dispatched.remove(record.worker, self.id)
+            self.failed_at = record
             self._leave(failed)
             return
         remote.dispatched.remove(record.worker, self.id)
@@ -236,8 +234,6 @@ class Passage(Round):
 
     def _gone(self) -> None:
         """Hear that who asked went away: end what is under way."""
-        if self._prefill is not None:
-            log.info("prefill_cancelled", extra={"request_id": self.id})
         self._give_up(asyncio.CancelledError())
 
     def _give_up(self, failed: BaseException) -> None:
@@ -249,6 +245,7 @@ class Passage(Round):
             leg.cancel()
         if prefill is not None:
             decoding.remote.dispatched.remove(self._record.worker, self.id)
+            self.failed_at = self._record
             prefill.cancel()
         decoding.answering.decoding.leave(self._member)
         self._leave(failed)

@@ -1,7 +1,6 @@
 """Run usual prefills of a prefill sidecar by callbacks: those whose turn it is as they come."""
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from weft_router.api.answers import answer
@@ -17,8 +16,6 @@ from weft_router.wire.exchange import Exchange
 
 if TYPE_CHECKING:
     from weft_router.roles.server import Server
-
-log = logging.getLogger(__name__)
 
 
 class PrefillLane:
@@ -49,8 +46,13 @@ class PrefillLane:
         slot = worker.queue.acquire_now(order.request_id, order.task, order.standing.tenant)
         if slot is None:
             return False
+        try:
+            errand = Errand(self, exchange, order, slot)
+        except BaseException:
+            slot.release()
+            raise
         self.books.enter()
-        Errand(self, exchange, order, slot).begin()
+        errand.begin()
         return True
 
 
@@ -106,7 +108,6 @@ class Errand:
         """Hear that nobody waits any more."""
         leg, self._leg = self._leg, None
         if leg is not None:
-            log.info("prefill_cancelled", extra={"request_id": self._order.request_id})
             leg.cancel()
         self._tell(asyncio.CancelledError())
 

@@ -1,5 +1,6 @@
 """A usual round's prefill: on a worker of this process, or by a prefill worker's sidecar."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import monotonic
@@ -14,6 +15,8 @@ from weft_router.rounds.prefilling import Prefill, Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.round import Round
 from weft_router.wire.leg import Leg, Whole
+
+log = logging.getLogger(__name__)
 
 OnDone = Callable[[Exception | None], None]
 
@@ -32,7 +35,7 @@ class PrefillLeg(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """End it, and give back what it held."""
+        """End it, for nobody waits any more, and give back what it held."""
 
 
 class Prefills(ABC):
@@ -88,7 +91,8 @@ class LegHere(PrefillLeg):
                 resend=self._fresh and not prefilling.meets, tail=call.tail,
             )  # fmt: skip
         except BaseException:
-            self.cancel()
+            leg.cancel()
+            self._end()
             raise
 
     def over(self, error: Exception | None) -> ApiError | None:
@@ -119,6 +123,7 @@ class LegHere(PrefillLeg):
 
     def cancel(self) -> None:
         """End it, and give back what it held."""
+        log.info("prefill_cancelled", extra={"request_id": self._request_id})
         self._leg.cancel()
         self._end()
 

@@ -251,6 +251,8 @@ class Front:
         """Serve a request that the lane began, from where it is."""
         refused = 0
         try:
+            if job.at is None:
+                job.fail()  # no worker is to blame
             await self._serve(job, outlet)
         except ApiError as error:
             refused = error.status

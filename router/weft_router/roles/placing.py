@@ -72,8 +72,8 @@ class Placing:
 
         ``placed`` has the worker then.
         """
-        if self._affinity.reads_prompts or self._canary.tries or self._bindings.peek(session) is not None:
-            return None
+        if self._affinity.reads_prompts or self._canary.tries or not self._bindings.asks(session):
+            return None  # before anything is chosen: each choice counts for the next one
         chosen = self._chosen(inference, tenant=tenant, class_=class_)
         return None if chosen is None else self._bindings.bind_soon(session, chosen)
 

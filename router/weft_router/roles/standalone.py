@@ -149,6 +149,7 @@ class Standalone:
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
         """Serve a round by a decode worker of this process."""
+        job.fail()
         try:
             await self._decodings[record.worker].serve(job, outlet)
         except ApiError as error:

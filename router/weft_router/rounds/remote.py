@@ -154,8 +154,9 @@ class RemotePrefill:
         target: str | None = worker
         failure: LegFailedError | None = None
         for _ in range(MAX_CALLS):
-            record = self._registry.get(target) if target is not None else None
-            if record is None or record.revision != self.revision:
+            lost, rnd.failed_at = rnd.failed_at, None
+            record = lost or (self._registry.get(target) if target is not None else None)
+            if record is None or (lost is None and record.revision != self.revision):
                 rnd.retried = True
                 target = self.other(tried | ({target} if target is not None else set()))
                 if target is None:
@@ -232,7 +233,8 @@ class RemotePrefill:
 
     async def once(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
-        record = self._registry.get(worker)
+        lost, rnd.failed_at = rnd.failed_at, None
+        record = lost or self._registry.get(worker)
         if record is None:
             return None
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
@@ -50,6 +51,8 @@ class Round:
     """What it has of a prefill already, where it began on the straight way."""
     failed: BaseException | None = None
     """What ended the leg under way there: it is raised by whoever would send that leg."""
+    failed_at: WorkerRecord | None = None
+    """The prefill worker of that leg, where it was a prefill; it may be out of use by now."""
 
     def fail(self) -> None:
         """Raise what ended the leg under way on the straight way, once."""

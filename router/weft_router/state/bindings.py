@@ -109,10 +109,12 @@ class Bindings:
             store.bind_now(session, worker, ttl_s=self._ttl_s)
             self._remember(session, worker, published=True)
 
+    def asks(self, session: str) -> bool:
+        """Tell whether a session is unknown here and the store can be asked by ``bind_soon``, else by ``resolve``."""
+        return self._store.remote and self._store_up() and self._live(session) is None
+
     def bind_soon(self, session: str, worker: str) -> Asked[Question, str] | None:
-        """Begin to bind a session that this process does not know to a worker; None where ``resolve`` has to."""
-        if not self._store_up() or self._live(session) is not None:
-            return None
+        """Begin to bind a session to a worker."""
         return self._store.bind_soon(session, worker, ttl_s=self._ttl_s)
 
     def settle(self, asked: Asked[Question, str], usable: Callable[[str], bool]) -> str | None:

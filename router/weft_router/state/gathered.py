@@ -43,7 +43,10 @@ class Gathered(Generic[Q, A]):
         return asked
 
     def _send(self) -> None:
-        asked, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, []
+        asked = [one for one in waiting if one.on_done is not None]  # who waits for any other is gone
+        if not asked:
+            return
         call = self._call = asyncio.get_running_loop().create_task(self._ask([one.question for one in asked]))
         # Told from a callback: what waits goes on within it, which it could not within another task.
         call.add_done_callback(partial(self._answered, asked))
@@ -51,16 +54,14 @@ class Gathered(Generic[Q, A]):
     def _answered(self, asked: list[Asked[Q, A]], call: "asyncio.Task[list[A]]") -> None:
         self._call = None
         failed = asyncio.CancelledError("it was called off") if call.cancelled() else call.exception()
+        if self._waiting:
+            self._send()
         if failed is None:
-            if self._waiting:
-                self._send()
             for one, found in zip(asked, call.result(), strict=True):
                 one.found = found
                 one.happen(None)
             return
-        # Those who waited for this call to end have waited for a store that does not answer long enough.
-        waiting, self._waiting = self._waiting, []
-        for one in asked + waiting:
+        for one in asked:
             if isinstance(failed, Exception) and not isinstance(failed, StoreDownError):
                 one.happen(failed)
             else:

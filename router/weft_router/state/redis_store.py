@@ -48,6 +48,8 @@ return cjson.encode(owners)
 class RedisStore:
     """The Store on Redis; one lost answer is one StoreDownError, never a wait."""
 
+    remote = True
+
     def __init__(self, url: str, *, namespace: str, service: str) -> None:
         self._prefix = key_prefix(namespace, service)
         self._workers = workers_key(namespace, service)

@@ -39,6 +39,10 @@ class Snapshot:
 class Store(Protocol):
     """Where router processes meet; every method may raise StoreDownError."""
 
+    @property
+    def remote(self) -> bool:
+        """Tell whether it is elsewhere, so that several may be asked for by one call."""
+
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker for HEARTBEAT_EXPIRY_S."""
 
@@ -55,7 +59,7 @@ class Store(Protocol):
         """Bind a session unless it is bound to another worker than ``replaces``; return who owns it now."""
 
     def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> "Asked[Question, str] | None":
-        """Begin to bind a session as ``bind`` does, replacing nobody; None where the store has no such way."""
+        """Begin to bind a session as ``bind`` does, replacing nobody; None where the store is not remote."""
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish bindings that the store has lost; those it has stay as they are."""
@@ -139,6 +143,11 @@ class MemoryStore:
     _workers: dict[str, tuple[float, WorkerRecord]] = field(default_factory=dict)
     _bindings: Kept = field(default_factory=Kept)
     _heads: Kept = field(default_factory=Kept)
+
+    @property
+    def remote(self) -> bool:
+        """Tell that it is here."""
+        return False
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker."""
