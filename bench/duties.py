@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -21,8 +22,7 @@ import uvloop
 from bench.router import weft
 from bench.router.processes import HOST
 
-from weft_compile.in_memory import HANDLE, Alone, Sidecars, Transport, reply, request
-from weft_router.config import Flags, Role, Settings, load
+from weft_compile.in_memory import HANDLE, Alone, Sidecars, Transport, reply, request, settings
 from weft_router.wire.upstream import Upstream
 
 AT_ONCE = 64
@@ -41,27 +41,20 @@ ANSWERS = (
 """What engines answer, by what they were asked."""
 
 
-class Files:
-    """A service's files, and the settings of its routers."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files = weft.written(folder)
-        self.key = self._files.key
-        workers = folder / "workers.json"
-        workers.write_bytes(orjson.dumps({"workers": [
-            {"name": f"{role}-{port}", "role": role, "url": f"http://{HOST}:{port}", "degree": degree}
-            for role, ports, degree in PORTS for port in ports
-        ]}))  # fmt: skip
-
-    def settings(self, role: Role, *, port: int = 8080, engine: int = 0, degree: int = 1) -> Settings:
-        """Return those that ``make bench-router`` gives a role, with an engine of its own where it has one."""
-        flags = Flags(
-            role=role, config=self._folder / "router.json", listen=f"{HOST}:{port}",
-            engine_url=f"http://{HOST}:{engine}" if engine else "", advertise=None, drain_seconds=1.0,
-            workers=self._folder / "workers.json" if role == "standalone" else None,
-        )  # fmt: skip
-        return load(flags, {**self._files.env, "WEFT_WORKER": f"{role}-0", "WEFT_DEGREE": str(degree)})
+def wired(folder: Path, *, sidecars: bool) -> tuple[Alone | Sidecars, str]:
+    """Return the routers that ``make bench-router`` measures, and an API key."""
+    files = weft.written(folder)
+    workers = folder / "workers.json"
+    workers.write_bytes(orjson.dumps({"workers": [
+        {"name": f"{role}-{port}", "role": role, "url": f"http://{HOST}:{port}", "degree": degree}
+        for role, ports, degree in PORTS for port in ports
+    ]}))  # fmt: skip
+    of = partial(settings, folder, env=files.env)
+    if not sidecars:
+        return Alone(of("standalone"), clients=AT_ONCE), files.key
+    decode = of("decode", port=8081, engine=11, degree=weft.DECODE_DEGREE)
+    prefill = of("prefill", port=8082, engine=1, degree=weft.PREFILL_DEGREE)
+    return Sidecars(of("coordinator"), decode, prefill, clients=AT_ONCE), files.key
 
 
 def request_of(number: int, *, key: str) -> bytes:
@@ -95,7 +88,7 @@ def answered(clients: list[tuple[object, Transport]]) -> None:
             raise RuntimeError(f"a request was answered by {answer[:200]!r}")
 
 
-def row(wired: Alone, number: int, key: str) -> tuple[float, ...]:
+def row(routers: Alone, number: int, key: str) -> tuple[float, ...]:
     """Serve a request of every client; return the microseconds that a request took, part by part.
 
     Raises:
@@ -103,22 +96,22 @@ def row(wired: Alone, number: int, key: str) -> tuple[float, ...]:
     """
     requests = [request_of(number * AT_ONCE + i, key=key) for i in range(AT_ONCE)]
     began = time.process_time_ns()
-    for (client, _), data in zip(wired.clients, requests, strict=True):
+    for (client, _), data in zip(routers.clients, requests, strict=True):
         client.data_received(data)
-    wired.router.afterwards.run()
+    routers.router.afterwards.run()
     took = [time.process_time_ns() - began]
     for mark, answer in ANSWERS:
-        asked = asked_of(wired.legs, mark)
+        asked = asked_of(routers.legs, mark)
         began = time.process_time_ns()
         for leg in asked:
             leg.data_received(answer)
-        wired.router.afterwards.run()
+        routers.router.afterwards.run()
         took.append(time.process_time_ns() - began)
-    answered([*wired.clients])
+    answered([*routers.clients])
     return tuple(part / AT_ONCE / 1e3 for part in took)
 
 
-async def row_across(wired: Sidecars, number: int, key: str) -> tuple[float, ...]:
+async def row_across(routers: Sidecars, number: int, key: str) -> tuple[float, ...]:
     """Serve a request of every client by all three processes; return the microseconds that a request took.
 
     Raises:
@@ -127,22 +120,22 @@ async def row_across(wired: Sidecars, number: int, key: str) -> tuple[float, ...
     loop = asyncio.get_running_loop()
     requests = [request_of(number * AT_ONCE + i, key=key) for i in range(AT_ONCE)]
     began = time.process_time_ns()
-    for (client, _), data in zip(wired.clients, requests, strict=True):
+    for (client, _), data in zip(routers.clients, requests, strict=True):
         loop.call_soon(client.data_received, data)
     for mark, answer in ANSWERS:
         for _ in range(TURNS):
             await asyncio.sleep(0)
-            if sum(bool(transport.written) for _, transport in wired.legs) >= AT_ONCE:
+            if sum(bool(transport.written) for _, transport in routers.legs) >= AT_ONCE:
                 break
-        for leg in asked_of(wired.legs, mark):
+        for leg in asked_of(routers.legs, mark):
             loop.call_soon(leg.data_received, answer)
     for _ in range(TURNS):
         await asyncio.sleep(0)
-        if all(transport.written for _, transport in wired.clients):
+        if all(transport.written for _, transport in routers.clients):
             break
     await asyncio.sleep(0)  # the books
     took = time.process_time_ns() - began
-    answered([*wired.clients])
+    answered([*routers.clients])
     return (took / AT_ONCE / 1e3,)
 
 
@@ -150,23 +143,16 @@ async def main(count: int, *, sidecars: bool) -> None:
     """Measure from the loop's own callbacks, where routers live."""
     rows, numbers = [], range(max(2, count // AT_ONCE))
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
-        files = Files(Path(folder))
-        wired: Alone | Sidecars
-        if sidecars:
-            decode = files.settings("decode", port=8081, engine=11, degree=weft.DECODE_DEGREE)
-            prefill = files.settings("prefill", port=8082, engine=1, degree=weft.PREFILL_DEGREE)
-            wired = Sidecars(files.settings("coordinator"), decode, prefill, clients=AT_ONCE)
-        else:
-            wired = Alone(files.settings("standalone"), clients=AT_ONCE)
-        await wired.start()
+        routers, key = wired(Path(folder), sidecars=sidecars)
+        await routers.start()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)  # as the router's processes do
         for number in numbers:
-            if isinstance(wired, Alone):
-                rows.append(await _called(wired, number, files.key))
+            if isinstance(routers, Alone):
+                rows.append(await _called(routers, number, key))
             else:
-                rows.append(await row_across(wired, number, files.key))
-        await wired.stop()
+                rows.append(await row_across(routers, number, key))
+        await routers.stop()
     parts = [statistics.median(part) for part in zip(*rows[1:], strict=True)]
     print(f"Python {sys.version.split()[0]} at {sys.base_prefix}")
     if not sidecars:
@@ -175,13 +161,13 @@ async def main(count: int, *, sidecars: bool) -> None:
     print(f"a request: {sum(parts):.1f} us")
 
 
-async def _called(wired: Alone, number: int, key: str) -> tuple[float, ...]:
+async def _called(routers: Alone, number: int, key: str) -> tuple[float, ...]:
     """Run a row from a callback: a light task goes on in no other task."""
     done = asyncio.get_running_loop().create_future()
 
     def call() -> None:
         try:
-            done.set_result(row(wired, number, key))
+            done.set_result(row(routers, number, key))
         except RuntimeError as error:
             done.set_exception(error)
 

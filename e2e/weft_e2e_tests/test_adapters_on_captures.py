@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from weft_mock_tests.captures import Answer, Request, filled, read
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import Ask, Call, Peer
@@ -42,7 +43,7 @@ def asked(request: Request, bound: dict[str, object]) -> Ask:
     assert isinstance(captured, dict)
     body = {key: value for key, value in captured.items() if key not in OURS}
     model = ModelConfig.model_validate({"name": "test/model", "maxModelLen": 2048})
-    inference = check(request.path, body, model=model, limits=LimitsConfig.model_validate({}))
+    inference = check(request.path, body, Allowed(model, LimitsConfig.model_validate({})))
     prefill, decode = Peer("10.0.0.1", 8000, bootstrap_port=5600), Peer("10.0.0.2", 8000)
     return Ask(inference, request.headers.get("X-Request-Id", "r"), prefill=prefill, decode=decode)
 

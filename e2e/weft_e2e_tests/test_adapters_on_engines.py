@@ -14,6 +14,7 @@ import pytest
 from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.api.reply import Reply, read_whole
 from weft_router.config import LimitsConfig, ModelConfig
@@ -25,10 +26,7 @@ from weft_router.engines.load import EngineLoad
 pytestmark = pytest.mark.component
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-CHECKS = {
-    "model": ModelConfig.model_validate({"name": MODEL, "maxModelLen": 2048}),
-    "limits": LimitsConfig.model_validate({}),
-}
+ALLOWED = Allowed(ModelConfig.model_validate({"name": MODEL, "maxModelLen": 2048}), LimitsConfig.model_validate({}))
 Pair = tuple[Client, Client]
 _numbers = iter(range(10**6))
 
@@ -61,7 +59,7 @@ def ask(engines_of: Pair, path: str = CHAT, **fields: Any) -> Ask:
         TEXT: {"prompt": filler(40, 2)},
         RESPONSES: {"input": filler(40, 3)},
     }
-    inference = check(path, {"model": MODEL, "max_tokens": 12, **given[path], **fields}, **CHECKS)  # type: ignore[arg-type]
+    inference = check(path, {"model": MODEL, "max_tokens": 12, **given[path], **fields}, ALLOWED)
     p, d = engines_of
     return Ask(inference, f"weft-{next(_numbers)}", prefill=peer(p), decode=peer(d))
 

@@ -12,11 +12,11 @@ import json
 import secrets
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from weft_compile.in_memory import HANDLE, Alone, Sidecars, Wired, reply, request, stream
-from weft_router.config import Flags, Role, Settings, load
+from weft_compile.in_memory import HANDLE, Alone, Sidecars, Wired, reply, request, settings, stream
 
 MODEL = "exercise/model"
 CLIENTS = 16
@@ -79,7 +79,7 @@ class Conversation:
 
 
 class Service:
-    """The files of a service, and the settings of its routers by them."""
+    """The files of a service, and its routers."""
 
     def __init__(self, folder: Path) -> None:
         config = {
@@ -102,34 +102,22 @@ class Service:
         self.key = secrets.token_hex(16)
         (folder / "api-keys").write_text(self.key)
         (folder / "token").write_text(secrets.token_hex(16))
-        self._folder = folder
-
-    def alone(self) -> Alone:
-        """Return a standalone router."""
-        return Alone(self.settings("standalone"), clients=CLIENTS)
-
-    def sidecars(self) -> Sidecars:
-        """Return a coordinator with a sidecar of each kind."""
-        decode, prefill = self.settings("decode", port=8081, engine=11), self.settings("prefill", port=8082, engine=1)
-        return Sidecars(self.settings("coordinator"), decode, prefill, clients=CLIENTS)
-
-    def settings(self, role: Role, *, port: int = 8080, engine: int = 0) -> Settings:
-        """Return those of a role; ``engine`` is the port of its own engine, where it has one."""
-        folder = self._folder
-        flags = Flags(
-            role=role, config=folder / "router.json", listen=f"127.0.0.1:{port}",
-            engine_url=f"http://127.0.0.1:{engine}" if engine else "", advertise=None, drain_seconds=1.0,
-            workers=folder / "workers.json" if role == "standalone" else None,
-        )  # fmt: skip
         env = {
             "WEFT_API_KEYS_FILE": str(folder / "api-keys"),
             "WEFT_TOKEN_FILE": str(folder / "token"),
             "WEFT_REDIS_URL": "memory://",
             "POD_IP": "127.0.0.1",
-            "WEFT_WORKER": f"{role}-0",
-            "WEFT_DEGREE": "1",
         }
-        return load(flags, env)
+        self._settings = partial(settings, folder, env=env)
+
+    def alone(self) -> Alone:
+        """Return a standalone router."""
+        return Alone(self._settings("standalone"), clients=CLIENTS)
+
+    def sidecars(self) -> Sidecars:
+        """Return a coordinator with a sidecar of each kind."""
+        decode, prefill = self._settings("decode", port=8081, engine=11), self._settings("prefill", port=8082, engine=1)
+        return Sidecars(self._settings("coordinator"), decode, prefill, clients=CLIENTS)
 
 
 async def rounds(wired: Wired, talks: list[Conversation], key: str) -> None:

@@ -1,11 +1,13 @@
 """Routers without sockets: what clients and engines send is given to their connections as bytes."""
 
 import asyncio
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import orjson
 
-from weft_router.config import Settings
+from weft_router.config import Flags, Role, Settings, load
 from weft_router.engines.watch import Engine
 from weft_router.process import build, open_store
 from weft_router.roles.duty import Duty
@@ -69,6 +71,18 @@ class Transport:
     def close(self) -> None: ...
 
     def abort(self) -> None: ...
+
+
+def settings(
+    folder: Path, role: Role, env: Mapping[str, str], *, port: int = 8080, engine: int = 0, degree: int = 1
+) -> Settings:
+    """Return those of a role by a folder's router.json and workers.json; ``engine`` is the port of its own engine."""
+    flags = Flags(
+        role=role, config=folder / "router.json", listen=f"127.0.0.1:{port}",
+        engine_url=f"http://127.0.0.1:{engine}" if engine else "", advertise=None, drain_seconds=1.0,
+        workers=folder / "workers.json" if role == "standalone" else None,
+    )  # fmt: skip
+    return load(flags, {**env, "WEFT_WORKER": f"{role}-0", "WEFT_DEGREE": str(degree)})
 
 
 class Wire(Transport):

@@ -16,7 +16,7 @@ PATH = (
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller,door,hops}",
     "weft_router/roles/{duty,placing,server,front,telling,front_counts,standalone,engine_pages}",
     "weft_router/roles/{coordinator,relay,decode,moving_hop,prefill,prefill_hop}",
-    "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,passing}",
+    "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,pairs,passing}",
     "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
     "weft_router/signals/{access,decisions,ids,instruments,pace,request_log,rounds,window}",
     "weft_router/state/{bindings,gathered,registry,store}",

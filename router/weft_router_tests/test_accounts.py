@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import of_request
@@ -46,7 +47,7 @@ class Book:
 
     def round(self, path: str, **fields: Any) -> Round:
         config = self.settings.config
-        inference = check(path, {"model": MODEL, **fields}, model=config.model, limits=config.limits)
+        inference = check(path, {"model": MODEL, **fields}, Allowed(config.model, config.limits))
         return Round(
             id="weft-1", session="s", inference=inference, transcript=of_request(inference),
             outlook=Outlook(PrefillTask(0, 10), later=False, continues=False), started=0.0,

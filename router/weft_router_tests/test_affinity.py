@@ -3,6 +3,7 @@
 from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import Inference, check
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
 from weft_router.rounds.affinity import Affinity, bindings_of
@@ -16,11 +17,11 @@ RECORDS = [WorkerRecord(name, "decode", "http://x", 1, 100_000, incarnation="1")
 
 def chat(question: str) -> Inference:
     body: dict[str, Any] = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": question}]}
-    return check("/v1/chat/completions", body, model=MODEL, limits=LIMITS)
+    return check("/v1/chat/completions", body, Allowed(MODEL, LIMITS))
 
 
 def text(prompt: str | list[int]) -> Inference:
-    return check("/v1/completions", {"model": "m", "prompt": prompt}, model=MODEL, limits=LIMITS)
+    return check("/v1/completions", {"model": "m", "prompt": prompt}, Allowed(MODEL, LIMITS))
 
 
 def place(

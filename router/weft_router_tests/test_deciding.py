@@ -9,6 +9,7 @@ import pytest
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.api.transcript import of_request
 from weft_router.engines.adapter import Ask
@@ -76,7 +77,7 @@ class Here:
         await self.registry.refresh()
         config = self.settings.config
         body = {"model": MODEL, "prompt": "hello", "n": n}
-        inference = check("/v1/completions", body, model=config.model, limits=config.limits)
+        inference = check("/v1/completions", body, Allowed(config.model, config.limits))
         rnd = Round(
             id="weft-1", session="s", inference=inference, transcript=of_request(inference),
             outlook=Outlook(PrefillTask(history, increment), later=True, continues=True, handle=handle), started=0.0,

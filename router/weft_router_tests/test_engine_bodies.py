@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import Inference, check
 from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
@@ -62,7 +63,7 @@ def inference(path: str = CHAT, **fields: Any) -> Inference:
         RESPONSES: {"input": "hi"},
     }
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000}), LimitsConfig.model_validate({})
-    return check(path, {"model": "m", **given[path], **fields}, model=model, limits=limits)
+    return check(path, {"model": "m", **given[path], **fields}, Allowed(model, limits))
 
 
 def ask(path: str = CHAT, **fields: Any) -> Ask:

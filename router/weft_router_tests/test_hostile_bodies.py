@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from weft_router.api.body import parse, sanitise
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import PATHS, check
 from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
@@ -71,7 +72,7 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
     for _ in range(100):
         body = parse(hostile(path, dice))
         assert sanitise(body, PATHS[path])
-        ask = Ask(check(path, body, model=MODEL, limits=LIMITS), "weft-1", prefill=Peer("p", 1), decode=Peer("d", 1))
+        ask = Ask(check(path, body, Allowed(MODEL, LIMITS)), "weft-1", prefill=Peer("p", 1), decode=Peer("d", 1))
         calls = [call for adapter in adapters for call in legs(adapter, ask)]
         assert len(calls) > 7
         assert not any("evil" in call.lines for call in calls)

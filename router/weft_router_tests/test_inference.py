@@ -10,6 +10,7 @@ from hypothesis import given as of_any
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import Inference, check
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import ApiError, NotFoundError
@@ -20,11 +21,11 @@ USER = {"role": "user", "content": "hello"}
 
 
 def chat(**fields: Any) -> Inference:
-    return check("/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, model=MODEL, limits=LIMITS)
+    return check("/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, Allowed(MODEL, LIMITS))
 
 
 def text(**fields: Any) -> Inference:
-    return check("/v1/completions", {"model": "m", "prompt": "hello", **fields}, model=MODEL, limits=LIMITS)
+    return check("/v1/completions", {"model": "m", "prompt": "hello", **fields}, Allowed(MODEL, LIMITS))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_least_tokens_alone_must_fit_the_context_too() -> None:
     limits = LimitsConfig.model_validate({"maxOutputTokens": 5000})
     body: dict[str, object] = {"model": "m", "messages": [USER], "min_tokens": 1001}
     with pytest.raises(ApiError) as refusal:
-        check("/v1/chat/completions", body, model=MODEL, limits=limits)
+        check("/v1/chat/completions", body, Allowed(MODEL, limits))
     assert refusal.value.param == "min_tokens"
 
 
@@ -111,7 +112,7 @@ def test_an_answer_longer_than_the_context_is_refused(fields: dict[str, Any]) ->
     limits = LimitsConfig.model_validate({"maxOutputTokens": 5000})
     small = ModelConfig.model_validate({"name": "m", "maxModelLen": 800})
     with pytest.raises(ApiError) as refusal:
-        check("/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, model=small, limits=limits)
+        check("/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, Allowed(small, limits))
     assert (refusal.value.param, refusal.value.code) == (next(iter(fields)), "context_length_exceeded")
 
 

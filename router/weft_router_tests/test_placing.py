@@ -3,6 +3,7 @@
 from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
 from weft_router.roles.placing import MOST_CHOICES, Placing
@@ -14,7 +15,7 @@ from weft_router_tests.stack import router_json
 
 CONFIG = RouterConfig.model_validate(router_json())
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
-INFERENCE = check("/v1/completions", {"model": "m", "prompt": "hello"}, model=MODEL, limits=LimitsConfig())
+INFERENCE = check("/v1/completions", {"model": "m", "prompt": "hello"}, Allowed(MODEL, LimitsConfig()))
 
 
 class Losing(PassingStore):

@@ -9,6 +9,7 @@ import pytest
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_planner.traces.reading import read_trace
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.api.transcript import of_request
 from weft_router.config import LimitsConfig, ModelConfig, RequestLogConfig
@@ -59,7 +60,7 @@ async def test_each_round_is_a_line_that_the_planner_reads(stack: Stack, tmp_pat
 
 def write(log: RequestLog, **facts: object) -> None:
     """Write a round that began at 10 s, had its first token at 11 s, and ended at 13 s."""
-    inference = check("/v1/completions", {"model": "m", "prompt": "hello"}, model=MODEL, limits=LimitsConfig())
+    inference = check("/v1/completions", {"model": "m", "prompt": "hello"}, Allowed(MODEL, LimitsConfig()))
     rnd = Round(
         id="weft-1", session="s", inference=inference, transcript=of_request(inference),
         outlook=Outlook(PrefillTask(0, 10), later=False, continues=False), started=10.0, first_at=11.0,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from weft_router.api import responses
 from weft_router.api.body import sanitise
+from weft_router.api.bounds import Allowed
 from weft_router.api.identity import Heads, derived, explicit, session_key
 from weft_router.api.inference import Inference, check
 from weft_router.api.reply import read_whole
@@ -30,7 +31,7 @@ MESSAGE = {
 
 
 def ask(given: object = "hi", **fields: Any) -> Inference:
-    return check("/v1/responses", {"model": "m", "input": given, **fields}, model=MODEL, limits=LIMITS)
+    return check("/v1/responses", {"model": "m", "input": given, **fields}, Allowed(MODEL, LIMITS))
 
 
 def answer(*output: dict[str, Any], status: str = "completed") -> bytes:
@@ -101,7 +102,7 @@ def test_an_earlier_response_stays_in_the_body_and_keeps_the_round_where_its_his
         "bootstrap_host": "h",
     }
     assert sorted(sanitise(body, "responses")) == ["bootstrap_host", "session_id"]
-    found = check("/v1/responses", body, model=MODEL, limits=LIMITS)
+    found = check("/v1/responses", body, Allowed(MODEL, LIMITS))
     assert found.chained
     assert not found.transferable
     assert b"resp_1" in found.whole()

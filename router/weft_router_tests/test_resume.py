@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import Inference, check
 from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
@@ -21,7 +22,7 @@ def inference(path: str = "/v1/chat/completions", **fields: Any) -> Inference:
     }
     body = {"model": "m", "stream": True, **given[path], **fields}
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000}), LimitsConfig.model_validate({})
-    return check(path, body, model=model, limits=limits)
+    return check(path, body, Allowed(model, limits))
 
 
 @pytest.mark.parametrize(

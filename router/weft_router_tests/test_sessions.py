@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import Inference, check
 from weft_router.api.tokens import CharsPerToken
 from weft_router.api.transcript import of_request, with_reply
@@ -29,7 +30,7 @@ class Clock:
 
 
 def chat(messages: list[dict[str, Any]]) -> Inference:
-    return check("/v1/chat/completions", {"model": "m", "messages": messages}, model=MODEL, limits=LIMITS)
+    return check("/v1/chat/completions", {"model": "m", "messages": messages}, Allowed(MODEL, LIMITS))
 
 
 def handle(deadline: float = 1100.0) -> KvHandle:

@@ -13,6 +13,7 @@ from weft_core.policies.slices import Slicing as Sizes
 from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig, RoutingConfig
 from weft_router.engines.adapter import Adapter, Ask, Call
@@ -85,7 +86,7 @@ async def warm(side: FakeSide, prompt: str | list[int], *, task: PrefillTask, sl
         RoutingConfig.model_validate({"policy": "weft", "mode": "imd"}), profile=COSTS,
         slo=Slo(ttft_s=5, itl_s=0.05), salt="d0", slicing=Sizes(),
     )  # fmt: skip
-    inference = check("/v1/completions", {"model": "m", "prompt": prompt}, model=MODEL, limits=LimitsConfig())
+    inference = check("/v1/completions", {"model": "m", "prompt": prompt}, Allowed(MODEL, LimitsConfig()))
     rnd = cast(Round, SimpleNamespace(id="r", ask=Ask(inference, "r"), outlook=SimpleNamespace(task=task)))
     await slicing.warm(rnd, slot, policy)
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.api import tap as taps
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import Kind, check
 from weft_router.api.reply import FirstToken, Reply
 from weft_router.api.tap import StreamTap
@@ -338,7 +339,7 @@ def test_the_prefills_token_is_shown_only_where_decode_finds_the_same(
 ) -> None:
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
-    ask = Ask(check("/v1/chat/completions", body, model=model, limits=limits), "weft-1")
+    ask = Ask(check("/v1/chat/completions", body, Allowed(model, limits)), "weft-1")
     params = dict.fromkeys(("remote_engine_id", "remote_request_id", "remote_host", "remote_port"), "x")
     params |= {"do_remote_prefill": True, "remote_block_ids": [[1]]}  # type: ignore[dict-item]
     given = {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "length", **reply}
@@ -408,7 +409,7 @@ def neuron(**fields: Any) -> Ask:
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, **fields}
     peer = Peer("10.0.0.1", 1)
-    return Ask(check("/v1/chat/completions", body, model=model, limits=limits), "weft-1", prefill=peer, decode=peer)
+    return Ask(check("/v1/chat/completions", body, Allowed(model, limits)), "weft-1", prefill=peer, decode=peer)
 
 
 def test_neurons_prefill_shows_the_first_token_and_decode_the_rest() -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
+from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig, read_config
 from weft_router.engines.catalogue import adapter_for
@@ -86,7 +87,7 @@ async def relayed(answer: bytes) -> tuple[Client, Outlet, StreamBrokenError | No
     config = read_config(json.dumps(router_json()).encode(), source="router.json")
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
-    inference = check("/v1/chat/completions", body, model=model, limits=limits)
+    inference = check("/v1/chat/completions", body, Allowed(model, limits))
     pool = Pool(connect_s=1.0, keepalive_s=1.0)
     relay = Relay(config, adapter=adapter_for("openai"), pool=pool, token=b"t", metrics=Metrics())
     client = Client()

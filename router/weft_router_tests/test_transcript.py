@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.api import digest
+from weft_router.api.bounds import Allowed
 from weft_router.api.identity import Heads, derived, explicit, session_key
 from weft_router.api.inference import Inference, check
 from weft_router.api.transcript import extends, heads, of_request, shared_share, with_reply
@@ -19,11 +20,11 @@ turns = st.lists(words, min_size=1, max_size=4)
 
 
 def chat(messages: list[dict[str, Any]], **fields: Any) -> Inference:
-    return check("/v1/chat/completions", {"model": "m", "messages": messages, **fields}, model=MODEL, limits=LIMITS)
+    return check("/v1/chat/completions", {"model": "m", "messages": messages, **fields}, Allowed(MODEL, LIMITS))
 
 
 def text(prompt: object) -> Inference:
-    return check("/v1/completions", {"model": "m", "prompt": prompt}, model=MODEL, limits=LIMITS)
+    return check("/v1/completions", {"model": "m", "prompt": prompt}, Allowed(MODEL, LIMITS))
 
 
 def conversation(texts: list[str]) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ import orjson
 from weft_router.api import bounds, responses
 from weft_router.api.body import CHAINED, SAFE, Json
 from weft_router.api.bounds import Allowed, Rule, answered
-from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import InvalidRequestError, NotFoundError
 
 Kind = Literal["chat", "text", "responses"]
@@ -185,28 +184,16 @@ class Inference:
 
     def encoded(self, fields: Mapping[str, object], *, without: frozenset[str] = NOTHING) -> bytes:
         """Return the client's object as JSON with these fields set; of ``without``, those that are not set are gone."""
-        body = self.copied(without=without)
+        body = {name: value for name, value in self.body.items() if name not in without}
         body.update(fields)
         return _dumps(body)
-
-    def copied(self, *, without: frozenset[str] = NOTHING) -> Json:
-        """Return the client's object without some fields, for a leg to write its own into."""
-        body = self.body
-        if without and not without.isdisjoint(body):
-            return {name: value for name, value in body.items() if name not in without}
-        return body.copy()
 
     def whole(self) -> bytes:
         """Return the client's own body as JSON."""
         return _dumps(self.body)
 
 
-def check(path: str, body: Json, *, model: ModelConfig, limits: LimitsConfig) -> Inference:
-    """Return a request in checked form, by a configuration that was not looked into yet: see ``checked``."""
-    return checked(path, body, Allowed(model, limits))
-
-
-def checked(path: str, body: Json, allowed: Allowed) -> Inference:
+def check(path: str, body: Json, allowed: Allowed) -> Inference:
     """Return the request in checked form.
 
     Raises:

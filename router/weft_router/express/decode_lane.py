@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from weft_router.api.body import parse
 from weft_router.api.bounds import Allowed
-from weft_router.api.inference import PATHS, checked
+from weft_router.api.inference import PATHS, check
 from weft_router.config import Settings
 from weft_router.errors import ApiError
 from weft_router.express.passage import Means, Passage
@@ -82,7 +82,7 @@ class DecodeLane:
         if not token_matches(headers.get(TOKEN_HEADER), self._token):
             return False
         try:
-            inference = checked(path, parse(exchange.body), self._allowed)
+            inference = check(path, parse(exchange.body), self._allowed)
         except ApiError:
             return False  # found again, and told, by the general way
         if not is_usual(inference):

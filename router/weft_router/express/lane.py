@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from weft_router.api.body import parse
 from weft_router.api.identity import MAX_ID, session_key
-from weft_router.api.inference import PATHS, checked
+from weft_router.api.inference import PATHS, check
 from weft_router.errors import ApiError
 from weft_router.express.usual import AtFront, is_usual
 from weft_router.guard.admission import Refusal
@@ -56,7 +56,7 @@ class Lane:
             caller = front.admits(headers, exchange.notes)
             body = parse(exchange.body)
             class_ = front.classifier.of(caller, headers, body)
-            inference = checked(path, body, front.allowed)
+            inference = check(path, body, front.allowed)
         except ApiError:
             return False  # found again, and told, by the general way
         if not is_usual(inference):

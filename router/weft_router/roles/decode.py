@@ -10,7 +10,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import models
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.bounds import Allowed
-from weft_router.api.inference import PATHS, checked
+from weft_router.api.inference import PATHS, check
 from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
@@ -215,7 +215,7 @@ class DecodeSidecar:
         resumed = body.pop(RESUME_KEY, None)
         if sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc()
-        inference = checked(path, body, self._allowed)
+        inference = check(path, body, self._allowed)
         id_ = headers.get(REQUEST_ID, "")
         spans = None
         if self._tracer is not None:

@@ -11,7 +11,7 @@ from weft_router.api.answers import models, not_ready
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.bounds import Allowed
 from weft_router.api.identity import explicit
-from weft_router.api.inference import PATHS, Inference, checked
+from weft_router.api.inference import PATHS, Inference, check
 from weft_router.api.responses import new_id
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.background import Background, guarded
@@ -200,7 +200,7 @@ class Front:
         class_ = self.classifier.of(caller, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
-        inference = checked(path, body, self.allowed)
+        inference = check(path, body, self.allowed)
         load = self.load(inference)
         admitted = self._admit(caller, class_, load)
         if admitted.output_cap is not None or admitted.local_only:

@@ -10,10 +10,9 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
 from weft_router.api.inference import Inference
-from weft_router.api.reply import Reply
 from weft_router.api.transcript import Transcript, of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
-from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
+from weft_router.engines.adapter import Adapter, Ask
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
 from weft_router.engines.resume import kinds, resumable
@@ -35,14 +34,14 @@ from weft_router.rounds.job import Job
 from weft_router.rounds.kv_proof import KvProof
 from weft_router.rounds.moving import Leaving, Takes
 from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.pairs import Pairs
 from weft_router.rounds.releasing import Releasing
-from weft_router.rounds.remote import PREFILL_LOST, PrefillPort, RemotePrefill, engine_error
+from weft_router.rounds.remote import PrefillPort, RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Outlook, Session, Sessions
 from weft_router.rounds.slicing import Slicing
 from weft_router.rounds.standing import Standing, urgency
 from weft_router.rounds.taking import Taking
-from weft_router.rounds.together import Together, peer_of, port_of
 from weft_router.rounds.worker import Worker
 from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
@@ -57,7 +56,6 @@ log = logging.getLogger(__name__)
 
 _NOT_LOCALLY = frozenset({"connect", "disconnected", "timeout", "reply-too-large", "event-too-large", SHUTTING_DOWN})
 """Failures of a leg with prefilled KV that the same engine, asked to prefill by itself, would only repeat."""
-MOST_PAIRS = 2
 FULL = 0.9
 """Share of the KV cache above which a request that waits may wait for room: a long one takes a tenth and more."""
 
@@ -82,7 +80,6 @@ class Decoding:
         self._salts = salts
         self._resumes = kinds(adapter)
         self._adapter = adapter
-        self._together = Together()
         self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds, on_end=self._ended)
         self._paces = Paces()
         self._itl = Window(config.routing.stats_window_seconds)
@@ -106,6 +103,9 @@ class Decoding:
             leaves=lambda: worker.draining,
         )  # fmt: skip
         worker.paths.on_closed = self.answering.give_up
+        self._pairs = Pairs(
+            worker, adapter=adapter, registry=registry, remote=self.remote, answering=self.answering, metrics=metrics
+        )
         self.deciding = Deciding(
             worker, adapter=adapter, remote=self.remote, registry=registry, accounts=self.accounts,
             answering=self.answering, itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
@@ -165,7 +165,7 @@ class Decoding:
         rnd.reason = decision.reason
         try:
             if decision.remote is not None and self._adapter.can.order == "together":
-                await self._both(outlet, rnd, decision.remote)
+                await self._pairs.run(outlet, rnd, decision.remote)
                 return
             if decision.remote is None and not self._adapter.can.local:
                 raise not_ready("prefill worker")
@@ -214,8 +214,7 @@ class Decoding:
         """Forget a session that its client has ended, and give its KV back."""
         ended = self.sessions.close(session)
         if ended is not None and ended.handle is not None:
-            self._metrics.kv_handles.labels("closed").inc()
-            self._releasing.unused(ended.handle)
+            self._releasing.done_with(ended.handle, "closed")
 
     async def stop(self) -> None:
         """Give up what runs beside the rounds."""
@@ -326,36 +325,6 @@ class Decoding:
                 )
         return await self.remote.run(rnd, worker)
 
-    async def _both(self, outlet: Outlet, rnd: Round, worker: str) -> None:
-        """Send both legs at once; once more with another prefill worker when the first is lost."""
-        for attempt in range(MOST_PAIRS):
-            record = self._registry.get(worker)
-            if record is None:
-                break
-            # Engines meet by a number that is good once: not for a second pair, nor for another worker's.
-            rnd.ask.room = room_of(Ask(rnd.inference, f"{rnd.id}/{self.worker.name}/{attempt}"))
-            if attempt:
-                rnd.ask.request_id = f"{rnd.id}-{attempt}"
-            bootstrap = self._adapter.traits.bootstrap_port
-            rnd.ask.prefill = peer_of(record.url, engine_port=record.engine_port, bootstrap_port=bootstrap)
-            own = port_of(self._settings.engine_url)
-            rnd.ask.decode = peer_of(self._settings.url, engine_port=own, bootstrap_port=0)
-            prefilled = Prefilled(record.worker, Handed(None, Reply(rnd.inference.kind)), 0, None, 0)
-            try:
-                await self._together.run(
-                    self.remote.beside(rnd, record), self.answering.run(outlet, rnd, prefilled),
-                    begun=lambda: outlet.begun,
-                )  # fmt: skip
-            except LegFailedError as error:
-                if outlet.begun or error.reason != PREFILL_LOST:
-                    raise
-                self._metrics.prefill_failures.labels(error.detail or error.reason).inc()
-                rnd.retried = True
-                worker = self.remote.other({record.worker}) or ""
-            else:
-                return
-        raise not_ready("prefill worker")
-
     def _make_room(self, load: EngineLoad) -> None:
         """Give KV back that is kept for rounds which may come, where the engine is full and requests wait for room.
 
@@ -363,13 +332,11 @@ class Decoding:
         """
         if load.waiting and load.kv_usage >= FULL:
             for handle in self.sessions.yield_handles(load.waiting):
-                self._metrics.kv_handles.labels("yielded").inc()
-                self._releasing.unused(handle)
+                self._releasing.done_with(handle, "yielded")
 
     def _superseded(self, handle: KvHandle) -> None:
         """Count a handle that no round will use any more, and give its KV back."""
-        self._metrics.kv_handles.labels("superseded").inc()
-        self._releasing.unused(handle)
+        self._releasing.done_with(handle, "superseded")
 
     def _orphaned(self, prefilled: Prefilled) -> None:
         """Count a prefill whose KV the engine here is not known to have taken, and give it back."""

@@ -14,7 +14,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.body import Json
 from weft_router.engines.adapter import Adapter, Call
-from weft_router.engines.handles import KvHandle
+from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.errors import LegFailedError
 from weft_router.rounds.remote import PrefillPort
 from weft_router.rounds.standing import ANYBODY
@@ -45,6 +45,7 @@ class Releasing:
         self._port = port
         self._peers = peers
         self._outcomes = metrics.handle_releases
+        self._handles = metrics.kv_handles
         self._tasks: set[asyncio.Task[None]] = set()
 
     def unread(self, params: Json | None) -> None:
@@ -52,6 +53,11 @@ class Releasing:
         call = self._adapter.release(params) if params is not None else None
         if call is not None:
             self._start(self._here(call))
+
+    def done_with(self, handle: KvHandle, outcome: Outcome) -> None:
+        """Count what became of a handle that nobody will use any more, and give its KV back."""
+        self._handles.labels(outcome).inc()
+        self.unused(handle)
 
     def unused(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
         """Give back KV of this worker's engine that no prefill engine will read; any of them can, or ``by``."""

@@ -93,9 +93,9 @@ def _parse(lines: list[bytes]) -> tuple[int, dict[str, str]] | None:
                 if field is None:
                     return None
                 known = field[1].decode().lower(), field[2].decode()
-                if len(_fields) >= _REMEMBERED:
-                    _fields.clear()
                 if len(line) <= _SHORT:
+                    if len(_fields) >= _REMEMBERED:
+                        _fields.clear()
                     _fields[line] = known
             name, value = known
         if name in headers or name in _FRAMING:
