@@ -72,7 +72,6 @@ class Decoding:
         settings = worker.settings
         config = settings.config
         self.worker = worker
-        self._settings = settings
         self._bidirectional = config.engine.bidirectional
         self._metrics = metrics
         self._decisions = metrics.decisions
