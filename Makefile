@@ -87,7 +87,7 @@ test-sockets: setup ## Run the tests over real sockets and those on an API serve
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"
 
 # The packages as they are, and beside the modules of a request's path what mypyc made of them.
-$(COMPILED)/.made: $(STAMP) $(shell find images/weft_compile core/weft_core router/weft_router -name '*.py')
+$(COMPILED)/.made: $(STAMP) $(shell find images/weft_compile core/weft_core router/weft_router -name '*.py' -o -name '*.h')
 	@echo "Compiling the router's path into $(COMPILED)"
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED) && touch $(COMPILED)/.begun
 	@$(PY) -m weft_compile --into $(COMPILED)

@@ -146,7 +146,7 @@ async def main(count: int, *, sidecars: bool) -> None:
         routers, key = wired(Path(folder), sidecars=sidecars)
         await routers.start()
         gc.freeze()
-        gc.set_threshold(20_000, 20, 20)  # as the router's processes do
+        gc.set_threshold(5_000, 20, 20)  # as the router's processes do
         for number in numbers:
             if isinstance(routers, Alone):
                 rows.append(await _called(routers, number, key))

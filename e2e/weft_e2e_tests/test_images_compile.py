@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from weft_compile import exercise
-from weft_compile.path import PACKAGES, modules
+from weft_compile.path import PACKAGES, UNTRACKED, modules, native
 from weft_compile.rewriting import rewritten
 from weft_e2e.images.catalogue import repository_root
 from weft_router.engines.watch import Engine
@@ -69,6 +69,42 @@ def test_a_rewritten_dataclass_takes_and_holds_what_it_did() -> None:
     words = {"x": 3, "seen": "", "parts": ""}
     assert hash(after.Point(**words)) == hash(before.Point(**words))
     assert not hasattr(after.Plain, "__slots__")
+
+
+KEPT = '''
+"""A module."""
+
+from dataclasses import dataclass
+
+@dataclass(slots=True)
+class Session:
+    """What is kept."""
+
+    rounds: int
+
+class Pace:
+    """So is this."""
+
+class Other:
+    """This is not."""
+'''
+
+
+def test_of_what_sessions_keep_the_collector_is_not_told() -> None:
+    known: dict[str, Any] = {
+        "__name__": "kept",
+        "_mypyc_attr": lambda **words: lambda kind: told.append((kind, words)) or kind,
+    }
+    told: list[tuple[type, dict[str, bool]]] = []
+    sys.modules["kept"] = ModuleType("kept")
+    exec(rewritten(KEPT), known)  # noqa: S102 - the text above
+    assert told == [(known[name], {"acyclic": True}) for name in ("Session", "Pace")]
+    assert known["__doc__"] == "A module."
+
+
+def test_each_class_that_the_collector_is_not_told_of_is_compiled() -> None:
+    compiled = [name for _, name in native()]
+    assert all(compiled.count(name) == 1 for name in UNTRACKED)
 
 
 CATCHING = """

@@ -20,7 +20,10 @@ from setuptools import Extension
 from weft_compile.path import modules
 
 TYPED = ("--ignore-missing-imports", "--follow-imports=silent", "--python-version=3.11")
-FLAGS = ("-ffp-contract=off", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")
+UNTRACKED = Path(__file__).with_name("untracked.h")
+FLAGS = (
+    "-ffp-contract=off", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt", "-include", str(UNTRACKED),
+)  # fmt: skip
 """Decisions have to be the interpreter's and the simulator's to the last bit, so no compiler may round ``a * b + c``
 once only, which on ARM it would. The others let one compiled module call another's functions directly."""
 COUNTING = ("-fprofile-generate",)

@@ -3,16 +3,18 @@
 It is done line by line, so that tracebacks name the lines of the real sources. ``__slots__`` goes, since compiled
 classes have none but fields of C; a dataclass gets its ``__init__`` written out, since the one that ``dataclass`` makes
 at run time is not compiled; what an ``except`` catches gets a name of its own, since a name has one type in a compiled
-function; and what a module imports of interpreted ones and calls is held in a ``Final``, which is a variable of C,
-where a module's other names are looked up in its dict each time.
+function; what a module imports of interpreted ones and calls is held in a ``Final``, which is a variable of C, where a
+module's other names are looked up in its dict each time; and of what sessions keep the collector is not told.
 """
 
 import ast
 
-from weft_compile.path import native
+from weft_compile.path import UNTRACKED, native
 
 SPECIAL = frozenset({"typing", "dataclasses"})
 """Modules whose names mean something to the compiler itself."""
+_ATTRIBUTES = "if _typing.TYPE_CHECKING: from mypy_extensions import mypyc_attr as _mypyc_attr"
+"""The compiler alone has a use for them."""
 
 
 class Lines:
@@ -49,6 +51,16 @@ class Lines:
         end = node.end_col_offset or 0
         self._lines[line] = whole[:end].decode() + text + whole[end:].decode()
 
+    def fill(self, number: int, text: str) -> None:
+        """Put something on an empty line, counted from 1.
+
+        Raises:
+            ValueError: it is not empty.
+        """
+        if self._lines[number - 1]:
+            raise ValueError(f"line {number} is not empty, as it is wanted to be: {self._lines[number - 1]}")
+        self._lines[number - 1] = text
+
     def __str__(self) -> str:
         return "\n".join(self._lines)
 
@@ -64,8 +76,21 @@ def rewritten(source: str) -> str:
         decorator = _dataclass(node)
         if decorator is not None:
             _write_out(lines, node, decorator, classes)
+    _untrack(lines)
     _name_what_is_caught(lines)
     return str(lines)
+
+
+def _untrack(lines: Lines) -> None:
+    """Have the collector not know of a module's classes whose objects sessions keep."""
+    kept = [node for node in lines.tree.body if isinstance(node, ast.ClassDef) and node.name in UNTRACKED]
+    if not kept:
+        return
+    doc = lines.tree.body[0]
+    lines.add(doc, "; import typing as _typing")
+    lines.fill((doc.end_lineno or 1) + 1, _ATTRIBUTES)
+    for node in kept:
+        lines.fill(min(part.lineno for part in (node, *node.decorator_list)) - 1, "@_mypyc_attr(acyclic=True)")
 
 
 def _name_what_is_caught(lines: Lines) -> None:

@@ -98,9 +98,10 @@ def _keep_memory() -> None:
 def _alone(settings: Settings) -> int:
     _keep_memory()
     try:
-        # What is loaded now stays: the collector need not look at it again, and cycles are rare here.
+        # What is loaded now stays: the collector need not look at it again, and cycles are rare here. All streams wait
+        # while it looks, so it does that often, at little.
         gc.freeze()
-        gc.set_threshold(20_000, 20, 20)
+        gc.set_threshold(5_000, 20, 20)
         uvloop.run(_main(settings))
     except ConfigError as error:
         log.critical("wrong_configuration", extra={"error": str(error)})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
-from weft_router.rounds.placement import RECENT_S, Placement
+from weft_router.rounds.placement import RECENT_S, TOGETHER_S, Placement
 from weft_router.state.bindings import Bindings
 from weft_router.state.store import MemoryStore, StoreDownError
 from weft_router_tests.passing_store import PassingStore
@@ -128,7 +128,12 @@ def test_what_one_class_placed_counts_for_the_others() -> None:
 @given(
     st.sampled_from(["kv-headroom", "least-requests", "round-robin", "prefix-aware"]),
     st.lists(
-        st.tuples(st.floats(0, 1.5), st.integers(1, 400), st.sampled_from(["", "a", "b"]), st.integers(0, 3)),
+        st.tuples(
+            st.floats(0, 1.5) | st.floats(0, 2 * TOGETHER_S),
+            st.integers(1, 400),
+            st.sampled_from(["", "a", "b"]),
+            st.integers(0, 3),
+        ),
         max_size=25,
     ),
 )
@@ -151,7 +156,8 @@ def test_what_is_kept_between_two_choices_changes_none(rule: str, steps: list[tu
         if expected is None:
             expected = min(views, key=lambda v: (v.kv_used / v.kv_capacity, v.sessions, v.worker)).worker
         assert placement.choose(workers, need=need, avoid={avoided} - {""}) == expected
-        placed.append((clock.now, expected, need))
+        began = max((at for at, name, _ in placed if name == expected), default=-1.0)
+        placed.append((began if clock.now < began + TOGETHER_S else clock.now, expected, need))
 
 
 def test_bindings_change_and_whoever_stays_knows_whose_turn_it_is() -> None:

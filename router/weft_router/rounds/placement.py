@@ -11,29 +11,33 @@ from weft_router.config import PLAIN_CLASS
 
 RECENT_S = 2.0
 """A heartbeat is at most 1 s old when written and read within half a second; then the engine's own figures count."""
+TOGETHER_S: Final = 0.05
+"""Sessions that come to a worker within this time are forgotten together: thousands a second are a few things to keep."""
 
 
 class _Placed:
     """Sessions placed on a worker that no heartbeat tells of yet, and their tokens; its place among all, -1: none."""
 
-    __slots__ = ("place", "sessions", "tokens")
+    __slots__ = ("latest", "place", "sessions", "tokens")
 
     def __init__(self) -> None:
         self.place = -1
         self.sessions = 0
         self.tokens = 0
+        self.latest: _Batch | None = None
 
 
-class _Session:
-    """One of them, since when, and the one that was placed after it."""
+class _Batch:
+    """Some of them, since when, and those that were placed after these."""
 
-    __slots__ = ("after", "at", "tokens", "worker")
+    __slots__ = ("after", "at", "sessions", "tokens", "worker")
 
-    def __init__(self, at: float, worker: _Placed, tokens: int) -> None:
+    def __init__(self, at: float, worker: _Placed) -> None:
         self.at = at
         self.worker = worker
-        self.tokens = tokens
-        self.after: _Session | None = None
+        self.tokens = 0
+        self.sessions = 0
+        self.after: _Batch | None = None
 
 
 _NOTHING: Final = _Placed()
@@ -48,8 +52,8 @@ class Placement:
     def __init__(self, bindings: Mapping[str, str], *, clock: Callable[[], float] = monotonic) -> None:
         self._rules: dict[str, Binding] = {}
         self._clock = clock
-        self._oldest: _Session | None = None
-        self._latest: _Session | None = None
+        self._oldest: _Batch | None = None
+        self._latest: _Batch | None = None
         self._placed: dict[str, _Placed] = {}
         self._records: list[WorkerRecord] = []
         self._all = Candidates(())
@@ -94,22 +98,33 @@ class Placement:
             place = workers.emptiest()
         chosen = workers.names[place]
         placed = self._placed_at(chosen)
-        session = _Session(now, placed, need)
-        if self._latest is None:
-            self._oldest = session
-        else:
-            self._latest.after = session
-        self._latest = session
+        batch = placed.latest
+        if batch is None or now >= batch.at + TOGETHER_S:
+            batch = self._begin(_Batch(now, placed))
+        batch.tokens += need
+        batch.sessions += 1
         self._count(placed, need, 1)
         return chosen
 
+    def _begin(self, batch: _Batch) -> _Batch:
+        """Keep what is placed from now on."""
+        if self._latest is None:
+            self._oldest = batch
+        else:
+            self._latest.after = batch
+        self._latest = batch.worker.latest = batch
+        return batch
+
     def _forget(self, oldest: float) -> None:
         """Take out what was placed before ``oldest``."""
-        session = self._oldest
-        while session is not None and session.at < oldest:
-            self._count(session.worker, -session.tokens, -1)
-            self._oldest = session = session.after
-        if session is None:
+        batch = self._oldest
+        while batch is not None and batch.at < oldest:
+            worker = batch.worker
+            self._count(worker, -batch.tokens, -batch.sessions)
+            if worker.latest is batch:
+                worker.latest = None
+            self._oldest = batch = batch.after
+        if batch is None:
             self._latest = None
 
     def _count(self, placed: _Placed, tokens: int, sessions: int) -> None:

@@ -1,0 +1,52 @@
+"""What sessions keep: compiled, the collector does not know of it, and it is freed all the same."""
+
+import gc
+import os
+import subprocess
+import sys
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.transcript import NOTHING_SEEN, Transcript
+from weft_router.context import COMPILED
+from weft_router.engines.handles import KvHandle
+from weft_router.rounds.dispatched import Entry
+from weft_router.rounds.sessions import Session
+from weft_router.signals.pace import Pace
+from weft_router.state.bindings import _Binding
+from weft_router.state.store import _Word
+
+LEVELS = 300
+"""CPython puts off what is freed more than 50 levels deep."""
+
+
+def kept() -> list[object]:
+    """Return one object of each class of which sessions keep some."""
+    task = PrefillTask(0, 1)
+    handle = KvHandle({}, 1, 0.0, None)
+    session = Session(NOTHING_SEEN, 1, 1, handle, 1, 0.0, {})
+    transcript = Transcript("text", b"", ())
+    return [task, handle, session, transcript, Entry(task, 0.0), Pace(), _Binding("w", 0.0, 0.0), _Word("w", 0.0)]
+
+
+def test_the_collector_knows_of_nothing_that_sessions_keep_when_it_is_compiled() -> None:
+    known = {gc.is_tracked(one) for one in kept()}
+    assert known == ({False} if COMPILED else {True})
+
+
+def free_deeply() -> None:
+    """Free all of that at each level of a deep list, and have the memory beside it looked at."""
+    for _ in range(20):
+        deep: list[object] = []
+        for _ in range(LEVELS):
+            deep = [deep, *kept()]
+        del deep
+        gc.collect()
+
+
+def test_what_sessions_keep_is_freed_at_any_depth() -> None:
+    """An object that the collector does not know must not be put off: it has no place for that."""
+    words = [sys.executable, "-c", f"from {__name__} import free_deeply; free_deeply()"]
+    path = os.pathsep.join(sys.path)
+    checked = {**os.environ, "PYTHONMALLOC": "debug", "PYTHONPATH": path}
+    done = subprocess.run(words, env=checked, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
