@@ -1,6 +1,7 @@
 """A server's connection as clients use and misuse it: keep-alive, pipelines, half closes, ends."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 
@@ -28,6 +29,16 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
             await client.send(post(b"%d" % n))
             assert await client.response() == (200, b"POST /x  %d" % n)
         assert len(listener.connections) == 1
+
+
+@on_uvloop
+async def test_who_is_accepted_when_all_were_cut_off_is_cut_off_too() -> None:
+    async with listening(echo) as listener:
+        listener.connections.abort()
+        async with connected(listener.port) as client:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(client.reader.read(), 3) == b"", "not only once it is idle for long"
+        await until(lambda: len(listener.connections) == 0)
 
 
 @on_uvloop

@@ -12,7 +12,7 @@ from weft_router.config import PLAIN_CLASS
 RECENT_S = 2.0
 """A heartbeat is at most 1 s old when written and read within half a second; then the engine's own figures count."""
 TOGETHER_S: Final = 0.05
-"""Sessions that come to a worker within this time are forgotten together: thousands a second are a few things to keep."""
+"""Sessions that come to a worker within this time are forgotten together: thousands a second are few things."""
 
 
 class _Placed:

@@ -24,6 +24,7 @@ class Connections:
         self.refused = refused
         self.closing = False
         self.cut: Counter[str] = Counter()
+        self._over = False
         self._most = limits.max_connections
         self._live: set[Connection] = set()
 
@@ -34,6 +35,9 @@ class Connections:
     def add(self, connection: Connection) -> bool:
         """Know a new connection; tell whether there is a place for it."""
         self._live.add(connection)
+        if self._over:  # the loop had accepted it, and says so only now
+            connection.abort()
+            return True
         if len(self._live) <= self._most:
             return True
         self.cut["too many"] += 1
@@ -64,6 +68,7 @@ class Connections:
                 connection.close()
 
     def abort(self) -> None:
-        """Cut all off."""
+        """Cut all off, and those to come."""
+        self._over = True
         for connection in list(self._live):
             connection.abort()
