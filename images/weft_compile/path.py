@@ -14,7 +14,7 @@ PATH = (
     "weft_router/engines/{adapter,handles,vllm,prefilled,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
     "weft_router/express/{afterwards,usual,lane,within,forwarding,decode_lane,prefill_lane,prefill_leg,passage}",
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller,door,hops}",
-    "weft_router/roles/{duty,placing,server,front,telling,front_counts,standalone,engine_pages}",
+    "weft_router/roles/{duty,placing,recognising,server,front,telling,front_counts,standalone,engine_pages}",
     "weft_router/roles/{coordinator,relay,decode,moving_hop,prefill,prefill_hop}",
     "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,pairs,passing}",
     "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",

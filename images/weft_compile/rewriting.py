@@ -90,7 +90,8 @@ def _untrack(lines: Lines) -> None:
     lines.add(doc, "; import typing as _typing")
     lines.fill((doc.end_lineno or 1) + 1, _ATTRIBUTES)
     for node in kept:
-        lines.fill(min(part.lineno for part in (node, *node.decorator_list)) - 1, "@_mypyc_attr(acyclic=True)")
+        first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
+        lines.fill(first - 1, "@_mypyc_attr(acyclic=True)")
 
 
 def _name_what_is_caught(lines: Lines) -> None:

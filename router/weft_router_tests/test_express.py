@@ -97,11 +97,26 @@ async def conversation(stack: Stack) -> list[Answer]:
     return answers
 
 
+async def nameless(stack: Stack) -> list[Answer]:
+    """Conversations that are known by what was said, of which one is gone back in and two begin alike; and texts."""
+    answers, said = [], ["What is a weft? " * 8]
+    for k in range(3):
+        answers.append(await stack.chat(say("Please: " + said[0], *said[1:]), max_tokens=8))
+        answers.append(await stack.chat(say(*said), max_tokens=8))
+        answers.append(await stack.complete("once upon a time " * 9, max_tokens=4))
+        said += [answers[-2].text, f"And then? {k} " * (40 if k else 2)]
+    answers.append(await stack.chat(say(*said[:-2], "Or else? "), max_tokens=8))
+    answers.append(await stack.chat(say(*said), max_tokens=8, prompt_cache_key="mine"))
+    assert len({one.headers.get("X-Weft-Session") for one in answers}) == 2 + 3 + 1
+    return answers
+
+
 async def unusual(stack: Stack) -> list[Answer]:
-    """What the lane leaves: streams, several answers, fields to be dropped, wrong ones, no session."""
+    """What the lane leaves: streams, several answers, fields to be dropped, wrong ones, names in a body."""
     asked: list[dict[str, Any]] = [
         {"session": "a", "stream": True}, {"session": "b", "n": 2}, {"session": "c", "kv_transfer_params": {"a": 1}},
-        {"session": "d", "max_tokens": 0}, {"session": "e" * 300}, {"session": "f", "model": "other"}, {},
+        {"session": "d", "max_tokens": 0}, {"session": "e" * 300}, {"session": "f", "model": "other"},
+        {"conversation_id": "c"},
     ]  # fmt: skip
     return [await stack.chat(say("hello there " * 5), **{"max_tokens": 4, **fields}) for fields in asked]
 
@@ -171,6 +186,7 @@ async def refused(stack: Stack) -> list[Answer]:
 
 SCENES: dict[str, Scene] = {
     "conversation": conversation,
+    "nameless": nameless,
     "unusual": unusual,
     "long": long,
     "prefill-status": failing("p", status=500, times=1),
@@ -210,6 +226,8 @@ async def test_both_ways_do_the_same(
         assert one == other
     if name == "unusual":
         assert taken[Lane, False], taken
+    elif name == "nameless":
+        assert (taken[Lane, True], taken[Lane, False]) == (10, 1), taken
     else:
         assert all(taken[way, True] for way in OF[composition]), taken
 

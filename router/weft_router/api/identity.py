@@ -54,7 +54,7 @@ def explicit(tenant: str, headers: Mapping[str, str], body: Json, *, secret: byt
     named = headers.get("x-session-id")
     if named:
         return _named(tenant, "X-Session-Id", named)
-    if _NAMING.isdisjoint(body):
+    if not is_named(body):
         return None
     value: object
     for field in BODY_FIELDS:
@@ -64,6 +64,11 @@ def explicit(tenant: str, headers: Mapping[str, str], body: Json, *, secret: byt
         if value is not None and value != "":
             return _named(tenant, field, value)
     return None
+
+
+def is_named(body: Json) -> bool:
+    """Tell whether a body has a field that may name its session."""
+    return not _NAMING.isdisjoint(body)
 
 
 def _named(tenant: str, source: str, value: object) -> Identity:
@@ -136,8 +141,11 @@ class Heads:
     def find(self, parents: tuple[str, ...]) -> str | None:
         """Return the session of the longest known prefix."""
         since = self._clock() - self._ttl_s
-        found = (self._sessions.get(parent) for parent in parents)
-        return next((known[0] for known in found if known is not None and known[1] >= since), None)
+        for parent in parents:
+            known = self._sessions.get(parent)
+            if known is not None and known[1] >= since:
+                return known[0]
+        return None
 
     def put(self, head: str, session: str) -> None:
         """Remember that a session's latest request ended with this prefix."""

@@ -1,16 +1,17 @@
 """Tell which requests are usual at a front, and begin them on the straight way.
 
-Usual is: a chat or text completion in one piece, a session that its client names, fields that need no second look;
-where the worker is one of this process, vLLM's protocol, too. Nothing is counted or charged before that is known, so
-whatever else comes is left to the general way, which looks at it anew; and a request that stops being usual later goes
-on there from where it is.
+Usual is: a chat or text completion in one piece, a session that a header names or that is known without a look
+elsewhere, fields that need no second look; where the worker is one of this process, vLLM's protocol, too. Nothing is
+counted or charged before that is known, so whatever else comes is left to the general way, which looks at it anew; and
+a request that stops being usual later goes on there from where it is.
 """
 
 from typing import TYPE_CHECKING, Protocol
 
 from weft_router.api.body import parse
-from weft_router.api.identity import MAX_ID, session_key
+from weft_router.api.identity import MAX_ID, Identity, is_named, session_key
 from weft_router.api.inference import PATHS, check
+from weft_router.api.transcript import Transcript, of_request
 from weft_router.errors import ApiError
 from weft_router.express.usual import AtFront, is_usual
 from weft_router.guard.admission import Refusal
@@ -45,9 +46,9 @@ class Lane:
         """Begin a usual request; False: it was not looked at."""
         path, headers = exchange.path, exchange.headers
         named = headers.get("x-session-id")
-        if not named or PATHS.get(path, "responses") == "responses" or exchange.method != "POST":
+        if PATHS.get(path, "responses") == "responses" or exchange.method != "POST" or "content-encoding" in headers:
             return False
-        if len(named) > MAX_ID or "content-encoding" in headers or not named.isprintable():
+        if named and (len(named) > MAX_ID or not named.isprintable()):
             return False
         front = self.front
         if not self._registry.ready("decode") or not front.plain:
@@ -61,21 +62,34 @@ class Lane:
             return False  # found again, and told, by the general way
         if not is_usual(inference):
             return False
+        tenant = caller.tenant
+        trace = front.ids.next()
+        id_ = "weft-" + trace
+        transcript: Transcript | None = None
+        if named:
+            identity = Identity(session_key(tenant, "id", named), named)
+        elif is_named(body):
+            return False
+        else:
+            transcript = of_request(inference)
+            known = front.recognising.at_once(inference, transcript, tenant=tenant, fresh=id_)
+            if known is None:
+                return False
+            identity = known
         load = front.load(inference)
         admitted = front.admission.admit(exchange.started, caller, class_, load)
         if isinstance(admitted, Refusal):
             return False  # nothing was charged
         self.books.enter()
         exchange.admitted = caller
-        tenant = caller.tenant
-        session = session_key(tenant, "id", named)
-        trace = front.ids.next()
-        id_ = "weft-" + trace
+        front.recognising.note(identity)
+        session = identity.key
         facts = exchange.facts = {"request_id": id_, "session": session, "tenant": tenant, "class": class_}
-        outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, named)), admitted)
+        outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, identity.shown)), admitted)
         usual = AtFront(front, self.books, exchange, outlet, admitted, load)
         exchange.let_go()
         job = Job(id_, session, tenant, inference, exchange.started, facts, class_, None, trace)
+        job.transcript = transcript
         try:
             if admitted.output_cap is not None or admitted.local_only:
                 front.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)

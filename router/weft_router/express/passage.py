@@ -79,9 +79,12 @@ class Passage(Round):
 
     def _begin(self) -> None:
         decoding, inference = self._decoding, self.inference
-        # Of a new session there is nothing to hold it against: it is made when the books are closed.
-        self.transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
-        outlook = self.outlook = decoding.look(self.session, inference, self.transcript)
+        transcript = self._job.transcript
+        if transcript is None:
+            # Of a new session there is nothing to hold it against: it is made when the books are closed.
+            transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
+        self.transcript = transcript
+        outlook = self.outlook = decoding.look(self.session, inference, transcript)
         decoding.describe(self, self._job.tenant)
         self._looked = True
         if outlook.away:

@@ -105,7 +105,7 @@ class Front:
         self.counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
         self.placing = Placing(config, registry=registry, bindings=self._bindings)
         self._closing = Closing(self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting)
-        self._recognising = Recognising(
+        self.recognising = Recognising(
             store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up
         )
         self._holding: Holding | None = None
@@ -146,7 +146,7 @@ class Front:
     async def stop(self) -> None:
         """End background work."""
         await self._background.stop()
-        await self._recognising.stop()
+        await self.recognising.stop()
 
     def cut(self) -> None:
         """Send nothing anywhere again: this process ends, and what it calls off is nobody's failure."""
@@ -221,7 +221,7 @@ class Front:
                 cap=admitted.output_cap,
             )  # fmt: skip
             if identity is None:
-                identity = await self._recognising.identify(job)
+                identity = await self.recognising.identify(job)
             job.session = identity.key
             if responses:
                 job.response_id = new_id(self._secret, caller.tenant, identity.key)

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 
 from weft_router.api.identity import Heads, Identity, derived
-from weft_router.api.transcript import of_request
+from weft_router.api.inference import Inference
+from weft_router.api.transcript import Transcript, of_request
 from weft_router.rounds.job import Job
 from weft_router.state.store import Store, StoreDownError
 
@@ -24,24 +25,39 @@ class Recognising:
 
     async def identify(self, job: Job) -> Identity:
         """Return who a request without a name is; a conversation that nobody has seen is a new one."""
-        job.transcript = of_request(job.inference)
-        identity = derived(job.tenant, job.inference, job.transcript, fresh=job.id)
-        parents = identity.parents
-        session = self._heads.find(parents)
-        if session is None and parents and self._store_up():
+        transcript = job.transcript = of_request(job.inference)
+        identity = self.at_once(job.inference, transcript, tenant=job.tenant, fresh=job.id)
+        if identity is None:
+            identity = derived(job.tenant, job.inference, transcript, fresh=job.id)
             try:
-                session = next((s for s in await self._store.sessions_of(parents) if s is not None), None)
+                found = await self._store.sessions_of(identity.parents)
             except StoreDownError:
-                session = None
-        if session is not None:
-            identity = Identity(session, f"weft-{session[:16]}", identity.parents, identity.head)
-        if identity.head:
-            self._heads.put(identity.head, identity.key)
-            if self._store_up():
-                task = asyncio.get_running_loop().create_task(self._put(identity))
-                self._writes.add(task)
-                task.add_done_callback(self._writes.discard)
+                found = []
+            identity = _of(identity, next((session for session in found if session is not None), None))
+        self.note(identity)
         return identity
+
+    def at_once(self, inference: Inference, transcript: Transcript, *, tenant: str, fresh: str) -> Identity | None:
+        """Return who a request without a name is; None where a store elsewhere has to be asked for that."""
+        identity = derived(tenant, inference, transcript, fresh=fresh)
+        session = self._heads.find(identity.parents)
+        if session is None and identity.parents and self._shares():
+            return None
+        return _of(identity, session)
+
+    def note(self, identity: Identity) -> None:
+        """Remember what a request ended with, by which the next one of its conversation is found."""
+        if not identity.head:
+            return
+        self._heads.put(identity.head, identity.key)
+        if self._shares():
+            task = asyncio.get_running_loop().create_task(self._put(identity))
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
+
+    def _shares(self) -> bool:
+        """Tell whether others may know more: a store of this process by itself knows what is known here."""
+        return self._store.remote and self._store_up()
 
     async def stop(self) -> None:
         """Give up what is not written yet."""
@@ -54,3 +70,10 @@ class Recognising:
             await self._store.put_head(identity.head, identity.key, ttl_s=self._ttl_s)
         except StoreDownError as error:
             log.info("head_not_written", extra={"error": str(error)})
+
+
+def _of(identity: Identity, session: str | None) -> Identity:
+    """Return the identity of a request that continues a session, if any."""
+    if session is None:
+        return identity
+    return Identity(session, f"weft-{session[:16]}", identity.parents, identity.head)
