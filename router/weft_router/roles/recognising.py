@@ -8,7 +8,7 @@ from weft_router.api.identity import Heads, Identity, derived
 from weft_router.api.inference import Inference
 from weft_router.api.transcript import Transcript, of_request
 from weft_router.rounds.job import Job
-from weft_router.state.store import Store, StoreDownError
+from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,13 @@ class Recognising:
     def at_once(self, inference: Inference, transcript: Transcript, *, tenant: str, fresh: str) -> Identity | None:
         """Return who a request without a name is; None where a store elsewhere has to be asked for that."""
         identity = derived(tenant, inference, transcript, fresh=fresh)
-        session = self._heads.find(identity.parents)
-        if session is None and identity.parents and self._shares():
-            return None
+        parents = identity.parents
+        session = self._heads.find(parents)
+        if session is None and parents and self._store_up():
+            store = self._store
+            if not isinstance(store, MemoryStore):
+                return None
+            session = store.session_of(parents)
         return _of(identity, session)
 
     def note(self, identity: Identity) -> None:
@@ -50,14 +54,15 @@ class Recognising:
         if not identity.head:
             return
         self._heads.put(identity.head, identity.key)
-        if self._shares():
+        store = self._store
+        if not self._store_up():
+            return
+        if isinstance(store, MemoryStore):
+            store.put_head_now(identity.head, identity.key, ttl_s=self._ttl_s)
+        else:
             task = asyncio.get_running_loop().create_task(self._put(identity))
             self._writes.add(task)
             task.add_done_callback(self._writes.discard)
-
-    def _shares(self) -> bool:
-        """Tell whether others may know more: a store of this process by itself knows what is known here."""
-        return self._store.remote and self._store_up()
 
     async def stop(self) -> None:
         """Give up what is not written yet."""

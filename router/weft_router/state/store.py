@@ -199,8 +199,20 @@ class MemoryStore:
         """Return the session of each prefix hash."""
         return [self._heads.get(head) for head in heads]
 
+    def session_of(self, heads: Sequence[str]) -> str | None:
+        """Return the session of the first prefix hash that has one, at once."""
+        for head in heads:
+            session = self._heads.get(head)
+            if session is not None:
+                return session
+        return None
+
     async def put_head(self, head: str, session: str, *, ttl_s: int) -> None:
         """Remember the session of a prefix hash."""
+        self.put_head_now(head, session, ttl_s=ttl_s)
+
+    def put_head_now(self, head: str, session: str, *, ttl_s: int) -> None:
+        """Remember the session of a prefix hash, at once."""
         self._heads.put(head, session, ttl_s)
 
     async def close(self) -> None:
