@@ -369,6 +369,8 @@ async def test_prefills_that_are_lost_together_are_blamed_on_their_own_worker(
     await until(lambda: is_so(taken[Lane, True] == 12))
     await until(lambda: is_so(stack.engines["p0"].running > 0))
     await stack.kill("p0")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", stack.processes["p0"].settings.port)
     answers = await asyncio.gather(*asked)
     assert [one.status for one in answers] == [200] * 12
     for name in ("d0", "d1", "c0"):

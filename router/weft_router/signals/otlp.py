@@ -86,12 +86,16 @@ class Exporter:
     async def close(self) -> None:
         """Send what is left, while the collector takes it and for three seconds; the rest is dropped."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_S):
-                while self._tracer.waiting and await self.send():
-                    pass
+            await asyncio.wait_for(
+                self._send_all(), LAST_S
+            )  # see ``Server.last_words`` for why not ``asyncio.timeout``
         self._dropped.inc(len(self._tracer.waiting))
         self._tracer.waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _send_all(self) -> None:
+        while self._tracer.waiting and await self.send():
+            pass
 
     def _post(self, payload: bytes) -> int:
         """Return the collector's status, 0 when there was none."""
