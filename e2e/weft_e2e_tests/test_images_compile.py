@@ -19,6 +19,7 @@ from weft_compile.path import PACKAGES, UNTRACKED, modules, native
 from weft_compile.rewriting import rewritten
 from weft_e2e.images.catalogue import repository_root
 from weft_router.engines.watch import Engine
+from weft_router_tests.test_untracked import kept
 
 SOURCE = '''
 from dataclasses import dataclass, field
@@ -111,6 +112,7 @@ def test_of_what_sessions_keep_the_collector_is_not_told() -> None:
 def test_each_class_that_the_collector_is_not_told_of_is_compiled() -> None:
     compiled = [name for _, name in native()]
     assert all(compiled.count(name) == 1 for name in UNTRACKED)
+    assert {type(one).__name__ for one in kept()} == UNTRACKED, "each is freed in a test"
 
 
 CATCHING = """

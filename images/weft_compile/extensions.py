@@ -20,12 +20,13 @@ from setuptools import Extension
 from weft_compile.path import modules
 
 TYPED = ("--ignore-missing-imports", "--follow-imports=silent", "--python-version=3.11")
-UNTRACKED = Path(__file__).with_name("untracked.h")
+HEADER = Path(__file__).with_name("untracked.h")
 FLAGS = (
-    "-ffp-contract=off", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt", "-include", str(UNTRACKED),
+    "-ffp-contract=off", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt", "-include", str(HEADER),
 )  # fmt: skip
 """Decisions have to be the interpreter's and the simulator's to the last bit, so no compiler may round ``a * b + c``
-once only, which on ARM it would. The others let one compiled module call another's functions directly."""
+once only, which on ARM it would. The header makes it safe to free what the collector does not know. The others let one
+compiled module call another's functions directly."""
 COUNTING = ("-fprofile-generate",)
 COUNTED = ("-fprofile-use", "-fprofile-partial-training", "-Wno-missing-profile")
 """What the exercise never reached is compiled as if nothing had been counted, not for size."""

@@ -26,8 +26,8 @@ PATH = (
 family can be compiled."""
 
 UNTRACKED = frozenset({"PrefillTask", "Entry", "Transcript", "Session", "KvHandle", "Pace", "_Word", "_Binding"})
-"""Classes of which each session keeps objects. None of them leads back to itself, so the collector need not know of
-them: it went through some 300,000 at a time, and all streams waited."""
+"""Classes of which each session, or each round for some seconds, keeps objects. None of them leads back to itself, so
+the collector need not know of them: it went through some 300,000 at a time, and all streams waited."""
 
 
 def modules() -> list[str]:

@@ -2,6 +2,9 @@
    CPython 3.11's "trashcan", which what is freed 50 levels deep waits in; mypyc puts it there all the same, and what
    stands before the object in memory would be overwritten. Such an object is freed at once. */
 #include <Python.h>
+#if PY_VERSION_HEX >= 0x030D0000
+#error "Look first at how this version of Python puts off what is freed many levels deep"
+#endif
 #undef Py_TRASHCAN_BEGIN
 #define Py_TRASHCAN_BEGIN(op, dealloc) \
     Py_TRASHCAN_BEGIN_CONDITION(op, PyObject_IS_GC((PyObject *)(op)) && \

@@ -105,7 +105,7 @@ async def nameless(stack: Stack) -> list[Answer]:
         answers.append(await stack.chat(say(*said), max_tokens=8))
         answers.append(await stack.complete("once upon a time " * 9, max_tokens=4))
         said += [answers[-2].text, f"And then? {k} " * (40 if k else 2)]
-    answers.append(await stack.chat(say(*said[:-2], "Or else? "), max_tokens=8))
+    answers.append(await stack.chat(say(*said[:-1], "Or else? "), max_tokens=8))
     answers.append(await stack.chat(say(*said), max_tokens=8, prompt_cache_key="mine"))
     assert len({one.headers.get("X-Weft-Session") for one in answers}) == 2 + 3 + 1
     return answers

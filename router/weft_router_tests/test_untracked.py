@@ -45,7 +45,8 @@ def free_deeply() -> None:
 
 def test_what_sessions_keep_is_freed_at_any_depth() -> None:
     """An object that the collector does not know must not be put off: it has no place for that."""
-    words = [sys.executable, "-c", f"from {__name__} import free_deeply; free_deeply()"]
+    script = f"from {__name__} import free_deeply, COMPILED; assert COMPILED is {COMPILED}; free_deeply()"
+    words = [sys.executable, "-c", script]
     path = os.pathsep.join(sys.path)
     checked = {**os.environ, "PYTHONMALLOC": "debug", "PYTHONPATH": path}
     done = subprocess.run(words, env=checked, check=False, capture_output=True, text=True, timeout=120)

@@ -54,7 +54,7 @@ def explicit(tenant: str, headers: Mapping[str, str], body: Json, *, secret: byt
     named = headers.get("x-session-id")
     if named:
         return _named(tenant, "X-Session-Id", named)
-    if not is_named(body):
+    if _NAMING.isdisjoint(body):
         return None
     value: object
     for field in BODY_FIELDS:
@@ -64,11 +64,6 @@ def explicit(tenant: str, headers: Mapping[str, str], body: Json, *, secret: byt
         if value is not None and value != "":
             return _named(tenant, field, value)
     return None
-
-
-def is_named(body: Json) -> bool:
-    """Tell whether a body has a field that may name its session."""
-    return not _NAMING.isdisjoint(body)
 
 
 def _named(tenant: str, source: str, value: object) -> Identity:

@@ -9,7 +9,7 @@ a request that stops being usual later goes on there from where it is.
 from typing import TYPE_CHECKING, Protocol
 
 from weft_router.api.body import parse
-from weft_router.api.identity import MAX_ID, Identity, is_named, session_key
+from weft_router.api.identity import MAX_ID, Identity, session_key
 from weft_router.api.inference import PATHS, check
 from weft_router.api.transcript import Transcript, of_request
 from weft_router.errors import ApiError
@@ -55,7 +55,7 @@ class Lane:
             return False
         try:
             caller = front.admits(headers, exchange.notes)
-            body = parse(exchange.body)
+            body = exchange.parsed = parse(exchange.body)
             class_ = front.classifier.of(caller, headers, body)
             inference = check(path, body, front.allowed)
         except ApiError:
@@ -68,9 +68,7 @@ class Lane:
         transcript: Transcript | None = None
         if named:
             identity = Identity(session_key(tenant, "id", named), named)
-        elif is_named(body):
-            return False
-        else:
+        else:  # a field of the body that names one is the router's own, so not usual
             transcript = of_request(inference)
             known = front.recognising.at_once(inference, transcript, tenant=tenant, fresh=id_)
             if known is None:
@@ -82,7 +80,6 @@ class Lane:
             return False  # nothing was charged
         self.books.enter()
         exchange.admitted = caller
-        front.recognising.note(identity)
         session = identity.key
         facts = exchange.facts = {"request_id": id_, "session": session, "tenant": tenant, "class": class_}
         outlet = Outlet(exchange, shown_to_all(id_, shown_session(session, identity.shown)), admitted)
@@ -91,6 +88,7 @@ class Lane:
         job = Job(id_, session, tenant, inference, exchange.started, facts, class_, None, trace)
         job.transcript = transcript
         try:
+            front.recognising.note(identity)
             if admitted.output_cap is not None or admitted.local_only:
                 front.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
                 usual.go_on(job)

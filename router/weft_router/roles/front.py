@@ -191,7 +191,7 @@ class Front:
         if self._holding is None and not self._registry.ready("decode"):
             self.counts.refused("no-worker")
             raise not_ready("decode worker")
-        body = parse(exchange.body)
+        body = parse(exchange.body) if exchange.parsed is None else exchange.parsed
         path = exchange.path
         responses = path == RESPONSES
         if responses and not self._responses:

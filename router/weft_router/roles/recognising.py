@@ -26,9 +26,8 @@ class Recognising:
     async def identify(self, job: Job) -> Identity:
         """Return who a request without a name is; a conversation that nobody has seen is a new one."""
         transcript = job.transcript = of_request(job.inference)
-        identity = self.at_once(job.inference, transcript, tenant=job.tenant, fresh=job.id)
-        if identity is None:
-            identity = derived(job.tenant, job.inference, transcript, fresh=job.id)
+        identity, asks = self._known(derived(job.tenant, job.inference, transcript, fresh=job.id))
+        if asks:
             try:
                 found = await self._store.sessions_of(identity.parents)
             except StoreDownError:
@@ -39,15 +38,19 @@ class Recognising:
 
     def at_once(self, inference: Inference, transcript: Transcript, *, tenant: str, fresh: str) -> Identity | None:
         """Return who a request without a name is; None where a store elsewhere has to be asked for that."""
-        identity = derived(tenant, inference, transcript, fresh=fresh)
+        identity, asks = self._known(derived(tenant, inference, transcript, fresh=fresh))
+        return None if asks else identity
+
+    def _known(self, identity: Identity) -> tuple[Identity, bool]:
+        """Return who a request is as far as it is known here, and whether a store elsewhere may know better."""
         parents = identity.parents
         session = self._heads.find(parents)
         if session is None and parents and self._store_up():
             store = self._store
             if not isinstance(store, MemoryStore):
-                return None
+                return identity, True
             session = store.session_of(parents)
-        return _of(identity, session)
+        return _of(identity, session), False
 
     def note(self, identity: Identity) -> None:
         """Remember what a request ended with, by which the next one of its conversation is found."""

@@ -86,9 +86,7 @@ class Exporter:
     async def close(self) -> None:
         """Send what is left, while the collector takes it and for three seconds; the rest is dropped."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(
-                self._send_all(), LAST_S
-            )  # see ``Server.last_words`` for why not ``asyncio.timeout``
+            await asyncio.wait_for(self._send_all(), LAST_S)  # as ``Server.last_words``
         self._dropped.inc(len(self._tracer.waiting))
         self._tracer.waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from time import monotonic
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from weft_router.wire.head import Request
 from weft_router.wire.lines import checked, encoded, header_lines
@@ -70,7 +70,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone",
-        "headers", "method", "notes", "on_gone", "path", "query", "stalled", "started", "status",
+        "headers", "method", "notes", "on_gone", "parsed", "path", "query", "stalled", "started", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Outgoing, request: Request) -> None:
@@ -84,6 +84,8 @@ class Exchange:
         self.query = request.query
         self.headers = request.headers
         self.body = request.body
+        self.parsed: dict[str, Any] | None = None
+        """What the body says, once somebody has parsed it who may leave the request to another."""
         self.notes = request.notes
         self.admitted: object = None
         """Whom the server let in: what its duty made of the headers."""
@@ -201,6 +203,7 @@ class Exchange:
     def let_go(self) -> None:
         """Keep nothing of what the client sent: it is read, and the answer may take long."""
         self.body = b""
+        self.parsed = None
         self.headers = {}
 
     def flush(self) -> None:
