@@ -43,7 +43,7 @@ class Lane:
         """Who counts the requests; set by the server itself."""
 
     def takes(self, exchange: Exchange) -> bool:
-        """Begin a usual request; False: it was not looked at."""
+        """Begin a usual request; False: nothing was done for it but to parse it."""
         path, headers = exchange.path, exchange.headers
         named = headers.get("x-session-id")
         if PATHS.get(path, "responses") == "responses" or exchange.method != "POST" or "content-encoding" in headers:
