@@ -17,6 +17,7 @@ from weft_router.state.gathered import Asked, Gathered
 from weft_router.state.store import MemoryStore, Question, Store
 from weft_router.wire.connection import Connection
 from weft_router.wire.pool import Pool
+from weft_router.wire.turn import turn_of
 from weft_router.wire.upstream import Upstream
 
 HANDLE = {
@@ -51,7 +52,8 @@ class Transport:
         self.written += map(bytes, parts)
 
     def taken(self) -> bytes:
-        """Return what was written since the last time."""
+        """Return what was written since the last time, in this turn of the loop, too."""
+        turn_of(asyncio.get_running_loop()).flush()
         found = b"".join(self.written)
         self.written.clear()
         return found

@@ -60,6 +60,9 @@ class Client:
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
+    def is_closing(self) -> bool:
+        return False
+
     def write(self, data: bytes) -> None:
         self.got += data
 

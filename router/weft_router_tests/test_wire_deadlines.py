@@ -35,6 +35,9 @@ class Wire(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.sent += data
 
+    def is_closing(self) -> bool:
+        return self.ended
+
     def can_write_eof(self) -> bool:
         return True
 

@@ -10,8 +10,8 @@ log = logging.getLogger(__name__)
 class Afterwards:
     """Work of one turn of the loop, done at the next turn's beginning.
 
-    The loop writes what a turn has sent at that turn's end, and reads again only after the next one's beginning. So
-    nothing that a client or an engine says in answer is read before the work is done.
+    What a turn has sent is written first (``wire.turn``), and the loop reads again only after the next one's beginning.
+    So nothing that a client or an engine says in answer is read before the work is done.
     """
 
     def __init__(self) -> None:

@@ -17,6 +17,7 @@ from weft_router.wire.head import FramingError, Gate, Request
 from weft_router.wire.light_task import LightTask
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.request import RequestReader
+from weft_router.wire.turn import turn_of
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Connection(Outgoing):
 
     __slots__ = (
         "_closed_at", "_deaf", "_exchange", "_handler", "_limits", "_lingers", "_loop", "_owner", "_reader", "_reading",
-        "_seen", "_since", "_stalled_at", "_task", "_transport", "_waiting",
+        "_seen", "_since", "_stalled_at", "_task", "_transport", "_turn", "_waiting",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, limits: WireLimits, *, gate: Gate | None) -> None:
@@ -64,6 +65,7 @@ class Connection(Outgoing):
         self._limits = limits
         self._reader = RequestReader(limits, gate=gate)
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[Request] = []
         self._exchange: Exchange | None = None
@@ -156,12 +158,12 @@ class Connection(Outgoing):
     def put(self, data: bytes) -> None:
         """Write bytes; what a lost client would have got is dropped."""
         if self._transport is not None:
-            self._transport.write(data)
+            self._turn.put(self._transport, data)
 
     def put_two(self, first: bytes, second: bytes) -> None:
         """Write bytes that are too many to be joined."""
         if self._transport is not None:
-            self._transport.writelines((first, second))
+            self._turn.put(self._transport, first, second)
 
     def go_on(self, work: Coroutine[object, None, None]) -> None:
         """Serve the request under way by a coroutine; to be called from the loop, not from within another task."""
@@ -195,6 +197,7 @@ class Connection(Outgoing):
         """Close without sending what is left."""
         self._deaf = True
         if self._transport is not None:
+            self._turn.flush()
             self._transport.abort()
 
     def close(self) -> None:
@@ -203,6 +206,7 @@ class Connection(Outgoing):
         transport = self._transport
         if transport is None or self._closed_at:
             return
+        self._turn.flush()
         self._closed_at = monotonic()
         # Closing with bytes unread resets the connection, and a client that is still sending would lose the answer.
         if not self._lingers:

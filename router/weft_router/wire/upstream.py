@@ -9,6 +9,7 @@ from weft_router.wire.leg import Leg, Sender
 from weft_router.wire.lines import encoded
 from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
+from weft_router.wire.turn import turn_of
 
 _JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
@@ -85,7 +86,7 @@ class Keeper(Sender):
 class Upstream:
     """One connection to an origin: an ``asyncio.Protocol`` by its methods, not by its base, which is not compiled."""
 
-    __slots__ = ("_keeper", "_leg", "_reader", "_transport", "idle_since", "kept", "origin")
+    __slots__ = ("_keeper", "_leg", "_reader", "_transport", "_turn", "idle_since", "kept", "origin")
 
     def __init__(self, keeper: Keeper, origin: Origin) -> None:
         self._keeper = keeper
@@ -99,6 +100,7 @@ class Upstream:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._turn = turn_of(asyncio.get_running_loop())
 
     def pause_writing(self) -> None: ...
 
@@ -145,10 +147,7 @@ class Upstream:
         self._leg = leg
         self._reader.expect(taker)
         leg.attach(self)
-        if payload:
-            transport.writelines((head, payload))
-        else:
-            transport.write(head)
+        self._turn.put(transport, head, payload)
 
     def pause(self) -> None:
         """Stop reading."""

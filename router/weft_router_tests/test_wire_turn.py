@@ -1,0 +1,80 @@
+"""What one turn of the loop writes goes out together, but for the first of it."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import cast
+
+from weft_router.wire.turn import Turn, turn_of
+
+
+class Wire:
+    """A transport that notes what is written."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self.closing = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def write(self, data: bytes) -> None:
+        self.got.append(data)
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.got.append(b"|".join(parts))
+
+
+def put(turn: Turn, wire: Wire, first: bytes, second: bytes = b"") -> None:
+    turn.put(cast(asyncio.Transport, wire), first, second)
+
+
+async def test_the_first_write_goes_at_once_and_the_others_at_the_end_in_order() -> None:
+    turn, one, two = Turn(), Wire(), Wire()
+    put(turn, one, b"a")
+    put(turn, two, b"b")
+    put(turn, one, b"c", b"d")
+    assert (one.got, two.got) == ([b"a"], [])
+    await asyncio.sleep(0)
+    assert (one.got, two.got) == ([b"a", b"c|d"], [b"b"])
+    put(turn, two, b"e")  # another turn
+    assert two.got == [b"b", b"e"]
+
+
+async def test_what_is_kept_is_written_before_what_was_added_to_the_loop_later() -> None:
+    turn, wire, seen = Turn(), Wire(), list[int]()
+    put(turn, wire, b"a")
+    asyncio.get_running_loop().call_soon(lambda: seen.append(len(wire.got)))
+    put(turn, wire, b"b")
+    await asyncio.sleep(0)
+    assert seen == [2]
+
+
+async def test_a_flush_leaves_nothing_and_a_closed_connection_gets_nothing() -> None:
+    turn, one, gone = Turn(), Wire(), Wire()
+    for wire in (one, one, gone):
+        put(turn, wire, b"a")
+    gone.closing = True
+    turn.flush()
+    await asyncio.sleep(0)
+    assert (one.got, gone.got) == ([b"a", b"a"], [])
+
+
+async def test_much_is_not_kept() -> None:
+    turn, wire = Turn(), Wire()
+    put(turn, wire, b"first")
+    put(turn, wire, b"x" * 200_000)
+    assert len(wire.got) == 1
+    put(turn, wire, b"x" * 200_000)
+    assert len(wire.got) == 3
+
+
+async def test_all_connections_of_a_loop_share_its_turn() -> None:
+    loop = asyncio.get_running_loop()
+    assert turn_of(loop) is turn_of(loop)
+
+
+def test_each_loop_has_its_own() -> None:
+    async def mine() -> Turn:
+        return turn_of(asyncio.get_running_loop())
+
+    assert asyncio.run(mine()) is not asyncio.run(mine())
