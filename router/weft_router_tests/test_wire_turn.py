@@ -13,11 +13,17 @@ class Wire:
     def __init__(self) -> None:
         self.got: list[bytes] = []
         self.closing = False
+        self.fails = False
+
+    def abort(self) -> None:
+        self.closing = True
 
     def is_closing(self) -> bool:
         return self.closing
 
     def write(self, data: bytes) -> None:
+        if self.fails:
+            raise RuntimeError("its sending side has ended")
         self.got.append(data)
 
     def writelines(self, parts: Iterable[bytes]) -> None:
@@ -57,6 +63,16 @@ async def test_a_flush_leaves_nothing_and_a_closed_connection_gets_nothing() -> 
     turn.flush()
     await asyncio.sleep(0)
     assert (one.got, gone.got) == ([b"a", b"a"], [])
+
+
+async def test_a_write_that_fails_ends_its_connection_and_no_other() -> None:
+    turn, one, bad, two = Turn(), Wire(), Wire(), Wire()
+    bad.fails = True
+    for wire in (one, bad, two):
+        put(turn, wire, b"a")
+    turn.flush()
+    assert (one.got, bad.got, two.got) == ([b"a"], [], [b"a"])
+    assert bad.closing
 
 
 async def test_much_is_not_kept() -> None:

@@ -5,8 +5,11 @@ one turn's requests are served one after the other, each of the readers would fa
 """
 
 import asyncio
+import logging
 from typing import Final
 from weakref import WeakKeyDictionary
+
+log = logging.getLogger(__name__)
 
 _MOST: Final = 256 * 2**10
 """Bytes that are kept at most: back-pressure is told when they are written."""
@@ -59,7 +62,11 @@ class Turn:
         if self._unsent:
             unsent, self._unsent, self._size = self._unsent, [], 0
             for one in unsent:
-                one.write()
+                try:
+                    one.write()
+                except Exception:  # one connection's, and no reason for the others to get nothing
+                    log.exception("write_failed")
+                    one.transport.abort()
 
     def _end(self) -> None:
         self._begun = False
