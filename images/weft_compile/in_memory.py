@@ -16,6 +16,7 @@ from weft_router.roles.standalone import Standalone
 from weft_router.state.gathered import Asked, Gathered
 from weft_router.state.store import MemoryStore, Question, Store
 from weft_router.wire.connection import Connection
+from weft_router.wire.link import Link
 from weft_router.wire.pool import Pool
 from weft_router.wire.turn import turn_of
 from weft_router.wire.upstream import Upstream
@@ -92,7 +93,7 @@ class Wire(Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.other: Connection | Upstream
+        self.other: Link
 
     def write(self, data: bytes) -> None:
         """Send some bytes."""
@@ -159,9 +160,7 @@ class Sidecars(Wired):
             (cast(Any, decode_duty)._peers, prefill.url, prefills),
             (cast(Any, front_duty)._pool, decode.url, decodes),
         ):
-            for _ in range(clients):
-                there, back = Wire(), Wire()
-                there.other, back.other = _connection(server, back), _leg(pool, url, there)
+            _link(pool, url, server)
         self._front(front, clients)
 
 
@@ -196,6 +195,19 @@ def _leg(pool: Pool, url: str, transport: Transport) -> Upstream:
     leg.connection_made(cast(asyncio.Transport, transport))
     pool.give_back(leg)
     return leg
+
+
+def _link(pool: Pool, url: str, server: Server) -> None:
+    """Link a pool to a server."""
+    there, back = Wire(), Wire()
+    near, far = (Link(accept=accept, on_lost=_lost) for accept in (None, server.listener.connections.accept))
+    there.other, back.other = far, near
+    for link, transport in ((near, there), (far, back)):
+        link.connection_made(cast(asyncio.Transport, transport))
+    pool.origin(url).link = near
+
+
+def _lost(_: Link) -> None: ...
 
 
 def _connection(server: Server, transport: Transport) -> Connection:

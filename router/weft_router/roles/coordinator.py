@@ -11,14 +11,13 @@ from weft_router.express.forwarding import Forwarding
 from weft_router.express.lane import Lane
 from weft_router.roles.duty import Routes
 from weft_router.roles.front import Front
+from weft_router.roles.link_hop import linked_pool
 from weft_router.roles.relay import Relay
 from weft_router.rounds.moving import NOTHING_LEFT, Left
-from weft_router.rounds.worker import SIDECAR_KEEPALIVE_S
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.head import Notes
-from weft_router.wire.pool import Pool
 
 
 class Coordinator:
@@ -26,7 +25,8 @@ class Coordinator:
 
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
-        self._pool = Pool(connect_s=config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S)
+        self._pool = linked_pool(settings)
+        self._metrics = context.metrics
         self._registry = Registry(store, lambda url: probe(self._pool, url))
         self._registry.on_gone = self._gone
         adapter = adapter_of(config)
@@ -92,6 +92,7 @@ class Coordinator:
     def observe(self) -> None:
         """Bring gauges up to date."""
         self._front.observe()
+        self._metrics.links.set(self._pool.links)
 
     def _gone(self, record: WorkerRecord) -> None:
         self._pool.cut(WORKER_LOST, record.url)

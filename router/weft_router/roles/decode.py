@@ -27,6 +27,7 @@ from weft_router.guard.salt import Salts
 from weft_router.roles import moving_hop
 from weft_router.roles.duty import Lane, Routes
 from weft_router.roles.engine_pages import EnginePages
+from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
 from weft_router.roles.moving_hop import READ_PATH, TAKE_PATH, TakeHop
 from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
 from weft_router.roles.relay import (
@@ -48,7 +49,7 @@ from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, SIDECAR_KEEPALIVE_S, Worker, count_plugins
+from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
@@ -70,7 +71,7 @@ class DecodeSidecar:
         metrics = self._metrics = context.metrics
         self._tracer = context.tracer
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
-        self._peers = Pool(connect_s=config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S)
+        self._peers = linked_pool(settings)
         self._registry = Registry(store, lambda url: probe(self._peers, url))
         self._registry.on_gone = self._gone
         self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines, metrics=metrics)
@@ -103,6 +104,7 @@ class DecodeSidecar:
             **inference,
             "/v1/models": {"GET": self._models},
             "/tokenize": {"POST": self._tokenize},
+            LINK_PATH: {"GET": switch},
             FORGET_PATH: {"POST": self._forget},
             TAKE_PATH: {"POST": self._take},
             READ_PATH: {"POST": self._read},
@@ -166,6 +168,7 @@ class DecodeSidecar:
         """Bring gauges up to date."""
         self._decoding.observe()
         metrics, registry = self._metrics, self._registry
+        metrics.links.set(self._peers.links)
         metrics.sessions.set(len(self._decoding.sessions))
         metrics.predictions_trusted.set(self._decoding.trusted)
         metrics.queue_length.set(len(self._worker.queue))

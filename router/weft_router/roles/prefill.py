@@ -10,6 +10,7 @@ from weft_router.express.prefill_lane import PrefillLane
 from weft_router.guard.hops import require_token
 from weft_router.roles.duty import Lane, Routes
 from weft_router.roles.engine_pages import EnginePages
+from weft_router.roles.link_hop import LINK_PATH, switch
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.rounds.moving import Left
 from weft_router.rounds.prefilling import Prefilling
@@ -44,6 +45,7 @@ class PrefillSidecar:
         """Return the endpoints of a prefill worker."""
         return {
             PREFILL_PATH: {"POST": self._prefill},
+            LINK_PATH: {"GET": switch},
             "/v1/models": {"GET": self._models},
             **self._pages.routes(),
         }

@@ -23,7 +23,6 @@ from weft_router.wire.pool import Pool
 
 ENGINE_KEEPALIVE_S = 3.0
 """vLLM's server drops idle connections after 5 s; ours end first."""
-SIDECAR_KEEPALIVE_S = 30.0
 NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, STALLED, "closed", "reply-too-large"})
 """How a leg may end that is not counted against its engine: this process ended it, or it is counted already."""
 

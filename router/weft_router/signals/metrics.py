@@ -171,6 +171,7 @@ class Metrics:
         self.connections_cut = Counter(
             "weft_router_connections_cut", "Client connections that this process closed", ["reason"]
         )
+        self.links = Gauge("weft_router_links", "Sidecars to which this process's requests go over a link")
         self.cancelled = Counter("weft_router_cancelled", "Requests whose client went away")
         self.dropped_fields = Counter(
             "weft_router_dropped_fields", "Router-owned fields found in client bodies and taken out"

@@ -16,6 +16,7 @@ from weft_router.wire.exchange import Exchange, Outgoing
 from weft_router.wire.head import FramingError, Gate, Request
 from weft_router.wire.light_task import LightTask
 from weft_router.wire.limits import WireLimits
+from weft_router.wire.link import PROTOCOL
 from weft_router.wire.request import RequestReader
 from weft_router.wire.turn import turn_of
 
@@ -32,6 +33,7 @@ _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nServer: weft\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
 )
+_SWITCHED = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n".encode()
 
 
 class Owner(Protocol):
@@ -46,6 +48,9 @@ class Owner(Protocol):
 
     def remove(self, connection: "Connection") -> None:
         """Forget a lost one."""
+
+    def carry(self, transport: asyncio.Transport) -> None:
+        """Have a connection carry streams, each of which is a connection from then on."""
 
 
 class Connection(Outgoing):
@@ -171,6 +176,17 @@ class Connection(Outgoing):
         if exchange is not None:
             task = self._task = LightTask(work, partial(self._over, exchange), self._loop)
             task.start()
+
+    def switch(self) -> None:
+        """Carry streams from now on; this object is done."""
+        transport, self._transport = self._transport, None
+        self._exchange = self._task = None
+        self._deaf = True
+        self._waiting.clear()
+        self._owner.remove(self)
+        if transport is not None:
+            transport.write(_SWITCHED)
+            self._owner.carry(transport)
 
     def flush_soon(self) -> None:
         """Have the exchange flushed once the callback under way is over."""

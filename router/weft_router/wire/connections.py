@@ -1,5 +1,6 @@
 """All clients' connections of one listening server: places, deadlines, the end."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -7,8 +8,10 @@ from time import monotonic
 
 from weft_router.errors import ApiError
 from weft_router.wire.connection import Connection, Handler
+from weft_router.wire.dial import carry
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.limits import WireLimits
+from weft_router.wire.link import Link
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,10 @@ class Connections:
         self._over = False
         self._most = limits.max_connections
         self._live: set[Connection] = set()
+        self._links: set[Link] = set()
+        self._quiet_s = limits.keep_alive_s
+        self.accept: Callable[[], asyncio.Protocol] | None = None
+        """Makes the connection that a link's stream is."""
 
     def __len__(self) -> int:
         """Return how many clients are connected."""
@@ -49,10 +56,19 @@ class Connections:
         """Forget a lost one."""
         self._live.discard(connection)
 
+    def carry(self, transport: asyncio.Transport) -> None:
+        """Have a connection carry streams, each of which is a connection from then on."""
+        link = Link(accept=self.accept, on_lost=self._links.discard)
+        self._links.add(link)
+        carry(transport, link)
+
     def check(self) -> int:
         """Close the connections that hold a place without getting on; return how many that were."""
         now = monotonic()
         late = [why for connection in list(self._live) if (why := connection.check(now)) is not None]
+        for link in list(self._links):
+            if not link.streams and now - link.quiet_since > self._quiet_s:
+                link.close()
         for why in late:
             self.cut[why] += 1
             if why != "idle":
@@ -72,3 +88,5 @@ class Connections:
         self._over = True
         for connection in list(self._live):
             connection.abort()
+        for link in list(self._links):
+            link.close()

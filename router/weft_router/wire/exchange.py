@@ -57,6 +57,10 @@ class Outgoing(ABC):
         """Serve the request under way by a coroutine from now on."""
 
     @abstractmethod
+    def switch(self) -> None:
+        """Carry streams from now on."""
+
+    @abstractmethod
     def finished(self, *, keep: bool) -> None:
         """The answer is whole: serve the next request, or close."""
 
@@ -194,6 +198,18 @@ class Exchange:
         if data:
             self._connection.put(data)
         self._finish()
+
+    def switch(self) -> None:
+        """Have the connection carry streams from now on instead of requests (RFC 9110, section 7.8).
+
+        Raises:
+            RuntimeError: an answer was begun before.
+        """
+        if self.status:
+            raise RuntimeError(f"{self.path}: answered twice, with {self.status} and 101")
+        self.status = 101
+        self.ended = True
+        self._connection.switch()
 
     def go_on(self, work: Coroutine[object, None, None]) -> None:
         """Be served by a coroutine from now on, where it was served by callbacks until now."""

@@ -25,6 +25,7 @@ class Listener:
         gate: Gate | None = None,
     ) -> None:  # fmt: skip
         self.connections = Connections(handler, refused, limits)
+        self.connections.accept = self._accept
         self._limits = limits
         self._gate = gate
         self._server: asyncio.Server | None = None

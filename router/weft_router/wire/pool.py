@@ -1,7 +1,8 @@
 """Keep connections to engines and router processes and send requests over them: bounded waits, no client's headers.
 
-A connection serves one request at a time. One that its server closed while it was idle shows when it is used; a
-request that may be sent twice is then sent once more over a new one.
+A connection serves one request at a time. To a process that carries links it is a stream of one, as soon as a link
+is up; until then, and wherever none is, it is one by itself. One that its server closed while it was idle shows when
+it is used; a request that may be sent twice is then sent once more over a new one.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import ssl
 from time import monotonic
 from typing import Final, cast
 
+from weft_router.wire.dial import Links
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.response import Taker
 from weft_router.wire.upstream import Keeper, Origin, Upstream
@@ -24,7 +26,12 @@ MAX_ORIGINS = 10_000
 class Pool(Keeper):
     """Connections to any number of origins."""
 
-    def __init__(self, *, connect_s: float, keepalive_s: float) -> None:
+    def __init__(self, *, connect_s: float, keepalive_s: float, links: str | None = None) -> None:
+        """Allow so many seconds for a connection, and for its rest; ``links`` are headers of requests for links.
+
+        Without them none is asked for.
+        """
+        self._links = Links(links, connect_s=connect_s) if links is not None else None
         self._connect_s = connect_s
         self._keepalive_s = keepalive_s
         self._kept: set[Origin] = set()
@@ -44,6 +51,11 @@ class Pool(Keeper):
     def idle(self) -> int:
         """Return how many connections wait for a request."""
         return sum(len(origin.idle) for origin in self._kept)
+
+    @property
+    def links(self) -> int:
+        """Return how many links are up."""
+        return len(self._links) if self._links is not None else 0
 
     def origin(self, url: str) -> Origin:
         """Return the origin of a URL, the same object each time."""
@@ -81,8 +93,10 @@ class Pool(Keeper):
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         connection = self._take(origin, leg.began)
         if connection is None:
-            self._open(leg, origin, taker, head, payload)
-            return
+            connection = self._begin(origin)
+            if connection is None:
+                self._open(leg, origin, taker, head, payload)
+                return
         if resend:
             if payload and not tail:  # kept until there is an answer: what orjson wrote holds up to 16 times its size
                 head, payload = head + payload, b""
@@ -122,6 +136,8 @@ class Pool(Keeper):
         for leg, origin in list(self._legs.items()):
             if url is None or origin.url == url:
                 leg.fail(reason)
+        if self._links is not None and url is not None:
+            self._links.cut(url)
 
     async def close(self) -> None:
         """Close everything."""
@@ -135,18 +151,23 @@ class Pool(Keeper):
                 connection.drop()
             origin.idle.clear()
         self._kept.clear()
+        if self._links is not None:
+            self._links.close()
         await asyncio.sleep(0)
 
     def give_back(self, connection: Upstream) -> None:
         """Keep a connection for the next request."""
         origin = connection.origin
         idle = origin.idle
-        if self._closed or len(idle) >= MAX_IDLE:
+        link = origin.link
+        if self._closed or len(idle) >= MAX_IDLE or (link is not None and not connection.linked and link.usable):
             connection.drop()
             return
         if not idle:
             self._kept.add(origin)
-        connection.idle_since = monotonic()
+        now = connection.idle_since = monotonic()
+        if self._links is not None and link is None and now >= origin.dial_at:
+            self._links.seek(origin)
         connection.kept = True
         idle.append(connection)
 
@@ -165,10 +186,23 @@ class Pool(Keeper):
         while idle:
             connection = idle.pop()
             connection.kept = False
+            link = origin.link
+            if link is not None and not connection.linked and link.usable:
+                connection.drop()
+                continue
             if connection.idle_since > oldest and connection.usable:
                 return connection
             connection.drop()
         return None
+
+    def _begin(self, origin: Origin) -> Upstream | None:
+        """Return another stream to an origin, if there is a link that gets on."""
+        link = origin.link
+        if link is None or not link.usable:
+            return None
+        connection = Upstream(self, origin, linked=True)
+        link.open(cast(asyncio.Protocol, connection))
+        return connection
 
     def _open(self, leg: Leg, origin: Origin, taker: Taker, head: bytes, payload: bytes) -> None:
         """Send a request over a new connection."""
@@ -225,6 +259,7 @@ class Pool(Keeper):
                 connection.drop()
             if not idle:
                 self._kept.discard(origin)
+        up = self._links.sweep(oldest) if self._links is not None else 0
         self._sweeper = None
-        if self._legs or self._kept:
+        if self._legs or self._kept or up:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)

@@ -6,6 +6,7 @@ one turn's requests are served one after the other, each of the readers would fa
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -37,25 +38,30 @@ class _Unsent:
 class Turn:
     """The writes of one loop's turn."""
 
-    __slots__ = ("_begun", "_size", "_unsent")
+    __slots__ = ("_begun", "_last", "_size", "_unsent")
 
     def __init__(self) -> None:
         self._begun = False
         self._unsent: list[_Unsent] = []
+        self._last: list[Callable[[], None]] = []
         self._size = 0
 
     def put(self, transport: asyncio.Transport, first: bytes, second: bytes = b"") -> None:
         """Write bytes, in one or two parts: the first of a turn at once, since nobody else may come."""
         unsent = _Unsent(transport, first, second)
         if not self._begun:
-            self._begun = True
-            asyncio.get_running_loop().call_soon(self._end)  # which runs once all that came has been read
+            self._begin()
             unsent.write()
             return
         self._unsent.append(unsent)
         self._size += len(first) + len(second)
         if self._size > _MOST:
             self.flush()
+
+    def at_end(self, flush: Callable[[], None]) -> None:
+        """Have a link write what it keeps once all others were written: some of them go over it."""
+        self._last.append(flush)
+        self._begin()
 
     def flush(self) -> None:
         """Write what is kept, such as before a connection is closed."""
@@ -68,9 +74,18 @@ class Turn:
                     log.exception("write_failed")
                     one.transport.abort()
 
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            asyncio.get_running_loop().call_soon(self._end)  # which runs once all that came has been read
+
     def _end(self) -> None:
-        self._begun = False
         self.flush()
+        self._begun = False
+        if self._last:
+            last, self._last = self._last, []
+            for flush in last:
+                flush()
 
 
 _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turn]] = WeakKeyDictionary()

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from weft_router.wire.leg import Leg, Sender
 from weft_router.wire.lines import encoded
+from weft_router.wire.link import Link
 from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import BadResponseError, ResponseReader, Taker
 from weft_router.wire.turn import turn_of
@@ -19,7 +20,7 @@ _REMEMBERED: Final = 64
 class Origin:
     """An address requests go to; made once for each worker, not for each request."""
 
-    __slots__ = ("_starts", "host", "idle", "plain", "port", "prefix", "tls", "url")
+    __slots__ = ("_starts", "dial_at", "host", "idle", "link", "plain", "port", "prefix", "tls", "url")
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -33,6 +34,10 @@ class Origin:
         self.idle: list[Upstream] = []
         """Its connections that wait for a request, the one that was used last at the end."""
         self.plain = PlainReader()
+        self.link: Link | None = None
+        """What carries connections to it, if it lets anything."""
+        self.dial_at = 0.0
+        """From when on another link may be tried."""
         self._starts: dict[str, bytes] = {}
 
     def request(
@@ -86,9 +91,9 @@ class Keeper(Sender):
 class Upstream:
     """One connection to an origin: an ``asyncio.Protocol`` by its methods, not by its base, which is not compiled."""
 
-    __slots__ = ("_keeper", "_leg", "_reader", "_transport", "_turn", "idle_since", "kept", "origin")
+    __slots__ = ("_keeper", "_leg", "_reader", "_transport", "_turn", "idle_since", "kept", "linked", "origin")
 
-    def __init__(self, keeper: Keeper, origin: Origin) -> None:
+    def __init__(self, keeper: Keeper, origin: Origin, *, linked: bool = False) -> None:
         self._keeper = keeper
         self.origin = origin
         self._reader = ResponseReader(origin.plain)
@@ -97,6 +102,8 @@ class Upstream:
         self.idle_since = 0.0
         self.kept = False
         """Whether it waits for its next request."""
+        self.linked = linked
+        """Whether it is a stream of a link."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

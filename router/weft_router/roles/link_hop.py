@@ -1,0 +1,32 @@
+"""Links between the router's processes: who asks for them, and the endpoint that begins one."""
+
+from weft_router.config import Settings
+from weft_router.errors import ApiError
+from weft_router.guard.hops import TOKEN_HEADER
+from weft_router.wire.dial import LINK_PATH
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.lines import header_lines
+from weft_router.wire.link import PROTOCOL
+from weft_router.wire.pool import Pool
+
+__all__ = ["LINK_PATH", "linked_pool", "switch"]
+
+SIDECAR_KEEPALIVE_S = 30.0
+"""The rest of connections to sidecars, and of links without one."""
+
+
+def linked_pool(settings: Settings) -> Pool:
+    """Return connections to sidecars, over a link to each one that carries them."""
+    token = header_lines({TOKEN_HEADER: settings.token.decode("latin-1")})
+    return Pool(connect_s=settings.config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S, links=token)
+
+
+async def switch(exchange: Exchange) -> None:
+    """Carry streams over the connection of a request from now on.
+
+    Raises:
+        ApiError: it asks for something else.
+    """
+    if exchange.headers.get("upgrade") != PROTOCOL:
+        raise ApiError(f"upgrade: this path speaks {PROTOCOL} only", status=426)
+    exchange.switch()

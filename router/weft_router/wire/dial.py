@@ -1,0 +1,145 @@
+"""Begin a link to another router process: a connection is upgraded (RFC 9110, section 7.8), unless it is refused."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Final, cast
+
+from weft_router.wire.lines import encoded
+from weft_router.wire.link import PROTOCOL, Link
+from weft_router.wire.upstream import Origin
+
+log = logging.getLogger(__name__)
+
+LINK_PATH: Final = "/internal/link"
+UNHEARD_S: Final = 10.0
+"""How long what was sent may go without the other end's kernel acknowledging it: then the link is lost, with the
+streams on it, and others take another way."""
+REDIAL_S: Final = 1.0
+"""How long an origin goes without a link after another one was tried."""
+REFUSED_S: Final = 60.0
+"""The same where it answers, but carries none."""
+_NEVER: Final = float("inf")
+_MAX_HEAD: Final = 16 * 2**10
+
+
+class LinkRefusedError(Exception):
+    """Report a process that does not carry links: an older one, or something else between it and this one."""
+
+
+class _Greeting(asyncio.Protocol):
+    """Reads the head of the answer to an upgrade."""
+
+    def __init__(self) -> None:
+        self.head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._read = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        if (b"\r\n\r\n" in self._read or len(self._read) > _MAX_HEAD) and not self.head.done():
+            self.head.set_result(self._read)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.head.done():
+            self.head.set_exception(LinkRefusedError(str(exc or "the connection was closed")))
+
+
+async def dial(origin: Origin, *, lines: str, on_lost: Callable[[Link], None], within_s: float) -> Link:
+    """Return a link to an origin; ``lines`` are headers of its request, as header_lines writes them.
+
+    Raises:
+        LinkRefusedError: the other end carries none.
+        OSError: there is no connection, or no answer in time (TimeoutError).
+    """
+    head, _ = origin.request("GET", LINK_PATH, lines=f"{lines}Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n")
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(within_s):
+        transport, greeting = await loop.create_connection(_Greeting, origin.host, origin.port)
+        try:
+            transport.write(head)
+            answer = await greeting.head
+        except BaseException:
+            transport.abort()
+            raise
+    wanted = encoded(f"\r\nupgrade: {PROTOCOL}\r\n")
+    if not answer.startswith(b"HTTP/1.1 101 ") or wanted not in answer.lower() or not answer.endswith(b"\r\n\r\n"):
+        transport.abort()
+        raise LinkRefusedError(answer.partition(b"\r\n")[0][:80].decode("latin-1"))
+    link = Link(accept=None, on_lost=on_lost)
+    carry(transport, link)
+    return link
+
+
+def carry(transport: asyncio.Transport, link: Link) -> None:
+    """Have a connection carry a link from now on."""
+    own = transport.get_extra_info("socket")
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux has it
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_S * 1000))
+    transport.set_protocol(cast(asyncio.Protocol, link))
+    link.connection_made(transport)
+
+
+class Links:
+    """The links of a pool: one at most to each origin, tried for in the background."""
+
+    __slots__ = ("_connect_s", "_dials", "_lines", "_linked")
+
+    def __init__(self, lines: str, *, connect_s: float) -> None:
+        self._lines = lines
+        self._connect_s = connect_s
+        self._dials: dict[Origin, asyncio.Task[None]] = {}
+        self._linked: set[Origin] = set()
+
+    def __len__(self) -> int:
+        """Return how many are up."""
+        return len(self._linked)
+
+    def seek(self, origin: Origin) -> None:
+        """Try to have a link to an origin; what is asked of it meanwhile goes without."""
+        origin.dial_at = _NEVER
+        self._dials[origin] = asyncio.get_running_loop().create_task(self._seek(origin))
+
+    def sweep(self, oldest: float) -> int:
+        """Close those without a stream since before ``oldest``; return how many are up."""
+        for origin in list(self._linked):
+            link = origin.link
+            if link is not None and not link.streams and link.quiet_since <= oldest:
+                link.close()
+        return len(self._linked)
+
+    def cut(self, url: str) -> None:
+        """End the link to a URL."""
+        for origin in list(self._linked):
+            if origin.url == url and origin.link is not None:
+                origin.link.abort()
+
+    def close(self) -> None:
+        """Close all, and try for no more."""
+        for dialling in self._dials.values():
+            dialling.cancel()
+        for origin in self._linked:
+            if origin.link is not None:
+                origin.link.close()
+
+    async def _seek(self, origin: Origin) -> None:
+        again_s = REDIAL_S
+        try:
+            lost = partial(self._lost, origin)
+            origin.link = await dial(origin, lines=self._lines, on_lost=lost, within_s=self._connect_s)
+            self._linked.add(origin)
+            log.info("link_up", extra={"url": origin.url})
+        except LinkRefusedError as error:
+            again_s = REFUSED_S
+            log.info("link_refused", extra={"url": origin.url, "reason": str(error)})
+        except OSError as error:
+            log.info("link_failed", extra={"url": origin.url, "reason": str(error) or "no answer in time"})
+        finally:
+            del self._dials[origin]
+            origin.dial_at = monotonic() + again_s
+
+    def _lost(self, origin: Origin, _: Link) -> None:
+        origin.link = None
+        self._linked.discard(origin)

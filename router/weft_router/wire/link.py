@@ -1,0 +1,442 @@
+"""Carry the connections between two router processes over one: what a turn has for a peer is one write and one read.
+
+HTTP/1.1 serves a request at a time, so two processes with many requests under way have as many connections, and each
+request's bytes are written and read by themselves. Over a link each of those connections is a stream: its bytes are
+the same, in frames. A frame is a stream's id (4 bytes), a kind (1 byte) and a length (3 bytes), and so many bytes of
+the stream. A stream begins with its first bytes; its two directions end together. What a stream may send before the
+other end has taken it is bounded by a window, so that one whose reader is slow holds up no other.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, cast
+
+from weft_router.wire.turn import turn_of
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = "weft-link/1"
+WINDOW: Final = 256 * 2**10
+"""Bytes of a stream that may be under way in one direction."""
+DATA: Final = 0
+GRANT: Final = 1
+"""The length is what may be sent beyond what was granted before; no bytes follow."""
+END: Final = 2
+"""Everything was sent; nothing more is read."""
+RESET: Final = 3
+
+_FRAME: Final = struct.Struct("!II")
+_HEAD: Final = 8
+_LONGEST: Final = 2**24 - 1
+_MOST: Final = 256 * 2**10
+"""Bytes that are kept until the turn ends."""
+_JOINED: Final = 64 * 2**10
+"""Up to here frames are joined for one write; beyond it copying costs more than a vectored write."""
+_UNSENT: Final = 2**20
+"""Bytes that the link's own connection holds before its streams have to wait."""
+
+
+class LinkError(Exception):
+    """Report frames that break a rule: nothing more can be read from this link."""
+
+
+class Stream:
+    """One connection over a link: an ``asyncio.Transport`` by its methods, not by its base, which is not compiled."""
+
+    __slots__ = (
+        "_credit", "_ended", "_high", "_kept", "_kept_at", "_kept_size", "_link", "_lost", "_paused", "_protocol",
+        "_room", "_taken", "_told_full", "_unread", "closing", "id", "over",
+    )  # fmt: skip
+
+    def __init__(self, link: "Link", number: int, protocol: asyncio.Protocol) -> None:
+        self.id = number
+        self._link = link
+        self._protocol = protocol
+        self._credit = WINDOW
+        """What may be sent."""
+        self._room = WINDOW
+        """What the other end may send."""
+        self._taken = 0
+        """What was handed on and not granted anew."""
+        self._kept: list[bytes] = []
+        """What waits to be sent, but for the first ``_kept_at`` bytes."""
+        self._kept_at = 0
+        self._kept_size = 0
+        self._high = 64 * 2**10
+        self._told_full = False
+        self._unread: list[bytes] = []
+        self._paused = False
+        self._ended = False
+        """Whether the other end sends no more."""
+        self._lost = False
+        """Whether the protocol knows that it is over, or will in the loop's next turn."""
+        self.closing = False
+        self.over = False
+        """Whether the other end need not hear of it any more."""
+
+    # The protocol's side.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them until they may be sent."""
+        if self.closing or self.over:
+            return
+        size = len(data)
+        link = self._link
+        if size <= self._credit and not self._kept and not link.full:
+            self._credit -= size
+            link.put(self.id, data)
+            return
+        self._kept.append(data)
+        self._kept_size += size
+        self._push()
+        if self._kept_size > self._high and not self._told_full:
+            self._told_full = True
+            self._protocol.pause_writing()
+
+    def writelines(self, parts: tuple[bytes, ...]) -> None:
+        """Send several pieces."""
+        for part in parts:
+            self.write(part)
+
+    def close(self) -> None:
+        """End the stream once all is sent."""
+        if not self.closing and not self.over:
+            self.closing = True
+            self._unread.clear()
+            if not self._kept:
+                self._finish(END)
+
+    def abort(self) -> None:
+        """End the stream now."""
+        if not self.over:
+            self._finish(RESET)
+
+    def is_closing(self) -> bool:
+        """Tell whether nothing more can be written."""
+        return self.closing or self.over
+
+    def can_write_eof(self) -> bool:
+        """Tell that no direction ends by itself."""
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        """Return the bytes that wait to be sent."""
+        return self._kept_size
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Have the protocol wait when so many bytes wait to be sent."""
+        self._high = high
+
+    def pause_reading(self) -> None:
+        """Hand nothing on for now."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Hand on what came meanwhile, in a turn of the loop of its own, and what will come."""
+        if self._paused:
+            self._paused = False
+            if self._unread or self._ended:
+                asyncio.get_running_loop().call_soon(self._catch_up)
+
+    # The link's side.
+
+    def received(self, data: bytes) -> None:
+        """Take bytes from the other end.
+
+        Raises:
+            LinkError: they are more than the window has room for.
+        """
+        self._room -= len(data)
+        if self._room < 0 or self._ended:
+            raise LinkError(f"stream {self.id} sends more than it may")
+        if self.closing:
+            self._took(len(data))  # nobody reads it, but the other end is to get to where it reads our end
+        elif self._paused or self._unread:
+            self._unread.append(data)
+        else:
+            self._hand_on(data)
+
+    def granted(self, size: int) -> None:
+        """Hear that more may be sent.
+
+        Raises:
+            LinkError: it is more than was sent before.
+        """
+        self._credit += size
+        if self._credit > WINDOW:
+            raise LinkError(f"stream {self.id} is granted more than was sent")
+        self._push()
+
+    def ended(self) -> None:
+        """Hear that the other end sends no more, and reads nothing."""
+        self._ended = True
+        if not self._paused and not self._unread:
+            self._end()
+
+    def go_on(self) -> None:
+        """Send what waited for the link."""
+        self._push()
+
+    def lose(self, error: Exception) -> None:
+        """Hear that there is no way to the other end any more."""
+        self.over = True
+        self._kept.clear()
+        self._tell(error)
+
+    # Within.
+
+    def _hand_on(self, data: bytes) -> None:
+        try:
+            self._protocol.data_received(data)
+        except Exception:  # one connection's, and no reason to end all others
+            log.exception("stream_failed")
+            self.abort()
+        self._took(len(data))
+
+    def _took(self, size: int) -> None:
+        """Grant anew what was taken, half a window at a time."""
+        taken = self._taken = self._taken + size
+        if taken >= WINDOW // 2 and not self.over:
+            self._taken = 0
+            self._room += taken
+            self._link.tell(self.id, GRANT, taken)
+
+    def _catch_up(self) -> None:
+        while self._unread and not self._paused and not self.over:
+            self._hand_on(self._unread.pop(0))
+        if self._ended and not self._unread and not self._paused and not self.over:
+            self._end()
+
+    def _push(self) -> None:
+        """Send of what waits as much as may be sent."""
+        kept, link = self._kept, self._link
+        while kept and self._credit and not link.full:
+            first, at = kept[0], self._kept_at
+            end = min(len(first), at + self._credit)
+            part = first if end - at == len(first) else first[at:end]
+            if end == len(first):
+                kept.pop(0)
+                self._kept_at = 0
+            else:
+                self._kept_at = end
+            self._credit -= len(part)
+            self._kept_size -= len(part)
+            link.put(self.id, part)
+        if self.over:
+            return
+        if self._told_full and self._kept_size <= self._high // 4:
+            self._told_full = False
+            if not self.closing:
+                self._protocol.resume_writing()
+        if self.closing and not kept:
+            self._finish(END)
+
+    def _end(self) -> None:
+        """End as a connection does whose other end is closed."""
+        self._protocol.eof_received()
+        if not self.over:
+            self.over = True
+            self._kept.clear()
+            self._link.forget(self.id)
+            self._tell(None)
+
+    def _finish(self, kind: int) -> None:
+        self.over = True
+        self._kept.clear()
+        self._unread.clear()
+        self._link.tell(self.id, kind, 0)
+        self._link.forget(self.id)
+        self._tell(None)
+
+    def _tell(self, error: Exception | None) -> None:
+        if not self._lost:
+            self._lost = True
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)
+
+
+class Link:
+    """One connection that carries streams: an ``asyncio.Protocol`` by its methods.
+
+    ``accept`` makes the protocol of a stream that the other end began; without one only this end begins any.
+    ``on_lost`` is told when it is over.
+    """
+
+    __slots__ = (
+        "_accept", "_kept", "_kept_size", "_latest", "_left", "_on_lost", "_rest", "_stream", "_streams",
+        "_transport", "_turn", "full", "quiet_since",
+    )  # fmt: skip
+
+    def __init__(self, *, accept: Callable[[], asyncio.Protocol] | None, on_lost: Callable[["Link"], None]) -> None:
+        self._accept = accept
+        self._on_lost = on_lost
+        self._turn = turn_of(asyncio.get_running_loop())
+        self._transport: asyncio.Transport | None = None
+        self._streams: dict[int, Stream] = {}
+        self._latest = 0
+        self._kept: list[bytes] = []
+        """Frames of this turn."""
+        self._kept_size = 0
+        self._rest = b""
+        """A frame's head as far as it came."""
+        self._left = 0
+        """The bytes of a frame that are still to come."""
+        self._stream: Stream | None = None
+        """Whose they are; None: of one that is over."""
+        self.full = False
+        """Whether the connection does not keep up."""
+        self.quiet_since = monotonic()
+        """Since when there has been no stream, if there is none."""
+
+    @property
+    def streams(self) -> int:
+        """Return how many streams are open."""
+        return len(self._streams)
+
+    @property
+    def usable(self) -> bool:
+        """Tell whether another stream gets on."""
+        return not self.full and self._transport is not None and not self._transport.is_closing()
+
+    def open(self, protocol: asyncio.Protocol) -> None:
+        """Begin a stream, of which the other end hears with its first bytes."""
+        self._latest += 1
+        self._begin(self._latest, protocol)
+
+    def close(self) -> None:
+        """End it once what was written is sent."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # The streams' side.
+
+    def put(self, number: int, data: bytes) -> None:
+        """Send a stream's bytes when the turn ends."""
+        size = len(data)
+        if not self._kept:
+            self._turn.at_end(self._flush)
+        self._kept.append(_FRAME.pack(number, size))  # DATA is 0
+        self._kept.append(data)
+        self._kept_size += size + _HEAD
+        if self._kept_size > _MOST:
+            self._flush()
+
+    def tell(self, number: int, kind: int, value: int) -> None:
+        """Send a frame without bytes."""
+        if not self._kept:
+            self._turn.at_end(self._flush)
+        self._kept.append(_FRAME.pack(number, kind << 24 | value))
+        self._kept_size += _HEAD
+
+    def forget(self, number: int) -> None:
+        """Know a stream no more."""
+        self._streams.pop(number, None)
+        if not self._streams:
+            self.quiet_since = monotonic()
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._kept.clear()
+        lost = ConnectionResetError(str(exc or "the link was closed"))
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.lose(lost)
+        self._on_lost(self)
+
+    def eof_received(self) -> None: ...
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        for stream in list(self._streams.values()):
+            stream.go_on()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._read(data)
+        except LinkError as error:
+            log.error("link_failed", extra={"reason": str(error)})
+            self.abort()
+
+    # Within.
+
+    def _read(self, data: bytes) -> None:
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        at, size = 0, len(data)
+        while at < size and self._transport is not None:
+            if self._left:
+                end = min(size, at + self._left)
+                self._left -= end - at
+                stream = self._stream
+                if stream is not None and not stream.over:
+                    stream.received(data[at:end])
+                at = end
+            elif size - at < _HEAD:
+                self._rest = data[at:]
+                return
+            else:
+                number, word = cast(tuple[int, int], _FRAME.unpack_from(data, at))
+                at += _HEAD
+                self._frame(number, word >> 24, word & _LONGEST)
+
+    def _frame(self, number: int, kind: int, value: int) -> None:
+        stream = self._streams.get(number)
+        if kind == DATA:
+            if stream is None:
+                stream = self._accepted(number)
+            self._left = value
+            self._stream = stream
+        elif kind > RESET:
+            raise LinkError(f"a frame of kind {kind} is not known here")
+        elif stream is None:
+            return  # it ended here before
+        elif kind == GRANT:
+            stream.granted(value)
+        elif kind == END:
+            stream.ended()
+        else:
+            self.forget(number)
+            stream.lose(ConnectionResetError("the stream was reset"))
+
+    def _accepted(self, number: int) -> Stream | None:
+        """Begin a stream of the other end's, if it is a new one."""
+        if self._accept is None or number <= self._latest:
+            return None
+        self._latest = number
+        return self._begin(number, self._accept())
+
+    def _begin(self, number: int, protocol: asyncio.Protocol) -> Stream:
+        stream = self._streams[number] = Stream(self, number, protocol)
+        protocol.connection_made(cast(asyncio.Transport, stream))
+        return stream
+
+    def _flush(self) -> None:
+        """Write what the turn had for the other end."""
+        kept, size = self._kept, self._kept_size
+        if not kept:
+            return
+        self._kept, self._kept_size = [], 0
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if size > _JOINED:
+            transport.writelines(kept)
+        else:
+            transport.write(b"".join(kept))

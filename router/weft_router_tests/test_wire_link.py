@@ -1,0 +1,330 @@
+"""Connections that share one: bytes in order, windows, ends, and whoever breaks the rules."""
+
+import asyncio
+import random
+import struct
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_router.wire.link import DATA, END, GRANT, RESET, WINDOW, Link, Stream
+
+
+class Pipe:
+    """A transport that gives what is written to the other end, in pieces of at most so many bytes, when it is told."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self.other: Link
+        self.most = most
+        self.sent = bytearray()
+        self.writes = 0
+        self.closed = False
+        self.high = 0
+
+    def write(self, data: bytes) -> None:
+        self.writes += 1
+        self.sent += data
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.write(b"".join(parts))
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+    close = abort
+
+    def flow(self) -> bool:
+        """Pass on what was written; tell whether anything was."""
+        data, self.sent = bytes(self.sent), bytearray()
+        at = 0
+        while at < len(data):
+            size = self.most()
+            self.other.data_received(data[at : at + size])
+            at += size
+        return bool(data)
+
+
+class End:
+    """A stream's protocol: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.transport: Stream
+        self.got = bytearray()
+        self.said: list[str] = []
+        self.lost: list[Exception | None] = []
+        self.fails = False
+
+    def connection_made(self, transport: Stream) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.fails:
+            raise RuntimeError("it cannot take that")
+        self.got += data
+
+    def pause_writing(self) -> None:
+        self.said.append("full")
+
+    def resume_writing(self) -> None:
+        self.said.append("go on")
+
+    def eof_received(self) -> None:
+        self.said.append("eof")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(exc)
+
+
+class Pair:
+    """Two ends of a link."""
+
+    def __init__(self, most: Callable[[], int] = lambda: 2**30) -> None:
+        self.accepted: list[End] = []
+        self.over: list[Link] = []
+        self.there, self.back = Pipe(most), Pipe(most)
+        self.near = Link(accept=None, on_lost=self.over.append)
+        self.far = Link(accept=self._accept, on_lost=self.over.append)
+        self.there.other, self.back.other = self.far, self.near
+        self.near.connection_made(cast(asyncio.Transport, self.there))
+        self.far.connection_made(cast(asyncio.Transport, self.back))
+
+    def _accept(self) -> asyncio.Protocol:
+        self.accepted.append(End())
+        return cast(asyncio.Protocol, self.accepted[-1])
+
+    def open(self) -> End:
+        end = End()
+        self.near.open(cast(asyncio.Protocol, end))
+        return end
+
+    async def settle(self) -> None:
+        """Pass bytes on until nobody has any."""
+        idle = 0
+        while idle < 2:
+            await asyncio.sleep(0)
+            idle = 0 if self.there.flow() or self.back.flow() else idle + 1
+
+    async def met(self) -> tuple[End, End]:
+        """Return the two ends of a stream, which begins with a byte."""
+        near = self.open()
+        near.transport.write(b"!")
+        await self.settle()
+        far = self.accepted[-1]
+        assert bytes(far.got) == b"!"
+        far.got.clear()
+        return near, far
+
+
+async def test_what_a_turn_has_for_many_streams_is_one_write() -> None:
+    pair = Pair()
+    ends = [pair.open() for _ in range(20)]
+    for n, end in enumerate(ends):
+        end.transport.write(b"%d" % n)
+        end.transport.writelines((b"a", b"b"))
+    await pair.settle()
+    assert pair.there.writes == 1
+    assert [bytes(end.got) for end in pair.accepted] == [b"%dab" % n for n in range(20)]
+    for end in pair.accepted:
+        end.transport.write(bytes(end.got).upper())
+    await pair.settle()
+    assert pair.back.writes == 1
+    assert [bytes(end.got) for end in ends] == [b"%dAB" % n for n in range(20)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(1, 3 * WINDOW)), max_size=30),
+    st.integers(0, 2**32),
+)
+def test_every_stream_gets_its_bytes_in_order_however_they_are_cut(
+    writes: list[tuple[int, bool, int]], seed: int
+) -> None:
+    chance = random.Random(seed)
+
+    async def run() -> None:
+        pair = Pair(lambda: chance.choice((1, 7, 8, 9, 4000, 100_000)))
+        near, far = [], []
+        for _ in range(5):
+            one, other = await pair.met()
+            near.append(one)
+            far.append(other)
+        sent: dict[End, bytearray] = {}
+        for place, forth, size in writes:
+            one, other = (near[place], far[place]) if forth else (far[place], near[place])
+            data = chance.randbytes(size)
+            sent.setdefault(other, bytearray()).extend(data)
+            one.transport.write(data)
+            if chance.random() < 0.2:
+                other.transport.pause_reading()
+            if chance.random() < 0.3:
+                await pair.settle()
+        for end in (*near, *far):
+            end.transport.resume_reading()
+        await pair.settle()
+        for end in (*near, *far):
+            assert end.got == sent.get(end, b""), "bytes are lost or out of order"
+            assert not end.transport.get_write_buffer_size()
+            assert end.said.count("full") == end.said.count("go on")
+        assert not pair.there.closed
+
+    asyncio.run(run())
+
+
+async def test_a_reader_that_waits_stops_its_writer_at_the_window_and_nobody_else() -> None:
+    pair = Pair()
+    slow, reader = await pair.met()
+    other, its = await pair.met()
+    slow.transport.set_write_buffer_limits(high=1000)
+    reader.transport.pause_reading()
+    for _ in range(5):
+        slow.transport.write(b"x" * WINDOW)
+        await pair.settle()
+    assert (len(reader.got), slow.said) == (0, ["full"])
+    assert slow.transport.get_write_buffer_size() == 4 * WINDOW + 1  # the byte it began with is not granted anew yet
+    other.transport.write(b"y" * 10)
+    await pair.settle()
+    assert bytes(its.got) == b"y" * 10
+    reader.transport.resume_reading()
+    await pair.settle()
+    assert (len(reader.got), slow.said) == (5 * WINDOW, ["full", "go on"])
+    assert not slow.transport.get_write_buffer_size()
+
+
+async def test_a_link_that_is_full_keeps_its_streams_waiting() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    near.transport.set_write_buffer_limits(high=10)
+    pair.near.pause_writing()
+    assert not pair.near.usable
+    near.transport.write(b"z" * 100)
+    await pair.settle()
+    assert (bytes(far.got), near.said) == (b"", ["full"])
+    pair.near.resume_writing()
+    await pair.settle()
+    assert (bytes(far.got), near.said) == (b"z" * 100, ["full", "go on"])
+
+
+async def test_a_closed_stream_sends_what_it_has_and_both_ends_hear() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    near.transport.write(b"x" * (2 * WINDOW))
+    near.transport.close()
+    near.transport.write(b"nobody sends that")
+    assert near.transport.is_closing()
+    await pair.settle()
+    assert (len(far.got), far.said, far.lost, near.lost) == (2 * WINDOW, ["eof"], [None], [None])
+    assert (pair.near.streams, pair.far.streams) == (0, 0)
+
+
+async def test_an_end_that_waits_hears_of_the_other_end_once_it_has_read_all() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.pause_reading()
+    near.transport.write(b"last words")
+    near.transport.close()
+    await pair.settle()
+    assert (bytes(far.got), far.said, far.lost) == (b"", [], [])
+    far.transport.resume_reading()
+    await pair.settle()
+    assert (bytes(far.got), far.said, far.lost) == (b"last words", ["eof"], [None])
+
+
+async def test_an_aborted_stream_is_reset_and_what_was_on_its_way_is_nobodys() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.write(b"too late")
+    near.transport.abort()
+    near.transport.abort()
+    await pair.settle()
+    assert (bytes(near.got), near.lost) == (b"", [None])
+    assert len(far.lost) == 1 and isinstance(far.lost[0], ConnectionResetError)
+    far.transport.write(b"to nobody")
+    await pair.settle()
+    assert (pair.near.streams, pair.far.streams, len(pair.accepted)) == (0, 0, 1)
+    assert not pair.there.closed
+
+
+async def test_a_stream_that_closes_lets_the_other_end_finish_what_nobody_reads() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.pause_reading()
+    near.transport.write(b"x" * (2 * WINDOW))
+    near.transport.close()  # which waits for its window
+    far.transport.write(b"y" * (5 * WINDOW))
+    await pair.settle()
+    assert (far.transport.get_write_buffer_size(), bytes(near.got)) == (0, b"")
+    far.transport.resume_reading()
+    await pair.settle()
+    assert (len(far.got), far.lost, near.lost) == (2 * WINDOW, [None], [None])
+    assert not pair.there.closed
+
+
+async def test_all_streams_end_with_their_link_in_error() -> None:
+    pair = Pair()
+    ends = [end for _ in range(3) for end in await pair.met()]
+    pair.near.connection_lost(None)
+    pair.far.connection_lost(OSError("gone"))
+    await asyncio.sleep(0)
+    for end in ends:
+        assert len(end.lost) == 1 and isinstance(end.lost[0], ConnectionResetError)
+        end.transport.write(b"nowhere")
+        end.transport.abort()
+        end.transport.close()
+    await asyncio.sleep(0)
+    assert [len(end.lost) for end in ends] == [1] * 6
+    assert pair.over == [pair.near, pair.far]
+    assert not pair.near.usable
+
+
+async def test_one_whose_protocol_fails_is_reset_and_no_other() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    other, its = await pair.met()
+    far.fails = True
+    near.transport.write(b"oops")
+    other.transport.write(b"well")
+    await pair.settle()
+    assert (len(near.lost), far.lost, bytes(its.got)) == (1, [None], b"well")
+    assert (its.lost, other.lost, pair.far.streams) == ([], [], 1)
+
+
+def frame(number: int, kind: int, value: int, data: bytes = b"") -> bytes:
+    return struct.pack("!II", number, kind << 24 | value) + data
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        frame(1, 9, 0),
+        frame(1, GRANT, 10),
+        frame(1, DATA, WINDOW + 1, bytes(WINDOW + 1)),
+        frame(1, DATA, WINDOW, bytes(WINDOW)) + frame(1, DATA, 1, b"x"),
+    ],
+    ids=["a kind nobody knows", "more granted than sent", "more than the window", "more than the window, in two"],
+)
+async def test_frames_against_the_rules_end_the_link(wrong: bytes) -> None:
+    pair = Pair()
+    _, far = await pair.met()
+    far.transport.pause_reading()
+    pair.far.data_received(wrong)
+    assert pair.back.closed
+
+
+async def test_frames_for_streams_that_are_over_or_never_were_go_nowhere() -> None:
+    pair = Pair()
+    near, _ = await pair.met()
+    for kind in (GRANT, END, RESET):
+        pair.near.data_received(frame(77, kind, 0))
+        pair.far.data_received(frame(77, kind, 0))
+    pair.near.data_received(frame(78, DATA, 3, b"abc"))  # this end accepts none
+    assert (bytes(near.got), pair.near.streams, pair.far.streams) == (b"", 1, 1)
+    assert not pair.there.closed and not pair.back.closed
