@@ -4,6 +4,7 @@ import asyncio
 import random
 import struct
 from collections.abc import Callable
+from time import monotonic
 from typing import cast
 
 import pytest
@@ -246,7 +247,8 @@ async def test_an_aborted_stream_is_reset_and_what_was_on_its_way_is_nobodys() -
     near.transport.abort()
     await pair.settle()
     assert (bytes(near.got), near.lost) == (b"", [None])
-    assert len(far.lost) == 1 and isinstance(far.lost[0], ConnectionResetError)
+    assert len(far.lost) == 1
+    assert isinstance(far.lost[0], ConnectionResetError)
     far.transport.write(b"to nobody")
     await pair.settle()
     assert (pair.near.streams, pair.far.streams, len(pair.accepted)) == (0, 0, 1)
@@ -275,7 +277,8 @@ async def test_all_streams_end_with_their_link_in_error() -> None:
     pair.far.connection_lost(OSError("gone"))
     await asyncio.sleep(0)
     for end in ends:
-        assert len(end.lost) == 1 and isinstance(end.lost[0], ConnectionResetError)
+        assert len(end.lost) == 1
+        assert isinstance(end.lost[0], ConnectionResetError)
         end.transport.write(b"nowhere")
         end.transport.abort()
         end.transport.close()
@@ -319,6 +322,33 @@ async def test_frames_against_the_rules_end_the_link(wrong: bytes) -> None:
     assert pair.back.closed
 
 
+async def test_an_end_that_does_not_answer_is_doubted_until_it_is_heard() -> None:
+    pair = Pair()
+    await pair.met()
+    now = monotonic()
+    pair.near.look(now)
+    assert not pair.there.sent  # it was heard just now
+    pair.near.look(now + 1.1)
+    await pair.settle()  # it answers
+    for after in (3.4, 3.9, 4.3):  # asked once more, and not answered
+        pair.near.look(now + after)
+        assert pair.near.usable
+    pair.near.look(now + 4.5)
+    assert pair.near.doubted
+    await pair.settle()
+    assert (pair.near.usable, pair.near.streams) == (True, 1)
+
+
+async def test_a_link_without_streams_asks_nothing() -> None:
+    pair = Pair()
+    near, _ = await pair.met()
+    near.transport.close()
+    await pair.settle()
+    pair.near.look(monotonic() + 60)
+    await pair.settle()
+    assert (pair.near.usable, pair.there.writes) == (True, 2)
+
+
 async def test_frames_for_streams_that_are_over_or_never_were_go_nowhere() -> None:
     pair = Pair()
     near, _ = await pair.met()
@@ -327,4 +357,5 @@ async def test_frames_for_streams_that_are_over_or_never_were_go_nowhere() -> No
         pair.far.data_received(frame(77, kind, 0))
     pair.near.data_received(frame(78, DATA, 3, b"abc"))  # this end accepts none
     assert (bytes(near.got), pair.near.streams, pair.far.streams) == (b"", 1, 1)
-    assert not pair.there.closed and not pair.back.closed
+    assert not pair.there.closed
+    assert not pair.back.closed

@@ -29,7 +29,7 @@ from weft_router_tests.wire_kit import (
 
 pytestmark = pytest.mark.component
 
-TOKEN = "X-Weft-Token: secret\r\n"  # noqa: S105 - a test's
+TOKEN = "X-Weft-Token: secret\r\n"
 
 
 def linked(*, keepalive_s: float = 30.0) -> Pool:
@@ -88,10 +88,25 @@ async def call(pool: Pool, url: str, payload: bytes = b"{}", *, seconds: float =
     return whole.body
 
 
+async def twice(pool: Pool, url: str) -> None:
+    """Send two requests at the same time."""
+    assert list(await asyncio.gather(call(pool, url), call(pool, url))) == [b"{}"] * 2
+
+
 async def up(pool: Pool, server: Sidecar) -> None:
-    """Have a link to a sidecar: its first answer has one tried for."""
-    await call(pool, server.url)
+    """Have a link to a sidecar: two requests at once have one tried for."""
+    await twice(pool, server.url)
     await until(lambda: pool.links == 1)
+
+
+@on_uvloop
+async def test_one_request_at_a_time_needs_no_link() -> None:
+    pool = linked()
+    async with sidecar() as server:
+        for _ in range(5):
+            await call(pool, server.url)
+        assert (pool.links, server.links, server.open) == (0, 0, 1)
+        await pool.close()
 
 
 @on_uvloop
@@ -101,7 +116,7 @@ async def test_all_that_is_asked_once_a_link_is_up_goes_over_it() -> None:
         await up(pool, server)
         server.go.clear()
         calls = [asyncio.ensure_future(call(pool, server.url, b"n%d" % n)) for n in range(50)]
-        await until(lambda: len(server.asked) == 51)
+        await until(lambda: len(server.asked) == 52)
         assert (server.links, server.open) == (1, 50)  # each a connection with its own places, times and limits
         server.go.set()
         assert await asyncio.gather(*calls) == [b"N%d" % n for n in range(50)]
@@ -129,9 +144,9 @@ async def test_a_cancelled_request_frees_the_other_end_and_its_link_stays() -> N
         await up(pool, server)
         server.go.clear()
         held = asyncio.ensure_future(call(pool, server.url))
-        await until(lambda: len(server.asked) == 2)
+        await until(lambda: len(server.asked) == 3)
         held.cancel()
-        await until(lambda: server.asked[1].gone)
+        await until(lambda: server.asked[2].gone)
         server.go.set()
         assert (await call(pool, server.url), pool.links) == (b"{}", 1)
         await pool.close()
@@ -158,7 +173,7 @@ async def test_what_a_lost_link_carried_fails_and_the_next_request_goes_without_
         await up(pool, server)
         server.go.clear()
         held = [asyncio.ensure_future(call(pool, server.url)) for _ in range(3)]
-        await until(lambda: len(server.asked) == 4)
+        await until(lambda: len(server.asked) == 5)
         for link in list(server.listener.connections._links):
             link.abort()
         for one in held:
@@ -195,12 +210,12 @@ async def test_a_server_that_carries_none_is_asked_once_and_served_by_plain_conn
     pool, backend = linked(), Backend(answer)
     async with backend.running() as url:
         for _ in range(20):
-            assert await call(pool, url) == b"ok"
+            assert list(await asyncio.gather(call(pool, url), call(pool, url))) == [b"ok"] * 2
             await asyncio.sleep(0.005)
         assert [seen.target for seen in backend.seen].count(LINK_PATH) == 1
         link = next(seen for seen in backend.seen if seen.target == LINK_PATH)
         assert {("connection", "Upgrade"), ("upgrade", PROTOCOL), ("x-weft-token", "secret")} <= set(link.headers)
-        assert (pool.links, pool.idle) == (0, 1)
+        assert (pool.links, pool.idle) == (0, 2)
         await pool.close()
 
 
@@ -222,7 +237,7 @@ async def test_a_server_that_does_not_answer_to_it_costs_no_request_anything() -
     pool, backend = linked(), await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{backend.sockets[0].getsockname()[1]}"
     async with backend:
-        assert await call(pool, url) == b"ok"
+        assert list(await asyncio.gather(call(pool, url), call(pool, url))) == [b"ok"] * 2
         await until(lambda: silent == 1)
         for _ in range(5):
             assert await call(pool, url, seconds=1.0) == b"ok"
@@ -252,11 +267,11 @@ async def test_a_link_is_cut_with_its_worker() -> None:
         await up(pool, server)
         server.go.clear()
         held = asyncio.ensure_future(call(pool, server.url))
-        await until(lambda: len(server.asked) == 2)
+        await until(lambda: len(server.asked) == 3)
         pool.cut("worker-lost", server.url)
         with pytest.raises(LegFailedError, match="worker-lost"):
             await held
-        await until(lambda: pool.links == 0 and server.asked[1].gone)
+        await until(lambda: pool.links == 0 and server.asked[2].gone)
         await pool.close()
 
 
@@ -330,7 +345,7 @@ async def test_a_client_that_does_not_read_stops_the_engine_across_a_link() -> N
             await leg
             passed.finish()
 
-        await call(pool, url)
+        await asyncio.gather(call(pool, url), call(pool, url))
         await until(lambda: pool.links == 1)
         written = 0
         async with listening(pass_on) as near, connected(near.port) as client:

@@ -102,11 +102,14 @@ class Links:
         origin.dial_at = _NEVER
         self._dials[origin] = asyncio.get_running_loop().create_task(self._seek(origin))
 
-    def sweep(self, oldest: float) -> int:
-        """Close those without a stream since before ``oldest``; return how many are up."""
+    def sweep(self, now: float, oldest: float) -> int:
+        """Look after each, and close those without a stream since before ``oldest``; return how many are up."""
         for origin in list(self._linked):
             link = origin.link
-            if link is not None and not link.streams and link.quiet_since <= oldest:
+            if link is None:
+                continue
+            link.look(now)
+            if not link.streams and link.quiet_since <= oldest:
                 link.close()
         return len(self._linked)
 

@@ -27,6 +27,11 @@ GRANT: Final = 1
 END: Final = 2
 """Everything was sent; nothing more is read."""
 RESET: Final = 3
+PING: Final = 4
+PONG: Final = 5
+"""The answer to a ping; both are of stream 0."""
+SILENT_S: Final = 1.0
+"""How long nothing may come while streams are open before the other end is asked, and then before it is doubted."""
 
 _FRAME: Final = struct.Struct("!II")
 _HEAD: Final = 8
@@ -265,8 +270,8 @@ class Link:
     """
 
     __slots__ = (
-        "_accept", "_kept", "_kept_size", "_latest", "_left", "_on_lost", "_rest", "_stream", "_streams",
-        "_transport", "_turn", "full", "quiet_since",
+        "_accept", "_asked_at", "_heard_at", "_kept", "_kept_size", "_latest", "_left", "_on_lost", "_rest", "_stream",
+        "_streams", "_transport", "_turn", "doubted", "full", "quiet_since",
     )  # fmt: skip
 
     def __init__(self, *, accept: Callable[[], asyncio.Protocol] | None, on_lost: Callable[["Link"], None]) -> None:
@@ -287,6 +292,11 @@ class Link:
         """Whose they are; None: of one that is over."""
         self.full = False
         """Whether the connection does not keep up."""
+        self.doubted = False
+        """Whether the other end does not answer: those who wait go on waiting, but others go another way."""
+        self._asked_at = 0.0
+        """When it was asked whether it is there; 0: it was heard since."""
+        self._heard_at = monotonic()
         self.quiet_since = monotonic()
         """Since when there has been no stream, if there is none."""
 
@@ -298,7 +308,7 @@ class Link:
     @property
     def usable(self) -> bool:
         """Tell whether another stream gets on."""
-        return not self.full and self._transport is not None and not self._transport.is_closing()
+        return not self.full and not self.doubted and self._transport is not None and not self._transport.is_closing()
 
     def open(self, protocol: asyncio.Protocol) -> None:
         """Begin a stream, of which the other end hears with its first bytes."""
@@ -315,6 +325,16 @@ class Link:
         """End it now."""
         if self._transport is not None:
             self._transport.abort()
+
+    def look(self, now: float) -> None:
+        """Ask an end that was not heard for a while whether it is there; doubt one that does not answer."""
+        if not self._streams or now - self._heard_at <= SILENT_S:
+            return
+        if not self._asked_at:
+            self._asked_at = now
+            self.tell(0, PING, 0)
+        elif now - self._asked_at > SILENT_S:
+            self.doubted = True
 
     # The streams' side.
 
@@ -368,6 +388,9 @@ class Link:
             stream.go_on()
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = monotonic()
+        self._asked_at = 0.0
+        self.doubted = False
         try:
             self._read(data)
         except LinkError as error:
@@ -403,7 +426,9 @@ class Link:
                 stream = self._accepted(number)
             self._left = value
             self._stream = stream
-        elif kind > RESET:
+        elif kind == PING:
+            self.tell(0, PONG, 0)
+        elif kind > PONG:
             raise LinkError(f"a frame of kind {kind} is not known here")
         elif stream is None:
             return  # it ended here before

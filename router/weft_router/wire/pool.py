@@ -163,11 +163,11 @@ class Pool(Keeper):
         if self._closed or len(idle) >= MAX_IDLE or (link is not None and not connection.linked and link.usable):
             connection.drop()
             return
+        now = connection.idle_since = monotonic()
         if not idle:
             self._kept.add(origin)
-        now = connection.idle_since = monotonic()
-        if self._links is not None and link is None and now >= origin.dial_at:
-            self._links.seek(origin)
+        elif link is None and self._links is not None and now >= origin.dial_at:
+            self._links.seek(origin)  # it had two requests at once: only then is there anything to share
         connection.kept = True
         idle.append(connection)
 
@@ -183,14 +183,11 @@ class Pool(Keeper):
         if not idle:
             return None
         oldest = now - self._keepalive_s
+        linked = origin.link is not None and origin.link.usable
         while idle:
             connection = idle.pop()
             connection.kept = False
-            link = origin.link
-            if link is not None and not connection.linked and link.usable:
-                connection.drop()
-                continue
-            if connection.idle_since > oldest and connection.usable:
+            if connection.idle_since > oldest and connection.usable and connection.linked == linked:
                 return connection
             connection.drop()
         return None
@@ -259,7 +256,7 @@ class Pool(Keeper):
                 connection.drop()
             if not idle:
                 self._kept.discard(origin)
-        up = self._links.sweep(oldest) if self._links is not None else 0
+        up = self._links.sweep(now, oldest) if self._links is not None else 0
         self._sweeper = None
         if self._legs or self._kept or up:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
