@@ -22,36 +22,35 @@ NEVER: Final = math.inf
 OVER_S = 3.0
 """A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
 
-NO_TASK: Final = PrefillTask(0, 0)
-
 
 class Entry:
-    """A prefill, its predicted seconds, and when it was over, NEVER: it is not."""
+    """A prefill, and its predicted seconds."""
 
-    __slots__ = ("over", "seconds", "task")
+    __slots__ = ("seconds", "task")
 
-    def __init__(self, task: PrefillTask, seconds: float, over: float = NEVER) -> None:
+    def __init__(self, task: PrefillTask, seconds: float) -> None:
         self.task = task
         self.seconds = seconds
-        self.over = over
 
 
 class _Worker:
     """What is known of one worker."""
 
     __slots__ = (
-        "mine", "pieces", "place", "published", "queued", "record", "seconds", "summed_until", "tidy_at", "tokens",
-        "under_way", "used_at", "view", "work",
+        "ended", "ended_before", "pieces", "place", "published", "queued", "record", "seconds", "summed_until",
+        "tidy_at", "tokens", "under_way", "used_at", "view", "work",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
         self.pieces: tuple[float, ...] | None = None
         self.published: dict[str, Entry] = {}
-        self.mine: dict[str, Entry] = {}
-        """Those that were sent from here, and are not over, or not for longer than OVER_S and some more."""
-        self.under_way = 0
-        """How many of them are not over."""
+        self.under_way: dict[str, Entry] = {}
+        """Those that were sent from here, and are not over."""
+        self.ended: dict[str, float] = {}
+        """When each was over that ended since ``tidy_at`` was set: thousands, of which a usual request looks up none."""
+        self.ended_before: dict[str, float] = {}
+        """The same of those before, until they are older than OVER_S."""
         self.queued = 0
         self.seconds = 0.0
         self.tokens = 0
@@ -87,22 +86,30 @@ class _Worker:
     def sum_up(self, now: float) -> None:
         """Sum up what its heartbeat names and is not over, and what was sent since."""
         self.queued, self.seconds, self.tokens, self.work = 0, 0.0, 0, 0.0
-        mine, published, until = self.mine, self.published, NEVER
+        under_way, published, until = self.under_way, self.published, NEVER
         for task_id, entry in published.items():
-            own = mine.get(task_id)
-            if own is None or own.over == NEVER or own.over < now - OVER_S:
+            over = -math.inf if task_id in under_way else self._over(task_id)
+            if over < now - OVER_S:
                 self.count(entry)
             else:
-                until = min(until, own.over + OVER_S)
-        left = self.under_way
-        for task_id, entry in reversed(mine.items()):  # the latest of many are those that are not over
-            if not left:
-                break
-            if entry.over == NEVER:
-                left -= 1
-                if task_id not in published:
-                    self.count(entry)
+                until = min(until, over + OVER_S)
+        for task_id, entry in under_way.items():
+            if task_id not in published:
+                self.count(entry)
         self.summed_until = until
+
+    def end(self, task_id: str, now: float) -> None:
+        """Note when one was over."""
+        if now >= self.tidy_at:
+            self.tidy_at = now + OVER_S
+            self.ended, self.ended_before = {}, self.ended
+        self.ended[task_id] = now
+
+    def _over(self, task_id: str) -> float:
+        over = self.ended.get(task_id)
+        if over is None:
+            over = self.ended_before.get(task_id)
+        return -math.inf if over is None else over
 
 
 class Dispatched:
@@ -132,11 +139,8 @@ class Dispatched:
         """Note a prefill on its way to a worker."""
         known = self._worker(worker)
         entry = Entry(task, self._seconds(known, task))
-        mine = known.mine
-        before = mine.get(task_id)
-        mine[task_id] = entry
-        if before is None or before.over != NEVER:
-            known.under_way += 1
+        before = known.under_way.get(task_id)
+        known.under_way[task_id] = entry
         if before is None and task_id not in known.published:
             known.count(entry)
         else:  # once more, which is seldom
@@ -148,28 +152,20 @@ class Dispatched:
         """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
         known = self._worker(worker)
         now = self._clock()
-        if now >= known.tidy_at:  # each is looked at once or twice, and not at every end
-            known.tidy_at = now + OVER_S
-            known.mine = {name: entry for name, entry in known.mine.items() if entry.over >= now - OVER_S}
-        entry = known.mine.get(task_id)
-        if entry is None:  # of a worker that was forgotten since
-            known.mine[task_id] = Entry(NO_TASK, 0.0, now)
+        entry = known.under_way.pop(task_id, None)
+        if entry is None:  # of a worker that was forgotten since, or once more
             known.summed_until = -math.inf
-        elif entry.over == NEVER:
-            known.under_way -= 1
+        else:
             named = known.published.get(task_id)
             known.drop(entry if named is None else named)
             if named is not None and known.summed_until > now + OVER_S:
                 known.summed_until = now + OVER_S
-            entry.over = now
-        else:
-            entry.over = now
-            known.summed_until = -math.inf
+        known.end(task_id, now)
         self._change(known)
 
     def sent(self, worker: str) -> int:
         """Return how many prefills are on their way to a worker, or there."""
-        return self._worker(worker).under_way
+        return len(self._worker(worker).under_way)
 
     def view(self, record: WorkerRecord) -> PrefillWorkerView:
         """Return a worker as the policies see it: its published queue and what was sent since."""
@@ -194,10 +190,9 @@ class Dispatched:
     def forget(self, workers: Sequence[str]) -> None:
         """Drop what is kept of workers that are no longer known, given those that are."""
         for gone in self._workers.keys() - set(workers):
-            mine = {name: entry for name, entry in self._workers.pop(gone).mine.items() if entry.over == NEVER}
-            if mine:  # their answers are still to come
-                known = self._worker(gone)
-                known.mine, known.under_way = mine, len(mine)
+            under_way = self._workers.pop(gone).under_way
+            if under_way:  # their answers are still to come
+                self._worker(gone).under_way = under_way
             self._arrange(())  # whoever is still asked for is looked at anew
 
     def _arrange(self, records: Sequence[WorkerRecord]) -> None:
@@ -242,8 +237,8 @@ class Dispatched:
         if before is None or (before.degree, before.pool) != (record.degree, record.pool):
             kept = {}
             known.pieces = prefill_pieces(self._pools.get(record.pool, self._profile), record.degree)
-            for mine in known.mine.values():
-                mine.seconds = self._seconds(known, mine.task)
+            for sent in known.under_way.values():
+                sent.seconds = self._seconds(known, sent.task)
         published: dict[str, Entry] = {}
         for entry in record.queue:
             same = kept.get(entry.id)
