@@ -55,6 +55,16 @@ async def test_what_is_kept_is_written_before_what_was_added_to_the_loop_later()
     assert seen == [2]
 
 
+async def test_who_carries_others_is_written_last_and_once() -> None:
+    turn, wire, seen = Turn(), Wire(), list[int]()
+    turn.at_end(lambda: seen.append(len(wire.got)))
+    put(turn, wire, b"a")  # the turn has begun, so this is kept
+    assert (wire.got, seen) == ([], [])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (wire.got, seen) == ([b"a"], [1])
+
+
 async def test_a_flush_leaves_nothing_and_a_closed_connection_gets_nothing() -> None:
     turn, one, gone = Turn(), Wire(), Wire()
     for wire in (one, one, gone):

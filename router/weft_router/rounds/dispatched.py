@@ -48,7 +48,7 @@ class _Worker:
         self.under_way: dict[str, Entry] = {}
         """Those that were sent from here, and are not over."""
         self.ended: dict[str, float] = {}
-        """When each was over that ended since ``tidy_at`` was set: thousands, of which a usual request looks up none."""
+        """When each was over that ended since ``tidy_at`` was set: thousands, and a usual request looks up none."""
         self.ended_before: dict[str, float] = {}
         """The same of those before, until they are older than OVER_S."""
         self.queued = 0
