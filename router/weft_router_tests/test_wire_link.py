@@ -239,6 +239,39 @@ async def test_an_end_that_waits_hears_of_the_other_end_once_it_has_read_all() -
     assert (bytes(far.got), far.said, far.lost) == (b"last words", ["eof"], [None])
 
 
+async def test_what_comes_before_a_reader_has_caught_up_waits_behind_what_it_missed() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.pause_reading()
+    for part in (b"one ", b"two "):
+        near.transport.write(part)
+        await pair.settle()
+    far.transport.resume_reading()
+    pair.far.data_received(frame(1, DATA, 5, b"three") + frame(1, END, 0))
+    assert bytes(far.got) == b""
+    await pair.settle()
+    assert (bytes(far.got), far.said) == (b"one two three", ["eof"])
+
+
+async def test_a_stream_that_is_over_here_is_not_begun_anew_by_what_was_on_its_way() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    near.transport.write(b"late")
+    far.transport.abort()
+    await pair.settle()
+    assert (bytes(far.got), len(pair.accepted), pair.near.streams, pair.far.streams) == (b"", 1, 0, 0)
+
+
+async def test_the_rest_of_a_frame_is_nobodys_once_its_stream_is_over() -> None:
+    pair = Pair()
+    _, far = await pair.met()
+    other, its = await pair.met()
+    pair.far.data_received(frame(1, DATA, 6, b"abc"))
+    far.transport.abort()
+    pair.far.data_received(b"def" + frame(2, DATA, 1, b"x"))
+    assert (bytes(far.got), bytes(its.got), other.lost) == (b"abc", b"x", [])
+
+
 async def test_an_aborted_stream_is_reset_and_what_was_on_its_way_is_nobodys() -> None:
     pair = Pair()
     near, far = await pair.met()
@@ -320,6 +353,33 @@ async def test_frames_against_the_rules_end_the_link(wrong: bytes) -> None:
     far.transport.pause_reading()
     pair.far.data_received(wrong)
     assert pair.back.closed
+
+
+frames = st.builds(
+    frame,
+    st.integers(0, 4), st.integers(0, 7), st.integers(0, 5) | st.integers(0, 2**24 - 1), st.binary(max_size=9),
+)  # fmt: skip
+
+
+@given(st.lists(st.one_of(frames, st.binary(max_size=20)), max_size=20), st.integers(1, 40))
+def test_whatever_comes_ends_the_link_at_most(pieces: list[bytes], size: int) -> None:
+    async def run() -> None:
+        pair = Pair()
+        near, far = await pair.met()
+        data = b"".join(pieces)
+        for link in (pair.near, pair.far):
+            for at in range(0, len(data), size):
+                link.data_received(data[at : at + size])
+        await asyncio.sleep(0)
+        for pipe, link in ((pair.there, pair.near), (pair.back, pair.far)):
+            pipe.sent.clear()
+            link.connection_lost(None)
+        await asyncio.sleep(0)
+        for end in (near, *pair.accepted):
+            assert len(end.lost) == 1, "each hears of its end, once"
+        assert far in pair.accepted
+
+    asyncio.run(run())
 
 
 async def test_an_end_that_does_not_answer_is_doubted_until_it_is_heard() -> None:

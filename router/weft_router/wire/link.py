@@ -52,7 +52,7 @@ class Stream:
     """One connection over a link: an ``asyncio.Transport`` by its methods, not by its base, which is not compiled."""
 
     __slots__ = (
-        "_credit", "_ended", "_high", "_kept", "_kept_at", "_kept_size", "_link", "_lost", "_paused", "_protocol",
+        "_credit", "_ended", "_high", "_kept", "_kept_at", "_kept_size", "_link", "_paused", "_protocol",
         "_room", "_taken", "_told_full", "_unread", "closing", "id", "over",
     )  # fmt: skip
 
@@ -76,8 +76,6 @@ class Stream:
         self._paused = False
         self._ended = False
         """Whether the other end sends no more."""
-        self._lost = False
-        """Whether the protocol knows that it is over, or will in the loop's next turn."""
         self.closing = False
         self.over = False
         """Whether the other end need not hear of it any more."""
@@ -234,8 +232,7 @@ class Stream:
             return
         if self._told_full and self._kept_size <= self._high // 4:
             self._told_full = False
-            if not self.closing:
-                self._protocol.resume_writing()
+            self._protocol.resume_writing()
         if self.closing and not kept:
             self._finish(END)
 
@@ -257,9 +254,7 @@ class Stream:
         self._tell(None)
 
     def _tell(self, error: Exception | None) -> None:
-        if not self._lost:
-            self._lost = True
-            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)
+        asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)
 
 
 class Link:
