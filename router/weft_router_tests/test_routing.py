@@ -175,6 +175,47 @@ def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None
     assert sent.view(replace(record, seq=3)).queued == 2, "it is still named, so it runs there"
 
 
+def test_what_was_over_in_the_last_three_seconds_is_known_and_nothing_before() -> None:
+    record = WorkerRecord("p0", "prefill", "http://x", 1, 0)
+    time = Time()
+    sent = Dispatched(COSTS, clock=time)
+
+    def named(*tasks: str) -> int:
+        return sent.view(replace(record, queue=tuple(QueueEntry(0, 9, task) for task in tasks))).queued
+
+    for i in range(100):  # one each tenth of a second
+        time.now = i / 10
+        sent.add("p0", f"t{i}", TASK)
+        sent.remove("p0", f"t{i}")
+    assert named("t99", "t70") == 0
+    assert named("t68", "t0") == 2
+    assert named("t99", "t68", "theirs") == 2
+    time.now += 2.5
+    assert named("t99", "t70") == 1
+    sent.add("p0", "t99", TASK)
+    assert named("t99") == 1, "sent again, so it is there"
+    sent.add("p0", "t99", PrefillTask(0, 50))
+    assert (named("t99"), sent.sent("p0")) == (1, 1), "the same one"
+    sent.remove("p0", "t99")
+    sent.remove("p0", "t99")
+    assert (named("t99"), named(), sent.sent("p0")) == (0, 0, 0), "gone once, however often that is said"
+
+
+def test_what_is_under_way_to_a_worker_that_is_forgotten_still_counts() -> None:
+    record = WorkerRecord("p0", "prefill", "http://x", 1, 0)
+    sent = Dispatched(COSTS, clock=lambda: 7.0)
+    sent.add("p0", "a", TASK)
+    sent.add("p0", "b", TASK)
+    sent.remove("p0", "b")
+    sent.forget([])
+    assert (sent.view(record).queued, sent.sent("p0")) == (1, 1)
+    sent.remove("p0", "a")
+    assert (sent.view(record).queued, sent.sent("p0")) == (0, 0)
+    sent.forget([])
+    sent.remove("p0", "a")
+    assert sent.view(replace(record, queue=(QueueEntry(0, 9, "a"),))).queued == 0
+
+
 def test_all_views_are_one_tuple_until_one_changes() -> None:
     records = [WorkerRecord(f"p{i}", "prefill", "http://x", 1, 0, queue=(QueueEntry(0, 9, "x"),)) for i in range(3)]
     sent = Dispatched(COSTS, clock=lambda: 7.0)

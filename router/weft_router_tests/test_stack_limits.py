@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.rounds.dispatched import NEVER
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import PROOF, Stack, is_so, router_json, until
 
@@ -193,7 +192,7 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     pending = asyncio.ensure_future(stack.chat(follow, session="s", stream=True))
     await until(lambda: is_so(engine.running == 1))
     workers = stack.decoding("d0").remote.dispatched._workers
-    (noted,) = [entry.task for known in workers.values() for entry in known.mine.values() if entry.over == NEVER]
+    (noted,) = [entry.task for known in workers.values() for entry in known.under_way.values()]
     assert isinstance(noted, PrefillTask)
     assert noted.history == 0
     assert noted.increment > 100

@@ -22,15 +22,19 @@ NEVER: Final = math.inf
 OVER_S = 3.0
 """A heartbeat is read within half a second and holds for one more: after twice that none names what was over then."""
 
+NO_TASK: Final = PrefillTask(0, 0)
+
 
 class Entry:
-    """A prefill, and its predicted seconds."""
+    """A prefill, its predicted seconds, and when it was over, NEVER: it is not."""
 
-    __slots__ = ("seconds", "task")
+    __slots__ = ("id", "over", "seconds", "task")
 
-    def __init__(self, task: PrefillTask, seconds: float) -> None:
+    def __init__(self, id_: str, task: PrefillTask, seconds: float) -> None:
+        self.id = id_
         self.task = task
         self.seconds = seconds
+        self.over = NEVER
 
 
 class _Worker:
@@ -47,10 +51,10 @@ class _Worker:
         self.published: dict[str, Entry] = {}
         self.under_way: dict[str, Entry] = {}
         """Those that were sent from here, and are not over."""
-        self.ended: dict[str, float] = {}
-        """When each was over that ended since ``tidy_at`` was set: thousands, and a usual request looks up none."""
-        self.ended_before: dict[str, float] = {}
-        """The same of those before, until they are older than OVER_S."""
+        self.ended: list[Entry] = []
+        """Those that are, since ``tidy_at`` was set: thousands, looked through only where a heartbeat names some."""
+        self.ended_before: list[Entry] = []
+        """The same of the time before."""
         self.queued = 0
         self.seconds = 0.0
         self.tokens = 0
@@ -83,33 +87,40 @@ class _Worker:
         else:
             self.seconds, self.tokens, self.work = 0.0, 0, 0.0
 
+    def end(self, entry: Entry, now: float) -> None:
+        """Note that one is over."""
+        entry.over = now
+        entry.task = NO_TASK  # nobody asks what it was
+        if now >= self.tidy_at:
+            self.tidy_at = now + OVER_S
+            self.ended_before, self.ended = self.ended, []
+        self.ended.append(entry)
+
     def sum_up(self, now: float) -> None:
         """Sum up what its heartbeat names and is not over, and what was sent since."""
         self.queued, self.seconds, self.tokens, self.work = 0, 0.0, 0, 0.0
-        under_way, published, until = self.under_way, self.published, NEVER
+        under_way, published = self.under_way, self.published
+        over = self._over(now)
         for task_id, entry in published.items():
-            over = -math.inf if task_id in under_way else self._over(task_id)
-            if over < now - OVER_S:
+            if task_id not in over:
                 self.count(entry)
-            else:
-                until = min(until, over + OVER_S)
         for task_id, entry in under_way.items():
             if task_id not in published:
                 self.count(entry)
-        self.summed_until = until
+        self.summed_until = min(over.values()) + OVER_S if over else NEVER
 
-    def end(self, task_id: str, now: float) -> None:
-        """Note when one was over."""
-        if now >= self.tidy_at:
-            self.tidy_at = now + OVER_S
-            self.ended, self.ended_before = {}, self.ended
-        self.ended[task_id] = now
-
-    def _over(self, task_id: str) -> float:
-        over = self.ended.get(task_id)
-        if over is None:
-            over = self.ended_before.get(task_id)
-        return -math.inf if over is None else over
+    def _over(self, now: float) -> dict[str, float]:
+        """Return which of those that its heartbeat names are over, for no longer than OVER_S, and since when."""
+        over: dict[str, float] = {}
+        left = self.published.keys() - self.under_way.keys()
+        for ended in (self.ended, self.ended_before):
+            for entry in reversed(ended):  # what a heartbeat names and is over is so since that was sent, mostly
+                if not left or entry.over < now - OVER_S:
+                    return over
+                if entry.id in left:
+                    left.remove(entry.id)
+                    over[entry.id] = entry.over
+        return over
 
 
 class Dispatched:
@@ -138,7 +149,7 @@ class Dispatched:
     def add(self, worker: str, task_id: str, task: PrefillTask) -> None:
         """Note a prefill on its way to a worker."""
         known = self._worker(worker)
-        entry = Entry(task, self._seconds(known, task))
+        entry = Entry(task_id, task, self._seconds(known, task))
         before = known.under_way.get(task_id)
         known.under_way[task_id] = entry
         if before is None and task_id not in known.published:
@@ -154,13 +165,14 @@ class Dispatched:
         now = self._clock()
         entry = known.under_way.pop(task_id, None)
         if entry is None:  # of a worker that was forgotten since, or once more
+            entry = Entry(task_id, NO_TASK, 0.0)
             known.summed_until = -math.inf
         else:
             named = known.published.get(task_id)
             known.drop(entry if named is None else named)
             if named is not None and known.summed_until > now + OVER_S:
                 known.summed_until = now + OVER_S
-        known.end(task_id, now)
+        known.end(entry, now)
         self._change(known)
 
     def sent(self, worker: str) -> int:
@@ -246,7 +258,7 @@ class Dispatched:
                 published[entry.id] = same
             else:
                 task = PrefillTask(entry.history, entry.increment)
-                published[entry.id] = Entry(task, self._seconds(known, task))
+                published[entry.id] = Entry(entry.id, task, self._seconds(known, task))
         known.published = published
         known.summed_until = -math.inf
 
