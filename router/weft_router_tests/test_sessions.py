@@ -14,7 +14,7 @@ from weft_router.api.tokens import CharsPerToken
 from weft_router.api.transcript import of_request, with_reply
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.handles import KvHandle
-from weft_router.rounds.sessions import Outlook, Sessions
+from weft_router.rounds.sessions import LESS, MAX_SESSIONS, Outlook, Sessions
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})
@@ -138,8 +138,27 @@ def test_the_handle_of_a_round_beside_another_is_told_of_and_one_not_used_is_kep
     assert spare == [first]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["finish", "take", "hand", "look"]), st.integers(0, 4), st.integers(0, 9))))
-def test_sessions_end_as_if_the_oldest_was_looked_at_each_time(steps: list[tuple[str, int, int]]) -> None:
+def test_above_the_bound_the_oldest_go_some_at_a_time() -> None:
+    clock, ended = Clock(), list[str]()
+    sessions = Sessions(ttl_s=600, clock=clock, on_end=lambda key, _: ended.append(key))
+    seen = of_request(chat(FIRST))
+
+    def finish(number: int) -> None:
+        sessions.finish(f"s{number}", transcript=seen, tokens=1, chars=4, handle=None, prefilled={})
+
+    for number in range(MAX_SESSIONS):
+        finish(number)
+    finish(0)
+    assert (len(sessions), ended) == (MAX_SESSIONS, [])
+    finish(MAX_SESSIONS)
+    assert len(sessions) == sessions.tokens == MAX_SESSIONS - LESS
+    assert ended == [f"s{number}" for number in range(1, LESS + 2)], "not the first, which was used since"
+    finish(MAX_SESSIONS + 1)
+    assert len(ended) == LESS + 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["finish", "take", "hand", "look"]), st.integers(0, 4), st.integers(1, 9))))
+def test_sessions_end_as_if_the_oldest_was_looked_at_each_second(steps: list[tuple[str, int, int]]) -> None:
     clock, ttl_s, ends = Clock(), 20, dict[str, float]()
     sessions = Sessions(ttl_s=ttl_s, clock=clock)
     asked = of_request(chat(FIRST))

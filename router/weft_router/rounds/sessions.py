@@ -1,6 +1,6 @@
 """Remember, on the decode worker that holds a session's KV, what its engine saw and how it may be read by others."""
 
-from collections import OrderedDict
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -13,8 +13,11 @@ from weft_router.api.transcript import Transcript, extends, shared_share
 from weft_router.engines.handles import KvHandle, Outcome
 
 MAX_SESSIONS = 50_000
+LESS: Final = 250
+"""How many fewer than that are left where there are more: a dict finds its oldest by passing all that were deleted."""
+LOOK_EVERY_S: Final = 1.0
+"""How often it is looked for those that are idle for too long, for the same reason."""
 _NOWHERE: Final[Mapping[str, int]] = {}
-_NOW: Final = float("-inf")
 
 
 @dataclass(slots=True)
@@ -81,11 +84,9 @@ class Sessions:
         self.on_spare: Callable[[KvHandle], None] | None = None
         """Told of a handle that no round can use any more: a later one of the same session took its place."""
         self._clock = clock
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._oldest = ""
-        """The first of them when that was last looked at."""
-        self._looks_at = _NOW
-        """When it may be over with that one."""
+        self._sessions: dict[str, Session] = {}
+        """Those whose last round ended last are at the end."""
+        self._looks_at = -math.inf
         self.tokens = 0
         """Tokens of all sessions that have KV here."""
 
@@ -154,13 +155,7 @@ class Sessions:
     ) -> None:
         """Remember a finished round; what another round of the session left, at the same time, is spare then."""
         now = self._clock()
-        old = self._sessions.get(key)
-        if old is not None and old.handle is not None and self.on_spare is not None:
-            self.on_spare(old.handle)
-        if old is not None:
-            self.tokens -= _held(old)
-            self._go_by(key)
-            self._sessions.move_to_end(key)
+        old = self._replaced(key)
         self.tokens += tokens
         self._sessions[key] = Session(
             transcript=transcript,
@@ -172,7 +167,8 @@ class Sessions:
             prefilled=prefilled,
             class_=class_,
         )
-        self._expire(now)
+        if now >= self._looks_at or len(self._sessions) > MAX_SESSIONS:
+            self._expire(now)
 
     def put_back(self, key: str, handle: KvHandle) -> None:
         """Keep a handle for the session's next round: the one that took it was not served."""
@@ -199,15 +195,12 @@ class Sessions:
         """Forget a session that goes on elsewhere; return what was known of it."""
         session = self._sessions.pop(key, None)
         if session is not None:
-            self._go_by(key)
             self.tokens -= _held(session)
         return session
 
     def take_over(self, key: str, session: Session) -> None:
         """Remember a session that was on another worker until now."""
-        old = self.hand_over(key)
-        if old is not None and old.handle is not None and self.on_spare is not None:
-            self.on_spare(old.handle)
+        self._replaced(key)
         self._sessions[key] = session
         self.expire()
 
@@ -216,19 +209,23 @@ class Sessions:
         self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
-        if now < self._looks_at and len(self._sessions) <= MAX_SESSIONS:
-            return
-        while self._sessions:
-            key, session = next(iter(self._sessions.items()))
-            if now - session.ended_at <= self._ttl_s and len(self._sessions) <= MAX_SESSIONS:
-                self._oldest, self._looks_at = key, session.ended_at + self._ttl_s
-                return
+        self._looks_at = now + LOOK_EVERY_S
+        left, gone = len(self._sessions), list[str]()
+        most = MAX_SESSIONS if left <= MAX_SESSIONS else MAX_SESSIONS - LESS
+        for key, session in self._sessions.items():
+            if now - session.ended_at <= self._ttl_s and left <= most:
+                break
+            gone.append(key)
+            left -= 1
+        for key in gone:
             self.close(key)
 
-    def _go_by(self, key: str) -> None:
-        """Look at the oldest session anew where it is this one, which gives up its place."""
-        if key == self._oldest:
-            self._looks_at = _NOW
+    def _replaced(self, key: str) -> Session | None:
+        """Take a session from its place, as another state of it comes; a handle that it has is spare then."""
+        old = self.hand_over(key)
+        if old is not None and old.handle is not None and self.on_spare is not None:
+            self.on_spare(old.handle)
+        return old
 
     def close(self, key: str) -> Session | None:
         """Forget a session; return what was known of it."""
