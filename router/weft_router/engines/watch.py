@@ -180,22 +180,22 @@ class Engine:
         return answer.body if answer.status == 200 else None
 
     def sent(self, leg: Leg, expected_s: float, *, meets: bool = False) -> None:
-        """Note a request whose first token should be there in about ``expected_s``.
+        """Note a request that begins now, whose first token should be there in about ``expected_s``.
 
         ``meets``: it reads KV of an engine that this one may not know yet.
         """
         patience = max(STALL_S, SLACK * expected_s) + (HANDSHAKE_S if meets else 0.0)
-        self._waiting[leg] = self._clock() + patience
+        self._waiting[leg] = leg.began + patience
 
     def over(self, leg: Leg, *, got_on: bool) -> None:
         """Note that a request waits no longer; ``got_on``: the engine gave its first token."""
         if self._waiting.pop(leg, None) is not None and got_on:
             self._progress = self._clock()
 
-    def served(self) -> None:
-        """Note that a request was answered."""
+    def served(self, now: float | None = None) -> None:
+        """Note that a request was answered; ``now`` is the clock's time, where the caller has just asked it."""
         self._strikes = 0
-        self._progress = self._clock()
+        self._progress = self._clock() if now is None else now
 
     def failed(self) -> None:
         """Note that a request failed here, or was not answered in time, though the engine took it."""

@@ -53,9 +53,9 @@ class FromFront(Usual):
         lane, exchange = self._lane, self.exchange
         exchange.go_on(lane.books.through(exchange, lane.serve(job, self._telling)))
 
-    def close(self) -> None:
+    def close(self, now: float) -> None:
         """Close its books: it was answered."""
-        self._lane.books.leave(self.exchange)
+        self._lane.books.leave(self.exchange, now)
 
 
 class DecodeLane:

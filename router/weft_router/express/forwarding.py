@@ -1,6 +1,7 @@
 """The straight way of a coordinator: to the sidecar of the decode worker that a session is bound to, and back."""
 
 import asyncio
+from time import monotonic
 
 from weft_router.express.afterwards import Afterwards
 from weft_router.express.usual import AtFront
@@ -98,7 +99,11 @@ class Forwarded:
         if error is not None:
             self._leave(error)
             return
-        self._way.afterwards.add(self._usual.close)
+        self._way.afterwards.add(self._close)
+
+    def _close(self) -> None:
+        """Close the books: the client has the answer."""
+        self._usual.close(monotonic())
 
     def _gone(self) -> None:
         """Hear that the client went away: end what is under way."""

@@ -6,6 +6,7 @@ not usual any more, or fails, the round goes on there (``_leave``).
 """
 
 import asyncio
+from time import monotonic
 from typing import Final
 
 from weft_core.policies.snapshot import PrefillTask
@@ -84,8 +85,9 @@ class Passage(Round):
             # Of a new session there is nothing to hold it against: it is made when the books are closed.
             transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
         self.transcript = transcript
-        outlook = self.outlook = decoding.look(self.session, inference, transcript)
-        decoding.describe(self, self._job.tenant)
+        now = monotonic()
+        outlook = self.outlook = decoding.look(self.session, inference, transcript, now)
+        decoding.describe(self, self._job.tenant, now)
         self._looked = True
         if outlook.away:
             self._leave()
@@ -122,7 +124,7 @@ class Passage(Round):
             self._leave()
             return
         self._record = record
-        remote.dispatched.add(worker, self.id, todo)
+        remote.dispatched.add(worker, self.id, todo, prefill.sent)
         self._usual.exchange.on_gone = self._gone
 
     def _transcribe(self) -> None:
@@ -136,16 +138,17 @@ class Passage(Round):
         if prefill is None:
             return
         record, handle, remote = self._record, self.outlook.handle, self._decoding.remote
+        now = monotonic()
         try:
-            answer = prefill.answer(error)
-            remote.took(self, prefill.sent)
+            answer = prefill.answer(error, now)
+            remote.took(self, prefill.sent, now)
             prefilled = remote.read(self, record, answer, handle)
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
-            remote.dispatched.remove(record.worker, self.id)
+            remote.dispatched.remove(record.worker, self.id, now)
             self.failed_at = record
             self._leave(failed)
             return
-        remote.dispatched.remove(record.worker, self.id)
+        remote.dispatched.remove(record.worker, self.id, now)
         if handle is not None:
             remote.used()
         self.prefilled = prefilled
@@ -224,16 +227,17 @@ class Passage(Round):
         """Close the books: who asked has the answer."""
         decoding, prefilled = self._decoding, self.prefilled
         answering = decoding.answering
+        now = monotonic()
         try:
             self._transcribe()
-            decoding.accounts.finish(self, prefilled, self._reply, tokens=0, clock=None)
-            answering.engine.served()
+            decoding.accounts.finish(self, prefilled, self._reply, tokens=0, clock=None, now=now)
+            answering.engine.served(now)
             if prefilled is not None:
                 answering.met.add(prefilled.worker)
             decoding.closed(self, self.facts)
         finally:
-            decoding.worker.live.__exit__()
-            self._usual.close()
+            decoding.worker.live.leave(now)
+            self._usual.close(now)
 
     def _gone(self) -> None:
         """Hear that who asked went away: end what is under way."""
@@ -256,7 +260,7 @@ class Passage(Round):
     def _leave(self, failed: BaseException | None = None) -> None:
         """Go on the general way from here; ``failed`` is what ended the leg under way."""
         job = self._job
-        self._decoding.worker.live.__exit__()
+        self._decoding.worker.live.leave(monotonic())
         if self._looked:
             self._transcribe()
             self._decoding.not_usual(self)

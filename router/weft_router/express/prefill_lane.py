@@ -1,6 +1,7 @@
 """Run usual prefills of a prefill sidecar by callbacks: those whose turn it is as they come."""
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from weft_router.api.answers import answer
@@ -91,7 +92,7 @@ class Errand:
         exchange, lane = self._exchange, self._lane
         exchange.on_gone = None
         try:
-            refused = leg.over(error)
+            refused = leg.over(error, monotonic())
             if refused is None:
                 reply(exchange, leg.done)
             else:
@@ -102,7 +103,7 @@ class Errand:
         lane.afterwards.add(self._close)
 
     def _close(self) -> None:
-        self._lane.books.leave(self._exchange)
+        self._lane.books.leave(self._exchange, monotonic())
 
     def _gone(self) -> None:
         """Hear that nobody waits any more."""

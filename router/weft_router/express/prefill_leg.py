@@ -30,8 +30,8 @@ class PrefillLeg(ABC):
     """When, on the monotonic clock."""
 
     @abstractmethod
-    def answer(self, error: Exception | None) -> PrefillAnswer:
-        """Return what came of it, and give back what it held; raise LegFailedError where no answer came."""
+    def answer(self, error: Exception | None, now: float) -> PrefillAnswer:
+        """Return what came of it by now, and give back what it held; raise LegFailedError where no answer came."""
 
     @abstractmethod
     def cancel(self) -> None:
@@ -67,7 +67,7 @@ class LegHere(PrefillLeg):
     def __init__(
         self, prefilling: Prefilling, slot: Slot, request_id: str, *, class_: str, trace: str, fresh: bool
     ) -> None:
-        self.sent = monotonic()
+        now = self.sent = slot.granted
         self.began = self.ended = 0.0
         """When its turn in the engine began and ended, once it is over."""
         self._prefilling = prefilling
@@ -76,7 +76,7 @@ class LegHere(PrefillLeg):
         self._class = class_
         self._trace = trace
         self._fresh = fresh
-        leg = self._leg = prefilling.leg(slot.until_first(), fresh=fresh)
+        leg = self._leg = prefilling.leg(slot.until_first(now), fresh=fresh, now=now)
         self._whole = Whole(leg, prefilling.most_bytes)
         prefilling.worker.live.count += 1
 
@@ -92,26 +92,26 @@ class LegHere(PrefillLeg):
             )  # fmt: skip
         except BaseException:
             leg.cancel()
-            self._end()
+            self._end(monotonic())
             raise
 
-    def over(self, error: Exception | None) -> ApiError | None:
-        """Give back what it held; return what is to be told where the engine gave no answer."""
+    def over(self, error: Exception | None, now: float) -> ApiError | None:
+        """Give back what it held until now; return what is to be told where the engine gave no answer."""
         prefilling, status = self._prefilling, self._whole.status
         if error is None:
-            prefilling.answered(status, fresh=self._fresh)
-            self._end()
+            prefilling.answered(status, now, fresh=self._fresh)
+            self._end(now)
             if status == 200:
                 prefilling.went_well(self.sent, self.began, self.ended, self._trace)
             return None
-        self._end()
+        self._end(now)
         if not isinstance(error, LegFailedError):
             raise error
         return prefilling.broke(error, fresh=self._fresh, request_id=self._request_id)
 
-    def answer(self, error: Exception | None) -> PrefillAnswer:
+    def answer(self, error: Exception | None, now: float) -> PrefillAnswer:
         """Return what came of it, and give back what it held."""
-        refused = self.over(error)
+        refused = self.over(error, now)
         if refused is None:
             return PrefillAnswer(self._whole.status, self._whole.body, True)
         return PrefillAnswer(refused.status, refused.body(), from_engine=False)
@@ -125,14 +125,15 @@ class LegHere(PrefillLeg):
         """End it, and give back what it held."""
         log.info("prefill_cancelled", extra={"request_id": self._request_id})
         self._leg.cancel()
-        self._end()
+        self._end(monotonic())
 
-    def _end(self) -> None:
+    def _end(self, now: float) -> None:
         prefilling = self._prefilling
         worker = prefilling.worker
         worker.engine.over(self._leg, got_on=False)
-        self.began, self.ended = prefilling.over(self._slot, self.sent, class_=self._class, trace=self._trace)
-        worker.live.__exit__()
+        self.began = prefilling.over(self._slot, self.sent, now, class_=self._class, trace=self._trace)
+        self.ended = now
+        worker.live.leave(now)
 
 
 class Here(Prefills):
@@ -169,8 +170,9 @@ class LegThere(PrefillLeg):
         self._leg = leg
         self._whole = whole
 
-    def answer(self, error: Exception | None) -> PrefillAnswer:
+    def answer(self, error: Exception | None, now: float) -> PrefillAnswer:
         """Return what came of it."""
+        del now
         if error is not None:
             raise error
         whole = self._whole

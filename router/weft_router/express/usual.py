@@ -1,7 +1,6 @@
 """A usual request on the straight way: who waits for its answer, who counts it, and how it leaves that way."""
 
 from abc import ABC, abstractmethod
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from weft_router.api.inference import FIXED, ODD, Inference
@@ -33,8 +32,8 @@ class Usual(ABC):
         """Have it served on the general way, from where it is."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Close its books: it was answered."""
+    def close(self, now: float) -> None:
+        """Close its books: it was answered; ``now`` is the monotonic clock."""
 
 
 class AtFront(Usual):
@@ -59,8 +58,8 @@ class AtFront(Usual):
         work = self._front.go_on(job, self.outlet, admitted, self._load)
         self.exchange.go_on(self._books.through(self.exchange, work))
 
-    def close(self) -> None:
+    def close(self, now: float) -> None:
         """Close its books: it was answered."""
         exchange = self.exchange
-        self.admitted.done(monotonic(), took(self._load, self.outlet, exchange.status))
-        self._books.leave(exchange)
+        self.admitted.done(now, took(self._load, self.outlet, exchange.status))
+        self._books.leave(exchange, now)

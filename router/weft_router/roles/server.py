@@ -260,10 +260,10 @@ class Server:
             self._idle.clear()
         self._inflight += 1
 
-    def leave(self, exchange: Exchange) -> None:
-        """Count a request that is over, and write its access line."""
+    def leave(self, exchange: Exchange, now: float) -> None:
+        """Count a request that is over now, and write its access line."""
         self._inflight -= 1
-        now = self._last_end = monotonic()
+        self._last_end = now
         if not self._inflight:
             self._idle.set()
         self._done(exchange, now)
@@ -292,7 +292,7 @@ class Server:
             else:
                 answer(exchange, ApiError("internal error of the router", status=500, kind="server_error"))
         finally:
-            self.leave(exchange)
+            self.leave(exchange, monotonic())
 
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
         """Answer what never became a request."""

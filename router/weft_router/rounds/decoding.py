@@ -244,9 +244,11 @@ class Decoding:
             chars_per_token=self.accounts.ratio.ratio,
         )
 
-    def look(self, session: str, inference: Inference, transcript: Transcript, *, local_only: bool = False) -> Outlook:
-        """Return what a new round of a session means here, and take its handle."""
-        outlook = self.sessions.begin(session, inference, transcript, self.accounts.ratio)
+    def look(
+        self, session: str, inference: Inference, transcript: Transcript, now: float, *, local_only: bool = False
+    ) -> Outlook:
+        """Return what a new round of a session means here, and take its handle; ``now`` is the monotonic clock."""
+        outlook = self.sessions.begin(session, inference, transcript, self.accounts.ratio, now)
         if outlook.gap_s is not None:
             self.leaving.paused(outlook.gap_s)
         if outlook.away and (local_only or not inference.transferable or not self.remote.peers()):
@@ -265,29 +267,30 @@ class Decoding:
         """Tell whether a stream may go on elsewhere, which takes its token ids."""
         return inference.stream and bool(self._resumes) and resumable(inference).how in self._resumes
 
-    def describe(self, rnd: Round, tenant: str) -> None:
+    def describe(self, rnd: Round, tenant: str, now: float) -> None:
         """Say what a usual round asks of its engines, and what its place in a queue depends on."""
         inference = rnd.inference
         rnd.export = self._exports(inference)
         rnd.ask = Ask(inference, rnd.id, salt=self._salts.of(tenant), want_ids=rnd.export or self._needs_ids(inference))
         pace = rnd.pace = self._paces.seen(rnd.session)
-        rnd.standing = self._standing(rnd.class_, tenant, pace, rnd.started)
+        rnd.standing = self._standing(rnd.class_, tenant, pace, now - rnd.started)
 
     def not_usual(self, rnd: Round) -> None:
         """Take a round for one that may show a pace, now that it goes on the general way."""
         rnd.pace = self._paces.of(rnd.session)
 
-    def _standing(self, class_: str, tenant: str, pace: Pace, started: float, spans: Trace | None = None) -> Standing:
+    def _standing(self, class_: str, tenant: str, pace: Pace, waited_s: float, spans: Trace | None = None) -> Standing:
         ttft_slo, priority = self._urgency.get(class_) or self._urgency[PLAIN_CLASS]
         return Standing(
             ttft_slo=ttft_slo, priority=priority, tenant=tenant, lost=pace.late > 0,
-            waited_s=monotonic() - started, class_=class_, spans=spans,
+            waited_s=waited_s, class_=class_, spans=spans,
         )  # fmt: skip
 
     def _open(self, job: Job) -> Round:
         inference = job.inference
         transcript = job.transcript or of_request(inference)
-        outlook = self.look(job.session, inference, transcript, local_only=job.local_only)
+        now = monotonic()
+        outlook = self.look(job.session, inference, transcript, now, local_only=job.local_only)
         export = self._exports(inference)
         if job.keep_ids:
             inference.wants_ids = True
@@ -295,7 +298,7 @@ class Decoding:
         ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
         ask.response_id = job.response_id
         pace = self._paces.of(job.session)
-        standing = self._standing(job.class_, job.tenant, pace, job.started, job.spans)
+        standing = self._standing(job.class_, job.tenant, pace, now - job.started, job.spans)
         return Round(
             id=job.id,
             session=job.session,

@@ -89,7 +89,8 @@ class Prefilling:
             )
         finally:
             trace = standing.spans.id if standing.spans is not None else request_id.removeprefix("weft-")
-            began, ended = self.over(slot, arrived, class_=standing.class_, trace=trace)
+            ended = monotonic()
+            began = self.over(slot, arrived, ended, class_=standing.class_, trace=trace)
         if standing.spans is not None:
             standing.spans.record("prefill.queue", arrived, began, worker=worker.name)
             standing.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
@@ -97,13 +98,13 @@ class Prefilling:
             self.went_well(arrived, began, ended, trace)
         return Prefill(answer.status, answer.body, began - arrived, ended - began)
 
-    def over(self, slot: Slot, arrived: float, *, class_: str, trace: str) -> tuple[float, float]:
-        """Give the place of a prefill back, and count its wait; return when its turn began, and now."""
+    def over(self, slot: Slot, arrived: float, now: float, *, class_: str, trace: str) -> float:
+        """Give the place of a prefill back that ends now, and count its wait; return when its turn began."""
         began = slot.began
-        slot.release()
-        ended = self._ended = monotonic()
-        self._waits.of(class_).mark(began - arrived, trace, ended)
-        return began, ended
+        slot.release(now)
+        self._ended = now
+        self._waits.of(class_).mark(began - arrived, trace, now)
+        return began
 
     def went_well(self, arrived: float, began: float, ended: float, trace: str) -> None:
         """Count how long a good prefill took, with its wait and without."""
@@ -121,7 +122,7 @@ class Prefilling:
         expected_s: float,
     ) -> Whole:
         engine = self.worker.engine
-        leg = self.leg(expected_s, fresh=fresh)
+        leg = self.leg(expected_s, fresh=fresh, now=monotonic())
         try:
             answer = await engine.pool.call(
                 leg, engine.origin, path, payload, lines=lines + engine.proof,
@@ -134,20 +135,20 @@ class Prefilling:
             raise
         finally:
             engine.over(leg, got_on=False)
-        self.answered(answer.status, fresh=fresh)
+        self.answered(answer.status, monotonic(), fresh=fresh)
         return answer
 
-    def leg(self, expected_s: float, *, fresh: bool) -> Leg:
+    def leg(self, expected_s: float, *, fresh: bool, now: float) -> Leg:
         """Return the leg of a prefill that is about to be sent; ``fresh``: it reads no history."""
-        leg = Leg(first_s=self._first_byte_s)
+        leg = Leg(first_s=self._first_byte_s, began=now)
         # of which decode engine the history is, nobody says here
         self.worker.engine.sent(leg, expected_s, meets=not fresh)
         return leg
 
-    def answered(self, status: int, *, fresh: bool) -> None:
-        """Note how the engine answered."""
+    def answered(self, status: int, now: float, *, fresh: bool) -> None:
+        """Note how the engine answered, now."""
         if status < 500:
-            self.worker.engine.served()
+            self.worker.engine.served(now)
         elif fresh:  # a history that cannot be read may be the decode worker's fault
             self.worker.engine.failed()
 

@@ -256,11 +256,11 @@ class RemotePrefill:
         """
         task = rnd.outlook.task
         whole = PrefillTask(0, task.history + task.increment)
-        self.dispatched.add(record.worker, rnd.id, whole)
         began = monotonic()
+        self.dispatched.add(record.worker, rnd.id, whole, began)
         try:
             answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.standing)
-            self.took(rnd, began)
+            self.took(rnd, began, monotonic())
         except LegFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise
@@ -295,11 +295,11 @@ class RemotePrefill:
         task = rnd.outlook.task
         known = task.history if handle is not None else 0
         todo = PrefillTask(known, task.history + task.increment - known)
-        self.dispatched.add(record.worker, rnd.id, todo)
         began = monotonic()
+        self.dispatched.add(record.worker, rnd.id, todo, began)
         try:
             answer = await self._port.prefill(record, call, todo, rnd.id, rnd.standing)
-            self.took(rnd, began)
+            self.took(rnd, began, monotonic())
         finally:
             self.dispatched.remove(record.worker, rnd.id)
         return self.read(rnd, record, answer, handle)
@@ -317,9 +317,8 @@ class RemotePrefill:
             raise LegFailedError(_why(answer), f"status {answer.status}")
         return self._read(rnd, record, answer.body, handle)
 
-    def took(self, rnd: Round, began: float) -> None:
-        """Count how long a prefill leg took, the worker's queue included."""
-        now = monotonic()
+    def took(self, rnd: Round, began: float, now: float) -> None:
+        """Count how long a prefill leg took that ends now, the worker's queue included."""
         self._legs.of(rnd.class_).mark(now - began, rnd.trace, now)
 
     def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> Prefilled:

@@ -98,9 +98,15 @@ class Sessions:
         """Tell whether a round of a session ended here that is not forgotten yet."""
         return key in self._sessions
 
-    def begin(self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken) -> Outlook:
-        """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
-        now = self._clock()
+    def begin(
+        self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken, now: float | None = None
+    ) -> Outlook:
+        """Look at a new round of a session and take its handle: whatever happens next, it is offered once.
+
+        ``now`` is the clock's time, where the caller has just asked it, here and below.
+        """
+        if now is None:
+            now = self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
         follows = inference.follows
         session = self._sessions.get(key)
@@ -152,9 +158,11 @@ class Sessions:
         handle: KvHandle | None,
         prefilled: Mapping[str, int],
         class_: str = "",
+        now: float | None = None,
     ) -> None:
         """Remember a finished round; what another round of the session left, at the same time, is spare then."""
-        now = self._clock()
+        if now is None:
+            now = self._clock()
         old = self._replaced(key)
         self.tokens += tokens
         self._sessions[key] = Session(
