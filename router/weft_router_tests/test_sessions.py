@@ -72,6 +72,20 @@ def test_a_continuation_has_exact_history_an_estimated_increment_and_the_handle_
     assert (again.handle, again.lost) == (None, None)
 
 
+def test_each_prefill_worker_of_a_session_is_known_by_the_latest_prompt_that_it_had() -> None:
+    sessions = started(Clock(), None)
+    seen = with_reply(of_request(chat(FIRST)), chat(FIRST), REPLY)
+    known = []
+    for number, worker in enumerate(["p1", "", "p0"], start=2):
+        before = begin(sessions, FOLLOW).prefilled
+        sessions.finish(
+            "s", transcript=seen, tokens=110, chars=440, handle=None, prefilled=before, prefilled_by=worker,
+            prefilled_tokens=number * 100,
+        )  # fmt: skip
+        known.append(begin(sessions, FOLLOW).prefilled)
+    assert known == [{"p0": 100, "p1": 200}, {"p0": 100, "p1": 200}, {"p0": 400, "p1": 200}]
+
+
 def test_a_dead_handle_and_a_changed_history_say_what_was_lost() -> None:
     clock = Clock()
     late = begin(started(clock, handle(deadline=1000.0)), FOLLOW)

@@ -103,17 +103,16 @@ class Accounts:
         elif inference.n == 1:
             transcript, chars = _seen(rnd, reply)
             held += max(0, completion - 1)  # the last token was never fed back, so it has no KV
-        known = outlook.prefilled
-        if prefilled is not None:
-            known = {**known, prefilled.worker: prompt_tokens}
         self._sessions.finish(
             rnd.session,
             transcript=transcript,
             tokens=held,
             chars=chars,
             handle=self._handle(rnd, reply),
-            prefilled=known,
+            prefilled=outlook.prefilled,
             class_=rnd.class_,
+            prefilled_by=prefilled.worker if prefilled is not None else "",
+            prefilled_tokens=prompt_tokens,
             now=now,
         )
         self._count(rnd, prefilled, reply, prompt_tokens, completion, clock)

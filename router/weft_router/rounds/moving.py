@@ -145,7 +145,7 @@ def dump(session: Session, now: float) -> Json:
         "chars": session.chars,
         "rounds": session.rounds,
         "idleSeconds": now - session.ended_at,
-        "prefilled": dict(session.prefilled),
+        "prefilled": dict(session.cached),
         "class": session.class_,
         "handle": None
         if handle is None
