@@ -34,7 +34,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def open_store(settings: Settings) -> Store:
     """Return the shared store the settings name; ``memory://`` serves one process by itself."""
     if settings.redis_url.startswith("memory://"):
-        return MemoryStore()
+        return MemoryStore(alone=True)
     from weft_router.state.redis_store import RedisStore  # 22 MB that a process by itself need not have
 
     try:

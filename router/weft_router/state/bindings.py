@@ -17,7 +17,7 @@ MAX_SESSIONS = 200_000
 
 @dataclass(slots=True)
 class _Binding:
-    """A session's worker, and when the session was used and told to the store last."""
+    """A session's worker, and when the session was used and told to the store last: inf, it need not be told."""
 
     worker: str
     used_at: float
@@ -31,6 +31,7 @@ class Bindings:
         self, store: Store, *, ttl_s: int, store_up: Callable[[], bool], clock: Callable[[], float] = monotonic
     ) -> None:
         self._store = store
+        self._alone = isinstance(store, MemoryStore) and store.alone
         self._ttl_s = ttl_s
         self._store_up = store_up
         self._clock = clock
@@ -51,10 +52,13 @@ class Bindings:
 
     def bound(self, session: str) -> str | None:
         """Return the worker this process remembers, and count that as a use; None when the store has to be asked."""
-        binding = self._live(session)
-        if binding is None:
+        binding = self._known.get(session)
+        if binding is None:  # as a new one is, which needs no look at the clock
             return None
-        self._touch(session, binding)
+        now = self._clock()
+        if self._over(session, binding, now):
+            return None
+        self._touch(session, binding, now)
         return binding.worker
 
     async def resolve(
@@ -71,14 +75,14 @@ class Bindings:
         binding = self._live(session)
         worker = None if binding is None else binding.worker
         if binding is not None and usable(binding.worker):
-            self._touch(session, binding)
+            self._touch(session, binding, self._clock())
             return binding.worker
         chosen = choose()
         if chosen is None:
             return None
         if worker is not None and leaves is not None:
             leaves(worker)
-        if not self._store_up():
+        if self._alone or not self._store_up():
             self._remember(session, chosen, published=False)
             return chosen
         try:
@@ -96,18 +100,22 @@ class Bindings:
         return owner
 
     def is_new(self, session: str) -> bool:
-        """Tell whether nobody knows a session, by a store that can be asked at once; then ``bind_now`` may bind it."""
+        """Tell whether nobody else knows a session that is not ``bound`` here; then ``bind_now`` may bind it.
+
+        False where the store cannot be asked that at once.
+        """
+        if self._alone:
+            return True
         store = self._store
-        if not isinstance(store, MemoryStore) or not self._store_up() or session in self._known:
-            return False
-        return store.owner(session) is None
+        return isinstance(store, MemoryStore) and self._store_up() and store.owner(session) is None
 
     def bind_now(self, session: str, worker: str) -> None:
         """Bind a session that is new to a worker."""
         store = self._store
-        if isinstance(store, MemoryStore):
+        if isinstance(store, MemoryStore) and not self._alone:
             store.bind_now(session, worker, ttl_s=self._ttl_s)
-            self._remember(session, worker, published=True)
+        now = self._clock()
+        self._known[session] = _Binding(worker, now, math.inf if self._alone else now)
 
     def asks(self, session: str) -> bool:
         """Tell whether a session is unknown here and the store can be asked by ``bind_soon``, else by ``resolve``."""
@@ -176,18 +184,22 @@ class Bindings:
             if old.worker != worker and self.on_move is not None:
                 self.on_move(old.worker)
             self._known.pop(session, None)  # the latest goes to the end
-        self._known[session] = _Binding(worker, used_at=now, published_at=now if published else -math.inf)
+        published_at = math.inf if self._alone else now if published else -math.inf
+        self._known[session] = _Binding(worker, now, published_at)
 
     def _live(self, session: str) -> _Binding | None:
         """Return a session's binding; one that expired is forgotten."""
         binding = self._known.get(session)
-        if binding is not None and self._clock() - binding.used_at > self._ttl_s:
-            del self._known[session]
-            return None
-        return binding
+        return None if binding is None or self._over(session, binding, self._clock()) else binding
 
-    def _touch(self, session: str, binding: _Binding) -> None:
-        now = self._clock()
+    def _over(self, session: str, binding: _Binding, now: float) -> bool:
+        """Tell whether a binding expired; it is forgotten then."""
+        if now - binding.used_at <= self._ttl_s:
+            return False
+        del self._known[session]
+        return True
+
+    def _touch(self, session: str, binding: _Binding, now: float) -> None:
         binding.used_at = now
         del self._known[session]
         self._known[session] = binding

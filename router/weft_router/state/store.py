@@ -140,6 +140,8 @@ class Kept:
 class MemoryStore:
     """The Store of one process: the same rules on dictionaries."""
 
+    alone: bool = False
+    """Whether one front alone uses it: whom a session is bound to is known there, and needs no second record here."""
     _workers: dict[str, tuple[float, WorkerRecord]] = field(default_factory=dict)
     _bindings: Kept = field(default_factory=Kept)
     _heads: Kept = field(default_factory=Kept)
