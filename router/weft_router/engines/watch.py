@@ -192,10 +192,10 @@ class Engine:
         if self._waiting.pop(leg, None) is not None and got_on:
             self._progress = self._clock()
 
-    def served(self, now: float | None = None) -> None:
-        """Note that a request was answered; ``now`` is the clock's time, where the caller has just asked it."""
+    def served(self, now: float = 0.0) -> None:
+        """Note that a request was answered; ``now`` is the clock's time, 0.0: to be asked here."""
         self._strikes = 0
-        self._progress = self._clock() if now is None else now
+        self._progress = now or self._clock()
 
     def failed(self) -> None:
         """Note that a request failed here, or was not answered in time, though the engine took it."""

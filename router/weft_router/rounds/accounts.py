@@ -90,7 +90,7 @@ class Accounts:
 
     def finish(
         self, rnd: Round, prefilled: Prefilled | None, reply: Reply, *, tokens: int, clock: TokenClock | None,
-        now: float | None = None,
+        now: float = 0.0,
     ) -> None:  # fmt: skip
         """Remember what the session is from ``now`` on, and count what the round took."""
         outlook, inference = rnd.outlook, rnd.inference

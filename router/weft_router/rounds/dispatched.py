@@ -146,8 +146,8 @@ class Dispatched:
         self.lanes = Lanes()
         """The views' queues, kind by kind, for all who decide by them."""
 
-    def add(self, worker: str, task_id: str, task: PrefillTask, now: float | None = None) -> None:
-        """Note a prefill on its way to a worker; ``now`` is the clock's time, where the caller has just asked it."""
+    def add(self, worker: str, task_id: str, task: PrefillTask, now: float = 0.0) -> None:
+        """Note a prefill on its way to a worker; ``now`` is the clock's time, 0.0: to be asked here."""
         known = self._worker(worker)
         entry = Entry(task_id, task, self._seconds(known, task))
         before = known.under_way.get(task_id)
@@ -156,14 +156,13 @@ class Dispatched:
             known.count(entry)
         else:  # once more, which is seldom
             known.summed_until = -math.inf
-        known.used_at = self._clock() if now is None else now
+        known.used_at = now or self._clock()
         self._change(known)
 
-    def remove(self, worker: str, task_id: str, now: float | None = None) -> None:
+    def remove(self, worker: str, task_id: str, now: float = 0.0) -> None:
         """Note that a worker answered, or will not; a heartbeat from before then may still name the task."""
         known = self._worker(worker)
-        if now is None:
-            now = self._clock()
+        now = now or self._clock()
         entry = known.under_way.pop(task_id, None)
         if entry is None:  # of a worker that was forgotten since, or once more
             entry = Entry(task_id, NO_TASK, 0.0)

@@ -64,10 +64,10 @@ class Slot:
         """Return when the engine began with it, as far as this process can tell."""
         return self.granted if self._turn.began is None else self._turn.began
 
-    def until_first(self, now: float | None = None) -> float:
+    def until_first(self, now: float = 0.0) -> float:
         """Return the predicted seconds until the prefill is done, those of the task before it included.
 
-        ``now`` is the queue's clock, where the caller has just asked it, here and below.
+        ``now`` is the queue's clock, 0.0: to be asked here, as below.
         """
         return self._queue.until_first(self._turn, now) if self._queue is not None else 0.0
 
@@ -83,7 +83,7 @@ class Slot:
         if self._queue is not None:
             self._queue.advance(self._turn, tokens)
 
-    def release(self, now: float | None = None) -> None:
+    def release(self, now: float = 0.0) -> None:
         """Let the next task run."""
         if self._queue is not None:
             queue, self._queue = self._queue, None
@@ -222,9 +222,9 @@ class PrefillQueue:
             if not waiting.granted.done():
                 waiting.granted.set_exception(UnavailableError("this prefill worker is draining", retryable=True))
 
-    def give_back(self, turn: Turn, now: float | None = None) -> None:
+    def give_back(self, turn: Turn, now: float = 0.0) -> None:
         """Free the place of a task that ran."""
-        self._turns.end(turn, now=self._clock() if now is None else now)
+        self._turns.end(turn, now=now or self._clock())
         self._leave(turn.entry, turn.done)
         self._admit()
 
@@ -236,10 +236,9 @@ class PrefillQueue:
         self.tokens -= tokens
         self.work += _work(turn.entry, turn.done) - before
 
-    def until_first(self, turn: Turn, now: float | None = None) -> float:
+    def until_first(self, turn: Turn, now: float = 0.0) -> float:
         """Return the predicted seconds until a task in the engine is done."""
-        if now is None:
-            now = self._clock()
+        now = now or self._clock()
         return max(0.0, self._turns.ends(turn, now=now) - now)
 
     def predict(self, task: PrefillTask) -> float:

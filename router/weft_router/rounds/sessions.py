@@ -108,14 +108,13 @@ class Sessions:
         return key in self._sessions
 
     def begin(
-        self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken, now: float | None = None
+        self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken, now: float = 0.0
     ) -> Outlook:
         """Look at a new round of a session and take its handle: whatever happens next, it is offered once.
 
-        ``now`` is the clock's time, where the caller has just asked it, here and below.
+        ``now`` is the clock's time, 0.0: to be asked here.
         """
-        if now is None:
-            now = self._clock()
+        now = now or self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
         follows = inference.follows
         session = self._sessions.get(key)
@@ -169,11 +168,10 @@ class Sessions:
         class_: str = "",
         prefilled_by: str = "",
         prefilled_tokens: int = 0,
-        now: float | None = None,
+        now: float = 0.0,
     ) -> None:
         """Remember a finished round; what another round of the session left, at the same time, is spare then."""
-        if now is None:
-            now = self._clock()
+        now = now or self._clock()
         old = self._replaced(key)
         self.tokens += tokens
         self._sessions[key] = Session(
