@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 from hypothesis import given
@@ -102,7 +103,7 @@ async def test_a_front_that_has_its_store_alone_keeps_bindings_itself() -> None:
     bindings = Bindings(store, ttl_s=100, store_up=lambda: True, clock=clock)
     assert bindings.bound("s") is None
     assert bindings.is_new("s")
-    bindings.bind_now("s", "a")
+    bindings.bind_now("s", "a", clock.now)
     assert await resolve(bindings, "b") == "a"
     assert await resolve(bindings, "b", session="t") == "b"
     clock.now = 90
@@ -121,7 +122,7 @@ async def test_a_front_that_has_its_store_alone_keeps_bindings_itself() -> None:
 def test_a_session_is_bound_at_once_by_a_store_of_this_process(alone: bool) -> None:
     store = MemoryStore(alone=alone)
     one, two = (Bindings(store, ttl_s=100, store_up=lambda: True) for _ in range(2))
-    one.bind_now("s", "a")
+    one.bind_now("s", "a", monotonic())
     assert one.bound("s") == "a"
     assert two.bound("s") is None
     assert two.is_new("s") is alone

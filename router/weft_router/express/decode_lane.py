@@ -1,6 +1,7 @@
 """Tell which of a coordinator's requests are usual at a decode sidecar, and begin them on the straight way."""
 
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from weft_router.api.body import parse
@@ -95,5 +96,5 @@ class DecodeLane:
         tenant, class_ = headers.get(TENANT_HEADER, NO_KEYS_TENANT), headers.get(CLASS_HEADER, "default")
         job = Job(id_, session, tenant, inference, exchange.started, facts, class_, None, id_.removeprefix("weft-"))
         exchange.let_go()
-        Passage(FromFront(self, exchange, Telling(exchange, "")), job, self._decoding, self._means).begin()
+        Passage(FromFront(self, exchange, Telling(exchange, "")), job, self._decoding, self._means).begin(monotonic())
         return True

@@ -48,7 +48,7 @@ class Forwarded:
 
     def _begin(self) -> None:
         job, placing = self._job, self._way.placing
-        name = placing.place_now(job.session, job.inference, tenant=job.tenant, class_=job.class_)
+        name = placing.place_now(job.session, job.inference, monotonic(), tenant=job.tenant, class_=job.class_)
         if name is not None:
             self._send(name)
             return

@@ -70,22 +70,21 @@ class Passage(Round):
         self.retried = self.taken = False
         self.route, self.reason, self.prefill_worker = "local", "", ""
 
-    def begin(self) -> None:
-        """Decide, and send the prefill."""
+    def begin(self, now: float) -> None:
+        """Decide, and send the prefill; ``now`` is the monotonic clock."""
         self._decoding.worker.live.count += 1
         try:
-            self._begin()
+            self._begin(now)
         except Exception as error:  # noqa: BLE001 - raised again on the general way
             self._give_up(error)
 
-    def _begin(self) -> None:
+    def _begin(self, now: float) -> None:
         decoding, inference = self._decoding, self.inference
         transcript = self._job.transcript
         if transcript is None:
             # Of a new session there is nothing to hold it against: it is made when the books are closed.
             transcript = of_request(inference) if decoding.sessions.knows(self.session) else NOTHING_SEEN
         self.transcript = transcript
-        now = monotonic()
         outlook = self.outlook = decoding.look(self.session, inference, transcript, now)
         decoding.describe(self, self._job.tenant, now)
         self._looked = True

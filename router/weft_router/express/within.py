@@ -1,5 +1,7 @@
 """The straight way of a standalone router: the decode worker that a session is bound to is one of this process."""
 
+from time import monotonic
+
 from weft_router.express.passage import Means, Passage
 from weft_router.express.usual import AtFront
 from weft_router.roles.placing import Placing
@@ -17,7 +19,8 @@ class Within:
 
     def begin(self, usual: AtFront, job: Job, /) -> None:
         """Find the worker that decodes, and begin the round there."""
-        name = self._placing.place_now(job.session, job.inference, tenant=job.tenant, class_=job.class_)
+        now = monotonic()
+        name = self._placing.place_now(job.session, job.inference, now, tenant=job.tenant, class_=job.class_)
         at = self._means.registry.get(name) if name is not None else None
         decoding = self._decodings.get(at.worker) if at is not None else None
         if at is None or decoding is None or decoding.worker.draining or not decoding.worker.engine.healthy:
@@ -27,4 +30,4 @@ class Within:
         facts["worker"] = at.worker
         facts["attempts"] = 1
         job.at = at
-        Passage(usual, job, decoding, self._means).begin()
+        Passage(usual, job, decoding, self._means).begin(now)

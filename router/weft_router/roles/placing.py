@@ -50,19 +50,22 @@ class Placing:
                 return worker
         return None
 
-    def place_now(self, session: str, inference: Inference, *, tenant: str, class_: str) -> str | None:
-        """Return the worker of a usual round where that takes no store and no look at its prompt; None otherwise."""
+    def place_now(self, session: str, inference: Inference, now: float, *, tenant: str, class_: str) -> str | None:
+        """Return the worker of a usual round where that takes no store and no look at its prompt; None otherwise.
+
+        ``now`` is the monotonic clock.
+        """
         bindings = self._bindings
         if self._affinity.reads_prompts or self._canary.tries:
             return None
-        bound = bindings.bound(session)
+        bound = bindings.bound(session, now)
         if bound is not None:
             return bound if self._registry.get(bound) is not None else None
         if not bindings.is_new(session):
             return None
-        chosen = self._chosen(inference, tenant=tenant, class_=class_)
+        chosen = self._chosen(inference, now, tenant=tenant, class_=class_)
         if chosen is not None:
-            bindings.bind_now(session, chosen)
+            bindings.bind_now(session, chosen, now)
         return chosen
 
     def place_soon(
@@ -74,19 +77,21 @@ class Placing:
         """
         if self._affinity.reads_prompts or self._canary.tries or not self._bindings.asks(session):
             return None  # before anything is chosen: each choice counts for the next one
-        chosen = self._chosen(inference, tenant=tenant, class_=class_)
+        chosen = self._chosen(inference, 0.0, tenant=tenant, class_=class_)
         return None if chosen is None else self._bindings.bind_soon(session, chosen)
 
     def placed(self, asked: Asked[Question, str]) -> str | None:
         """Return the worker of the session that the store was asked about; None where another one has to be found."""
         return self._bindings.settle(asked, lambda worker: self._registry.get(worker) is not None)
 
-    def _chosen(self, inference: Inference, *, tenant: str, class_: str) -> str | None:
+    def _chosen(self, inference: Inference, now: float, *, tenant: str, class_: str) -> str | None:
         """Choose a worker for a new session by what is known without its prompt."""
         records = self._registry.ready("decode")
         ratio = self._ratio_of(records)
         need = (inference.exact_tokens or int(inference.chars / ratio)) + (inference.max_tokens or EXPECTED_OUTPUT)
-        return self._affinity.choose(records, inference, None, tenant=tenant, ratio=ratio, need=need, class_=class_)
+        return self._affinity.choose(
+            records, inference, None, tenant=tenant, ratio=ratio, need=need, class_=class_, now=now
+        )
 
     async def _choose(self, job: Job, tried: Collection[str]) -> str | None:
         registry = self._registry

@@ -50,12 +50,15 @@ class Bindings:
         binding = self._live(session)
         return None if binding is None else binding.worker
 
-    def bound(self, session: str) -> str | None:
-        """Return the worker this process remembers, and count that as a use; None when the store has to be asked."""
+    def bound(self, session: str, now: float = 0.0) -> str | None:
+        """Return the worker this process remembers, and count that as a use; None when the store has to be asked.
+
+        ``now`` is the clock's time, 0.0: to be asked here.
+        """
         binding = self._known.get(session)
-        if binding is None:  # as a new one is, which needs no look at the clock
+        if binding is None:
             return None
-        now = self._clock()
+        now = now or self._clock()
         if self._over(session, binding, now):
             return None
         self._touch(session, binding, now)
@@ -109,12 +112,11 @@ class Bindings:
         store = self._store
         return isinstance(store, MemoryStore) and self._store_up() and store.owner(session) is None
 
-    def bind_now(self, session: str, worker: str) -> None:
-        """Bind a session that is new to a worker."""
+    def bind_now(self, session: str, worker: str, now: float) -> None:
+        """Bind a session that is new to a worker; ``now`` is the clock's time."""
         store = self._store
         if isinstance(store, MemoryStore) and not self._alone:
             store.bind_now(session, worker, ttl_s=self._ttl_s)
-        now = self._clock()
         self._known[session] = _Binding(worker, now, math.inf if self._alone else now)
 
     def asks(self, session: str) -> bool:
