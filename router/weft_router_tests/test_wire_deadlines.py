@@ -65,6 +65,9 @@ class Owner:
 
     def remove(self, _: Connection) -> None: ...
 
+    def carry(self, _: asyncio.Transport) -> None:
+        raise AssertionError("nobody asks for that here")
+
 
 class Client:
     def __init__(self) -> None:
