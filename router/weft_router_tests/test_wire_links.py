@@ -1,6 +1,7 @@
 """A pool's connections over one link: found in the background, left for plain connections wherever there is none."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -222,17 +223,19 @@ async def test_a_server_that_carries_none_is_asked_once_and_served_by_plain_conn
 @on_uvloop
 async def test_a_server_that_does_not_answer_to_it_costs_no_request_anything() -> None:
     silent = 0
+    open_ = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal silent
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            if LINK_PATH.encode() in head:
-                silent += 1
-                await reader.read()
-                writer.close()
-                return
-            await reader.readexactly(2)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        nonlocal silent, open_
+        open_ += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while LINK_PATH.encode() not in await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(2)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            silent += 1
+            await reader.read()
+        writer.transport.abort()
+        open_ -= 1
 
     pool, backend = linked(), await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{backend.sockets[0].getsockname()[1]}"
@@ -242,6 +245,7 @@ async def test_a_server_that_does_not_answer_to_it_costs_no_request_anything() -
         for _ in range(5):
             assert await call(pool, url, seconds=1.0) == b"ok"
         await pool.close()
+        await until(lambda: not open_)
 
 
 @on_uvloop
