@@ -58,6 +58,9 @@ class Connections:
 
     def carry(self, transport: asyncio.Transport) -> None:
         """Have a connection carry streams, each of which is a connection from then on."""
+        if self._over:
+            transport.abort()
+            return
         link = Link(accept=self.accept, on_lost=self._links.discard)
         self._links.add(link)
         carry(transport, link)

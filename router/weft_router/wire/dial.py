@@ -44,7 +44,7 @@ class _Greeting(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.head.done():
-            self.head.set_exception(LinkRefusedError(str(exc or "the connection was closed")))
+            self.head.set_exception(ConnectionResetError(str(exc or "the connection was closed")))
 
 
 async def dial(origin: Origin, *, lines: str, on_lost: Callable[[Link], None], within_s: float) -> Link:
@@ -85,13 +85,14 @@ def carry(transport: asyncio.Transport, link: Link) -> None:
 class Links:
     """The links of a pool: one at most to each origin, tried for in the background."""
 
-    __slots__ = ("_connect_s", "_dials", "_lines", "_linked")
+    __slots__ = ("_closed", "_connect_s", "_dials", "_lines", "_linked")
 
     def __init__(self, lines: str, *, connect_s: float) -> None:
         self._lines = lines
         self._connect_s = connect_s
         self._dials: dict[Origin, asyncio.Task[None]] = {}
         self._linked: set[Origin] = set()
+        self._closed = False
 
     def __len__(self) -> int:
         """Return how many are up."""
@@ -121,6 +122,7 @@ class Links:
 
     def close(self) -> None:
         """Close all, and try for no more."""
+        self._closed = True
         for dialling in self._dials.values():
             dialling.cancel()
         for origin in self._linked:
@@ -131,7 +133,11 @@ class Links:
         again_s = REDIAL_S
         try:
             lost = partial(self._lost, origin)
-            origin.link = await dial(origin, lines=self._lines, on_lost=lost, within_s=self._connect_s)
+            link = await dial(origin, lines=self._lines, on_lost=lost, within_s=self._connect_s)
+            if self._closed:  # between its answer and now
+                link.close()
+                return
+            origin.link = link
             self._linked.add(origin)
             log.info("link_up", extra={"url": origin.url})
         except LinkRefusedError as error:

@@ -40,6 +40,8 @@ _MOST: Final = 256 * 2**10
 """Bytes that are kept until the turn ends."""
 _JOINED: Final = 64 * 2**10
 """Up to here frames are joined for one write; beyond it copying costs more than a vectored write."""
+_LAST: Final = 2**31
+"""The id from which on a link takes no new streams: another one is begun when it is quiet."""
 _UNSENT: Final = 2**20
 """Bytes that the link's own connection holds before its streams have to wait."""
 
@@ -303,7 +305,9 @@ class Link:
     @property
     def usable(self) -> bool:
         """Tell whether another stream gets on."""
-        return not self.full and not self.doubted and self._transport is not None and not self._transport.is_closing()
+        transport = self._transport
+        alive = transport is not None and not transport.is_closing()
+        return alive and not self.full and not self.doubted and self._latest < _LAST
 
     def open(self, protocol: asyncio.Protocol) -> None:
         """Begin a stream, of which the other end hears with its first bytes."""
@@ -422,7 +426,8 @@ class Link:
             self._left = value
             self._stream = stream
         elif kind == PING:
-            self.tell(0, PONG, 0)
+            if not self.full:  # or who asks and does not read would fill this end's memory
+                self.tell(0, PONG, 0)
         elif kind > PONG:
             raise LinkError(f"a frame of kind {kind} is not known here")
         elif stream is None:
