@@ -58,9 +58,17 @@ async def test_a_worker_that_dies_takes_its_link_along_and_its_streams_go_on_els
     await prefer(sidecars, "d0")
     await meet(sidecars)
     sidecars.engines["d0"].script.gap_s = 0.2
+
+    async def begun() -> float:
+        return await sidecars.count("weft_router_ttft_seconds_count", "d0")
+
+    before = await begun()
     pending = [asyncio.ensure_future(ask(sidecars, "chat")(k)) for k in range(8)]
-    await until(lambda: is_so(sidecars.engines["d0"].running == len(pending)))
-    await asyncio.sleep(0.3)  # some tokens are with the clients
+
+    async def all_begun() -> bool:
+        return await begun() == before + len(pending)
+
+    await until(all_begun)
     await sidecars.kill("d0")
     answers = await asyncio.gather(*pending)
     assert [flaw(answer, prompt("chat", k), may_end_at=None) for k, answer in enumerate(answers)] == [None] * 8
