@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -241,6 +242,8 @@ def main() -> int:
     parser.add_argument("--composition", choices=["standalone", "sidecars"], default="standalone")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    if given.composition == "sidecars" and shutil.which("redis-server") is None:
+        parser.error("coordinators and sidecars meet in Redis: install redis-server, as `make setup` does")
     logging.getLogger("aiohttp.server").disabled = True  # its engines' clients break off by design
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), given.seconds, random.Random(given.seed))

@@ -60,6 +60,36 @@ class Sidecar:
         return len(self.listener.connections._links)
 
 
+class Way:
+    """A way to a server on which connections may fall silent: what they carry is kept, and nobody is told."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.passing: list[asyncio.Event] = []
+        """Whether each connection, in the order they came, passes on what it carries."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        """Listen for as long as this lasts; give the URL."""
+        async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passes = asyncio.Event()
+        passes.set()
+        self.passing.append(passes)
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        await asyncio.gather(self._carry(reader, other_writer, passes), self._carry(other_reader, writer, passes))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(2**16):
+                await passes.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
 @asynccontextmanager
 async def sidecar(limits: WireLimits = USUAL) -> AsyncIterator[Sidecar]:
     asked: list[Exchange] = []
@@ -246,6 +276,31 @@ async def test_a_server_that_does_not_answer_to_it_costs_no_request_anything() -
             assert await call(pool, url, seconds=1.0) == b"ok"
         await pool.close()
         await until(lambda: not open_)
+
+
+@on_uvloop
+async def test_a_link_that_falls_silent_is_passed_by_until_it_is_heard_again() -> None:
+    pool = linked()
+    async with sidecar() as server:
+        way = Way(server.port)
+        async with way.open() as url:
+            await twice(pool, url)
+            await until(lambda: pool.links == 1)
+            await call(pool, url)
+            silent = way.passing[2]  # after those of the first two requests
+            silent.clear()
+            waits = asyncio.ensure_future(call(pool, url, b"waits"))
+            link = pool.origin(url).link
+            assert link is not None
+            await until(lambda: link.doubted)
+            assert (await call(pool, url, b"passes by"), len(way.passing)) == (b"PASSES BY", 4)
+            assert not waits.done()
+            silent.set()
+            assert (await waits, pool.links) == (b"WAITS", 1)
+            assert (await call(pool, url, b"again"), len(way.passing)) == (b"AGAIN", 4)
+            assert pool.origin(url).link is link
+            assert not link.doubted
+            await pool.close()
 
 
 @on_uvloop
