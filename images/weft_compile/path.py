@@ -20,7 +20,7 @@ PATH = (
     "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
     "weft_router/signals/{access,decisions,ids,instruments,pace,request_log,rounds,window}",
     "weft_router/state/{bindings,gathered,registry,store}",
-    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,sse,light_task,turn,link}",
+    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,sse,light_task,turn,stream,link}",
 )
 """The modules that a usual request goes through, and those with classes that inherit from theirs: all or none of a
 family can be compiled."""

@@ -223,7 +223,8 @@ async def test_a_session_that_expires_while_it_is_published_again_does_no_harm()
 async def test_a_store_in_memory_forgets_what_is_over_and_keeps_no_more_than_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weft_router.state.store.MOST_KEPT", 3)
+    monkeypatch.setattr("weft_router.state.store.MOST_KEPT", 4)
+    monkeypatch.setattr("weft_router.state.store.LESS", 1)
     store = MemoryStore()
     await store.put_head("old", "s", ttl_s=-1)
     for k in range(5):

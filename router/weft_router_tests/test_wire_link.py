@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.wire.link import DATA, END, GRANT, RESET, WINDOW, Link, Stream
+from weft_router.wire.link import Link
+from weft_router.wire.stream import DATA, END, GRANT, RESET, WINDOW, Stream
 
 
 class Pipe:
@@ -24,10 +25,12 @@ class Pipe:
         self.writes = 0
         self.closed = False
         self.high = 0
+        self.on_write: Callable[[], None] = lambda: None
 
     def write(self, data: bytes) -> None:
         self.writes += 1
         self.sent += data
+        self.on_write()
 
     def writelines(self, parts: list[bytes]) -> None:
         self.write(b"".join(parts))
@@ -63,6 +66,8 @@ class End:
         self.said: list[str] = []
         self.lost: list[Exception | None] = []
         self.fails = False
+        self.fails_at = ""
+        self.pauses = False
 
     def connection_made(self, transport: Stream) -> None:
         self.transport = transport
@@ -71,15 +76,22 @@ class End:
         if self.fails:
             raise RuntimeError("it cannot take that")
         self.got += data
+        if self.pauses:
+            self.transport.pause_reading()
 
     def pause_writing(self) -> None:
         self.said.append("full")
 
     def resume_writing(self) -> None:
-        self.said.append("go on")
+        self._say("go on")
 
     def eof_received(self) -> None:
-        self.said.append("eof")
+        self._say("eof")
+
+    def _say(self, what: str) -> None:
+        self.said.append(what)
+        if self.fails_at == what:
+            raise RuntimeError("it cannot go on")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.append(exc)
@@ -214,6 +226,27 @@ async def test_a_link_that_is_full_keeps_its_streams_waiting() -> None:
     assert (bytes(far.got), near.said) == (b"z" * 100, ["full", "go on"])
 
 
+async def test_streams_that_wait_for_a_link_have_it_in_turn() -> None:
+    pair = Pair()
+    many = [await pair.met() for _ in range(6)]
+    small, its = await pair.met()
+    pair.near.pause_writing()
+    for near, _ in many:
+        near.transport.write(b"x" * (8 * WINDOW))
+    small.transport.write(b"small")
+    pair.there.on_write = pair.near.pause_writing  # one write, and it is full again
+    for _ in range(len(many) + 1):
+        pair.near.resume_writing()
+        await pair.settle()
+    assert bytes(its.got) == b"small"
+    sizes = [len(far.got) for _, far in many]
+    assert max(sizes) - min(sizes) <= WINDOW
+    for _ in range(8 * len(many)):
+        pair.near.resume_writing()
+        await pair.settle()
+    assert [len(far.got) for _, far in many] == [8 * WINDOW] * 6
+
+
 async def test_a_closed_stream_sends_what_it_has_and_both_ends_hear() -> None:
     pair = Pair()
     near, far = await pair.met()
@@ -237,6 +270,75 @@ async def test_an_end_that_waits_hears_of_the_other_end_once_it_has_read_all() -
     far.transport.resume_reading()
     await pair.settle()
     assert (bytes(far.got), far.said, far.lost) == (b"last words", ["eof"], [None])
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["cut short", "ended before"])
+@pytest.mark.parametrize("by", ["the link's end", "a reset"])
+async def test_what_came_before_a_stream_was_lost_is_still_read(by: str, *, ended: bool) -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.pause_reading()
+    near.transport.write(b"last words")
+    if ended:
+        near.transport.close()
+    await pair.settle()
+    assert far.transport.is_closing() == ended
+    if by == "a reset":
+        pair.far.data_received(frame(1, RESET, 0))
+    else:
+        pair.far.connection_lost(None)
+    await pair.settle()
+    assert (bytes(far.got), far.lost, far.transport.is_closing()) == (b"", [], True)
+    far.transport.write(b"nobody reads that")
+    far.transport.resume_reading()
+    await pair.settle()
+    assert (bytes(far.got), far.said) == (b"last words", ["eof"] if ended else [])
+    assert [type(error) for error in far.lost] == [type(None) if ended else ConnectionResetError]
+    assert pair.far.streams == 0
+
+
+async def test_one_that_ended_without_a_word_before_it_was_lost_has_ended() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.pause_reading()
+    near.transport.close()
+    await pair.settle()
+    pair.far.connection_lost(None)
+    await pair.settle()
+    assert far.lost == []
+    far.transport.resume_reading()
+    await pair.settle()
+    assert (far.said, far.lost) == (["eof"], [None])
+
+
+async def test_one_that_pauses_at_the_last_word_hears_of_the_end_later() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.pause_reading()
+    near.transport.write(b"last words")
+    near.transport.close()
+    await pair.settle()
+    far.pauses = True
+    far.transport.resume_reading()
+    await pair.settle()
+    assert (bytes(far.got), far.said, far.lost) == (b"last words", [], [])
+    far.transport.resume_reading()
+    await pair.settle()
+    assert (far.said, far.lost) == (["eof"], [None])
+
+
+@pytest.mark.parametrize("way", ["abort", "close"])
+async def test_one_that_was_lost_can_be_left_unread(way: str) -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    far.transport.pause_reading()
+    near.transport.write(b"last words")
+    await pair.settle()
+    pair.far.connection_lost(None)
+    getattr(far.transport, way)()
+    far.transport.resume_reading()
+    await pair.settle()
+    assert (bytes(far.got), far.lost) == (b"", [None])
 
 
 async def test_what_comes_before_a_reader_has_caught_up_waits_behind_what_it_missed() -> None:
@@ -331,6 +433,27 @@ async def test_one_whose_protocol_fails_is_reset_and_no_other() -> None:
     await pair.settle()
     assert (len(near.lost), far.lost, bytes(its.got)) == (1, [None], b"well")
     assert (its.lost, other.lost, pair.far.streams) == ([], [], 1)
+
+
+@pytest.mark.parametrize(("step", "closing"), [("go on", False), ("go on", True), ("eof", False)])
+async def test_one_whose_protocol_fails_at_a_step_ends_by_itself(step: str, *, closing: bool) -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    other, its = await pair.met()
+    near.transport.set_write_buffer_limits(high=10)
+    pair.near.pause_writing()
+    near.fails_at = step
+    near.transport.write(b"z" * 100)
+    other.transport.write(b"well")
+    if closing:
+        near.transport.close()
+    if step == "eof":
+        far.transport.close()
+        await pair.settle()
+    pair.near.resume_writing()
+    await pair.settle()
+    assert (near.said[-1], near.lost, len(far.lost)) == (step, [None], 1)
+    assert (bytes(its.got), its.lost, other.lost, pair.near.streams) == (b"well", [], [], 1)
 
 
 def frame(number: int, kind: int, value: int, data: bytes = b"") -> bytes:

@@ -2,21 +2,26 @@
 
 import asyncio
 import contextlib
+import math
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from weft_router.errors import ApiError, LegFailedError
 from weft_router.roles.link_hop import switch
-from weft_router.wire.dial import LINK_PATH
+from weft_router.wire.dial import LINK_PATH, REDIAL_S, REFUSED_S
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.link import PROTOCOL
 from weft_router.wire.listener import Listener
 from weft_router.wire.pool import Pool
+from weft_router_tests.test_wire_tls import serving, trusting
 from weft_router_tests.wire_kit import (
     PATIENCE_S,
     USUAL,
@@ -231,6 +236,134 @@ async def test_a_server_that_goes_takes_its_kept_streams_along_and_another_in_it
         await pool.close()
 
 
+class Late:
+    """Takes an answer, and pauses at its first bytes."""
+
+    def __init__(self, leg: Leg) -> None:
+        self.leg = leg
+        self.got = bytearray()
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        del status, headers
+        self.leg.pause()
+
+    def data(self, chunk: bytes) -> None:
+        self.got += chunk
+
+
+@pytest.mark.parametrize("over", ["a link", "a connection of its own"])
+@on_uvloop
+async def test_an_answer_that_came_whole_is_read_though_its_server_has_gone(over: str) -> None:
+    pool = linked()
+    async with sidecar() as server:
+        await up(pool, server)
+        if over != "a link":
+            pool.cut("worker-lost", server.url)
+            await until(lambda: pool.links == 0)
+            pool.origin(server.url).dial_at = math.inf
+        leg = Leg(first_s=PATIENCE_S)
+        late = Late(leg)
+        pool.send(leg, pool.origin(server.url), "/x", b"x" * 100_000, late)
+        await until(lambda: leg.answered and server.asked[-1].ended)
+        server.listener.connections.close_after_replies(idle=True)
+        await server.listener.close()
+        await until(lambda: not server.open and not server.links)
+        if over == "a link":
+            await until(lambda: pool.links == 0)
+        assert len(late.got) < 100_000
+        leg.resume()
+        await leg
+        assert bytes(late.got) == b"X" * 100_000
+        await pool.close()
+
+
+@on_uvloop
+async def test_a_stream_carries_no_link() -> None:
+    pool = linked()
+    async with sidecar() as server:
+        await up(pool, server)
+        lines = f"{TOKEN}Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n"
+        leg = Leg(first_s=PATIENCE_S)
+        with pytest.raises(LegFailedError):
+            await pool.call(leg, pool.origin(server.url), LINK_PATH, limit=10_000, lines=lines, method="GET")
+        assert (await call(pool, server.url), server.links, pool.links) == (b"{}", 1, 1)
+        await pool.close()
+        await until(lambda: not server.open and not server.links)
+
+
+@on_uvloop
+async def test_whoever_cuts_a_link_off_is_asked_less_and_less_often() -> None:
+    async def answer(backend: Backend, writer: asyncio.StreamWriter) -> None:
+        if backend.seen[-1].target == LINK_PATH:
+            writer.transport.abort()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    pool, backend = linked(), Backend(answer)
+    async with backend.running() as url:
+        origin, pauses = pool.origin(url), []
+        for _ in range(8):
+            origin.dial_at = 0.0
+            began = monotonic()
+            assert list(await asyncio.gather(call(pool, url), call(pool, url))) == [b"ok"] * 2
+            await until(lambda: origin.dial_at < math.inf)
+            pauses.append(origin.dial_at - began)
+        assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, REFUSED_S, REFUSED_S], abs=0.9)
+        await pool.close()
+
+
+@on_uvloop
+async def test_a_server_without_a_place_for_a_link_is_asked_again_soon() -> None:
+    async def answer(backend: Backend, writer: asyncio.StreamWriter) -> None:
+        full = backend.seen[-1].target == LINK_PATH
+        writer.write((b"HTTP/1.1 503 No" if full else b"HTTP/1.1 200 OK") + b"\r\nContent-Length: 2\r\n\r\nok")
+
+    pool, backend = linked(), Backend(answer)
+    async with backend.running() as url:
+        began = monotonic()
+        assert list(await asyncio.gather(call(pool, url), call(pool, url))) == [b"ok"] * 2
+        await until(lambda: pool.origin(url).dial_at < math.inf)
+        assert pool.origin(url).dial_at - began == pytest.approx(REDIAL_S, abs=0.9)
+        await pool.close()
+
+
+@on_uvloop
+async def test_a_link_that_served_is_looked_for_again_as_if_it_were_the_first() -> None:
+    pool = linked()
+    async with sidecar() as server:
+        origin = pool.origin(server.url)
+        for served, pause in ((False, 2.0), (False, 4.0), (True, 0.0)):
+            origin.dial_at = 0.0
+            await up(pool, server)
+            assert origin.redial_s == (pause or 8.0)
+            assert origin.link is not None
+            if served:
+                origin.link.begun_at -= REFUSED_S
+            origin.link.abort()
+            await until(lambda: origin.link is None)
+            assert origin.redial_s == pause
+        await pool.close()
+
+
+@on_uvloop
+async def test_an_origin_with_tls_has_no_link() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asked: list[str] = []
+
+        async def serve(exchange: Exchange) -> None:
+            asked.append(exchange.path)
+            exchange.reply(200, exchange.body, content_type="text/plain")
+
+        pool = linked()
+        async with listening(serve, tls=serving(Path(folder))) as listener:
+            pool._tls = trusting(Path(folder), 1)
+            url = f"https://localhost:{listener.port}"
+            for _ in range(3):
+                await twice(pool, url)
+            assert (set(asked), pool.origin(url).dial_at) == ({"/x"}, 0.0)
+            await pool.close()
+
+
 @pytest.mark.parametrize("status", [b"404 Not Found", b"200 OK", b"101 Switching Protocols"])
 @on_uvloop
 async def test_a_server_that_carries_none_is_asked_once_and_served_by_plain_connections(status: bytes) -> None:
@@ -293,6 +426,7 @@ async def test_a_link_that_falls_silent_is_passed_by_until_it_is_heard_again() -
             link = pool.origin(url).link
             assert link is not None
             await until(lambda: link.doubted)
+            assert pool.links == 0
             assert (await call(pool, url, b"passes by"), len(way.passing)) == (b"PASSES BY", 4)
             assert not waits.done()
             silent.set()

@@ -20,8 +20,11 @@ Question = tuple[str, str, str, int]
 
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
+LESS: Final = 1_000
+"""How many fewer than that are left where there are more."""
 LOOK_EVERY_S: Final = 1.0
-"""How often it looks for those that are expired: a dictionary finds its front by passing all that was deleted there."""
+"""How often it looks for those that are expired; like the above since a dictionary finds its front by passing all that
+was deleted there."""
 
 
 class StoreDownError(Exception):
@@ -127,8 +130,9 @@ class Kept:
         self._look_at = now + LOOK_EVERY_S
         words, gone = self._words, []
         left = len(words)
+        most = MOST_KEPT if left <= MOST_KEPT else MOST_KEPT - LESS
         for key, word in words.items():
-            if word.until > now and left <= MOST_KEPT:
+            if word.until > now and left <= most:
                 break
             gone.append(key)
             left -= 1

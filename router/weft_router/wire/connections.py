@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from time import monotonic
+from typing import cast
 
 from weft_router.errors import ApiError
 from weft_router.wire.connection import Connection, Handler
@@ -12,6 +13,7 @@ from weft_router.wire.dial import carry
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.link import Link
+from weft_router.wire.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +59,8 @@ class Connections:
         self._live.discard(connection)
 
     def carry(self, transport: asyncio.Transport) -> None:
-        """Have a connection carry streams, each of which is a connection from then on."""
-        if self._over:
+        """Have a connection carry streams, each of which is a connection from then on; none of them carries any."""
+        if self._over or isinstance(cast(object, transport), Stream):
             transport.abort()
             return
         link = Link(accept=self.accept, on_lost=self._links.discard)

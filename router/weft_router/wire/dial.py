@@ -1,6 +1,7 @@
 """Begin a link to another router process: a connection is upgraded (RFC 9110, section 7.8), unless it is refused."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from weft_router.wire.upstream import Origin
 log = logging.getLogger(__name__)
 
 LINK_PATH: Final = "/internal/link"
-UNHEARD_S: Final = 10.0
-"""How long what was sent may go without the other end's kernel acknowledging it: then the link is lost, with the
-streams on it, and others take another way."""
+STUCK_S: Final = 10.0
+"""How long what was sent may get nowhere, neither acknowledged by the other end's kernel nor, where that has no more
+room for it, read: then the link is lost, with the streams on it, and others take another way."""
 REDIAL_S: Final = 1.0
-"""How long an origin goes without a link after another one was tried."""
+"""How long an origin goes without a link after another one was tried; twice as long each time that leads to none."""
 REFUSED_S: Final = 60.0
-"""The same where it answers, but carries none."""
+"""The most of it, and how long it goes where it says that it carries none."""
 _NEVER: Final = float("inf")
 _MAX_HEAD: Final = 16 * 2**10
 
@@ -67,6 +68,8 @@ async def dial(origin: Origin, *, lines: str, on_lost: Callable[[Link], None], w
     wanted = encoded(f"\r\nupgrade: {PROTOCOL}\r\n")
     if not answer.startswith(b"HTTP/1.1 101 ") or wanted not in answer.lower() or not answer.endswith(b"\r\n\r\n"):
         transport.abort()
+        if answer.startswith(b"HTTP/1.1 503 "):
+            raise ConnectionRefusedError("it has no place for another connection")
         raise LinkRefusedError(answer.partition(b"\r\n")[0][:80].decode("latin-1"))
     link = Link(accept=None, on_lost=on_lost)
     carry(transport, link)
@@ -77,7 +80,8 @@ def carry(transport: asyncio.Transport, link: Link) -> None:
     """Have a connection carry a link from now on."""
     own = transport.get_extra_info("socket")
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux has it
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_S * 1000))
+        with contextlib.suppress(OSError):  # it may be lost already
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STUCK_S * 1000))
     transport.set_protocol(cast(asyncio.Protocol, link))
     link.connection_made(transport)
 
@@ -95,8 +99,8 @@ class Links:
         self._closed = False
 
     def __len__(self) -> int:
-        """Return how many are up."""
-        return len(self._linked)
+        """Return how many get another request on."""
+        return sum(origin.link is not None and origin.link.usable for origin in self._linked)
 
     def seek(self, origin: Origin) -> None:
         """Try to have a link to an origin; what is asked of it meanwhile goes without."""
@@ -130,7 +134,8 @@ class Links:
                 origin.link.close()
 
     async def _seek(self, origin: Origin) -> None:
-        again_s = REDIAL_S
+        again_s = origin.redial_s or REDIAL_S
+        origin.redial_s = min(2 * again_s, REFUSED_S)
         try:
             lost = partial(self._lost, origin)
             link = await dial(origin, lines=self._lines, on_lost=lost, within_s=self._connect_s)
@@ -149,6 +154,8 @@ class Links:
             del self._dials[origin]
             origin.dial_at = monotonic() + again_s
 
-    def _lost(self, origin: Origin, _: Link) -> None:
+    def _lost(self, origin: Origin, link: Link) -> None:
         origin.link = None
         self._linked.discard(origin)
+        if monotonic() - link.begun_at > REFUSED_S:  # it was one that serves
+            origin.redial_s = 0.0

@@ -54,7 +54,7 @@ class Pool(Keeper):
 
     @property
     def links(self) -> int:
-        """Return how many links are up."""
+        """Return how many origins are asked over a link."""
         return len(self._links) if self._links is not None else 0
 
     def origin(self, url: str) -> Origin:
@@ -166,7 +166,7 @@ class Pool(Keeper):
         now = connection.idle_since = monotonic()
         if not idle:
             self._kept.add(origin)
-        elif link is None and self._links is not None and now >= origin.dial_at:
+        elif link is None and self._links is not None and now >= origin.dial_at and not origin.tls:
             self._links.seek(origin)  # it had two requests at once: only then is there anything to share
         connection.kept = True
         idle.append(connection)

@@ -20,7 +20,7 @@ _REMEMBERED: Final = 64
 class Origin:
     """An address requests go to; made once for each worker, not for each request."""
 
-    __slots__ = ("_starts", "dial_at", "host", "idle", "link", "plain", "port", "prefix", "tls", "url")
+    __slots__ = ("_starts", "dial_at", "host", "idle", "link", "plain", "port", "prefix", "redial_s", "tls", "url")
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -38,6 +38,8 @@ class Origin:
         """What carries connections to it, if it lets anything."""
         self.dial_at = 0.0
         """From when on another link may be tried."""
+        self.redial_s = 0.0
+        """How long after the next try that is, at least."""
         self._starts: dict[str, bytes] = {}
 
     def request(
