@@ -13,7 +13,7 @@ from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
 from weft_router.rounds.placement import RECENT_S, TOGETHER_S, Placement
 from weft_router.state.bindings import Bindings
-from weft_router.state.store import MemoryStore, StoreDownError
+from weft_router.state.store import LESS, MemoryStore, StoreDownError
 from weft_router_tests.passing_store import PassingStore
 
 
@@ -223,11 +223,14 @@ async def test_a_session_that_expires_while_it_is_published_again_does_no_harm()
 async def test_a_store_in_memory_forgets_what_is_over_and_keeps_no_more_than_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weft_router.state.store.MOST_KEPT", 4)
-    monkeypatch.setattr("weft_router.state.store.LESS", 1)
+    most = LESS + 3
+    monkeypatch.setattr("weft_router.state.store.MOST_KEPT", most)
     store = MemoryStore()
     await store.put_head("old", "s", ttl_s=-1)
-    for k in range(5):
+    for k in range(most):
         await store.put_head(f"h{k}", f"s{k}", ttl_s=60)
-    assert await store.sessions_of(["old", "h0", "h1", "h2", "h4"]) == [None, None, None, "s2", "s4"]
+    assert await store.sessions_of(["old", "h0"]) == [None, "s0"]
+    await store.put_head("one more", "s", ttl_s=60)
     assert len(store._heads) == 3
+    kept = ["h0", f"h{most - 3}", f"h{most - 2}", f"h{most - 1}", "one more"]
+    assert await store.sessions_of(kept) == [None, None, f"s{most - 2}", f"s{most - 1}", "s"]
