@@ -327,6 +327,19 @@ async def test_one_that_pauses_at_the_last_word_hears_of_the_end_later() -> None
     assert (far.said, far.lost) == (["eof"], [None])
 
 
+async def test_one_that_closes_keeps_nothing_for_an_end_that_reads_no_more() -> None:
+    pair = Pair()
+    near, far = await pair.met()
+    near.transport.pause_reading()
+    near.transport.write(b"x" * (2 * WINDOW))
+    pair.near.data_received(frame(1, END, 0))
+    assert near.transport.get_write_buffer_size()
+    near.transport.close()
+    assert pair.near.streams == 0
+    await pair.settle()
+    assert (near.lost, far.lost) == ([None], [None])
+
+
 @pytest.mark.parametrize("way", ["abort", "close"])
 async def test_one_that_was_lost_can_be_left_unread(way: str) -> None:
     pair = Pair()

@@ -328,17 +328,17 @@ async def test_a_server_without_a_place_for_a_link_is_asked_again_soon() -> None
 
 
 @on_uvloop
-async def test_a_link_that_served_is_looked_for_again_as_if_it_were_the_first() -> None:
+async def test_a_link_that_was_heard_is_looked_for_again_as_if_it_were_the_first() -> None:
     pool = linked()
     async with sidecar() as server:
         origin = pool.origin(server.url)
-        for served, pause in ((False, 2.0), (False, 4.0), (True, 0.0)):
+        for heard, pause in ((False, 2.0), (False, 4.0), (True, 0.0)):
             origin.dial_at = 0.0
             await up(pool, server)
             assert origin.redial_s == (pause or 8.0)
             assert origin.link is not None
-            if served:
-                origin.link.begun_at -= REFUSED_S
+            if heard:
+                await call(pool, server.url)
             origin.link.abort()
             await until(lambda: origin.link is None)
             assert origin.redial_s == pause
@@ -441,6 +441,10 @@ async def test_a_link_that_falls_silent_is_passed_by_until_it_is_heard_again() -
 async def test_a_link_that_nobody_uses_is_closed_by_both_ends() -> None:
     pool = linked(keepalive_s=0.2)
     async with sidecar() as server:
+        await up(pool, server)
+        await until(lambda: pool.links == 0 and not server.links and not server.open)
+        assert pool.origin(server.url).redial_s == 0.0
+        pool.origin(server.url).dial_at = 0.0
         await up(pool, server)
         await call(pool, server.url)
         await until(lambda: pool.links == 0 and not server.links and not server.open)

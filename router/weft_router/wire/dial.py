@@ -20,7 +20,8 @@ STUCK_S: Final = 10.0
 """How long what was sent may get nowhere, neither acknowledged by the other end's kernel nor, where that has no more
 room for it, read: then the link is lost, with the streams on it, and others take another way."""
 REDIAL_S: Final = 1.0
-"""How long an origin goes without a link after another one was tried; twice as long each time that leads to none."""
+"""How long an origin goes without a link after another one was tried; twice as long each time until one is
+heard."""
 REFUSED_S: Final = 60.0
 """The most of it, and how long it goes where it says that it carries none."""
 _NEVER: Final = float("inf")
@@ -115,6 +116,7 @@ class Links:
                 continue
             link.look(now)
             if not link.streams and link.quiet_since <= oldest:
+                origin.redial_s = 0.0  # nothing was wrong with it
                 link.close()
         return len(self._linked)
 
@@ -157,5 +159,5 @@ class Links:
     def _lost(self, origin: Origin, link: Link) -> None:
         origin.link = None
         self._linked.discard(origin)
-        if monotonic() - link.begun_at > REFUSED_S:  # it was one that serves
+        if link.heard:
             origin.redial_s = 0.0

@@ -48,7 +48,7 @@ class Link(Carrier):
 
     __slots__ = (
         "_accept", "_asked_at", "_heard_at", "_kept", "_kept_size", "_latest", "_left", "_on_lost", "_rest", "_stream",
-        "_streams", "_transport", "_turn", "begun_at", "doubted", "quiet_since",
+        "_streams", "_transport", "_turn", "doubted", "heard", "quiet_since",
     )  # fmt: skip
 
     def __init__(self, *, accept: Callable[[], asyncio.Protocol] | None, on_lost: Callable[["Link"], None]) -> None:
@@ -72,8 +72,10 @@ class Link(Carrier):
         """Whether the other end does not answer: those who wait go on waiting, but others go another way."""
         self._asked_at = 0.0
         """When it was asked whether it is there; 0: it was heard since."""
-        self.begun_at = self._heard_at = monotonic()
-        self.quiet_since = self.begun_at
+        self.heard = False
+        """Whether anything ever came."""
+        self._heard_at = monotonic()
+        self.quiet_since = self._heard_at
         """Since when there has been no stream, if there is none."""
 
     @property
@@ -89,7 +91,8 @@ class Link(Carrier):
         return alive and not self.full and not self.doubted and self._latest < _LAST
 
     def open(self, protocol: asyncio.Protocol) -> None:
-        """Begin a stream, of which the other end hears with its first bytes."""
+        """Begin a stream, of which the other end hears with its first bytes: they have to be written in the order in
+        which streams were opened."""
         self._latest += 1
         self._begin(self._latest, protocol)
 
@@ -173,6 +176,7 @@ class Link(Carrier):
                 stream.go_on()
 
     def data_received(self, data: bytes) -> None:
+        self.heard = True
         self._heard_at = monotonic()
         self._asked_at = 0.0
         self.doubted = False

@@ -106,7 +106,7 @@ class Stream:
         if not self.closing and not self.over:
             self.closing = True
             self._unread.clear()
-            if not self._kept:
+            if not self._kept or self._ended:
                 self._finish(END)
 
     def abort(self) -> None:
