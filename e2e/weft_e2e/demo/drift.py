@@ -15,7 +15,7 @@ from weft_e2e.demo.settings import NAMESPACE
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, Object, get
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
-from weft_e2e.scenarios.replanning import PROMISED_S, SURGE, USUAL, WINDOW_S, drifting_service
+from weft_e2e.scenarios.replanning import AT_MOST_S, PROMISED_S, ROUND_S, SURGE, USUAL, WINDOW_S, drifting_service
 from weft_e2e.service import ROUTER_PORT, Service, component_of, current_conditions, settled
 from weft_e2e.waiting import WaitedTooLong, until
 
@@ -24,7 +24,7 @@ RESOURCE = "weft.dev/simulated-gpu"
 GPUS_A_NODE = 4
 USUAL_S = 8.0
 """How long the planned traffic runs before it changes."""
-END_S = 90.0
+END_S = WINDOW_S + AT_MOST_S
 """After this long the demo goes on, whatever has been reached."""
 EVERY_S = 1.0
 
@@ -54,7 +54,10 @@ def show(service: Service, steps: Steps, *, ready_s: float) -> Drifted:
         except WaitedTooLong as late:
             raise DemoFailed(str(late)) from None
         story = Story(service.plan())
-        with service.reachable(run=f"drift-{time.time():.0f}-") as target, arriving(Arrivals(target)) as arrivals:
+        with (
+            service.reachable(run=f"drift-{time.time():.0f}-") as target,
+            arriving(Arrivals(target, round_deadline_s=ROUND_S)) as arrivals,
+        ):
             arrivals.turn_to(USUAL)
             detail(f"{_words(USUAL)} arrive, as planned")
             until(lambda: time.monotonic() - arrivals.turned_at >= USUAL_S, what="usual traffic", timeout_s=60)
