@@ -17,6 +17,7 @@ REGISTRY ?=
 TAG ?=
 export KUBE_CONTEXT
 FUZZ_SECONDS ?= 60
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.9
 
 # What measures no time runs on several cores at once; tests over sockets wait more than they compute, so two at a time.
 PARALLEL := -n auto --maxprocesses 4
@@ -192,6 +193,12 @@ lint: $(STAMP) ## Check style and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q .
 
+# Where Go is, which builds the linter; the workflow runs on GitHub alone.
+.PHONY: lint-workflows
+lint-workflows: ## Check the release workflow with actionlint (needs Go)
+	@if command -v go >/dev/null; then go run $(ACTIONLINT) .github/workflows/*.yml; \
+	else echo "Go is missing: .github/workflows is not checked"; fi
+
 .PHONY: types
 types: $(STAMP) ## Check types (mypy, strict)
 	@$(BIN)/mypy
@@ -218,7 +225,7 @@ verify: generate ## Fail when a generated file differs from what is checked in
 	  || { printf '%s\n' "$$changed" "generated files differ: commit what 'make generate' made" >&2; exit 1; }
 
 .PHONY: check
-check: lint types imports verify test-unit chart-test ## Everything a commit must pass, without a cluster
+check: lint lint-workflows types imports verify test-unit chart-test ## Everything a commit must pass, without a cluster
 
 .PHONY: requirements
 requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with hashes
@@ -245,6 +252,15 @@ images: $(if $(REGISTRY),$(STAMP),setup) ## Build the container images that chan
 push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1]
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make images push REGISTRY=registry.example.com/team" >&2; exit 1; }
 	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)")
+
+.PHONY: chart-push
+chart-push: $(STAMP) ## Push the chart to oci://REGISTRY/charts/weft, set to pull images from REGISTRY [TAG=v1]
+	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make chart-push REGISTRY=registry.example.com/team" >&2; exit 1; }
+	@$(PY) -m weft_e2e.release chart --push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)")
+
+.PHONY: wheel
+wheel: $(STAMP) ## Build the wheel and the source distribution into dist/
+	@rm -rf dist && $(PY) -m hatchling build --directory dist
 
 .PHONY: bench
 bench: $(STAMP) ## Measure what the router adds to a direct call of the engine
