@@ -162,6 +162,11 @@ e2e-replan: setup ## Play a service's life on a local cluster: drift, proposals,
 e2e-network: setup ## Let kube-router, which is built first, enforce the rendered NetworkPolicies between pods (1 minute; the first time 6)
 	@WEFT_E2E_NETWORK=1 $(PY) -m pytest -q -m cluster e2e/weft_e2e_tests/test_network_cluster.py
 
+.PHONY: e2e-arm64
+e2e-arm64: setup ## Build the router's image for arm64 and let it serve under emulation (QEMU is installed; 15 minutes)
+	@$(PY) -c 'from weft_e2e.cluster.packages import apt_install; apt_install(["qemu-user-static", "binfmt-support"])'
+	@WEFT_E2E_ARM64=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_images_arm64.py
+
 .PHONY: engine-env
 engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL and a tiny model, in the cache (2 minutes, 6.5 GB)
 	@$(PY) -m weft_e2e.engines
@@ -249,9 +254,9 @@ images: $(if $(REGISTRY),$(STAMP),setup) ## Build the container images that chan
 	@$(PY) -m weft_e2e.images build $(if $(REGISTRY),--published)
 
 .PHONY: push
-push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1]
+push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1] [ARCHES="amd64 arm64"]
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make images push REGISTRY=registry.example.com/team" >&2; exit 1; }
-	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)")
+	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)") $(addprefix --arch ,$(ARCHES))
 
 .PHONY: chart-push
 chart-push: $(STAMP) ## Push the chart to oci://REGISTRY/charts/weft, set to pull images from REGISTRY [TAG=v1]

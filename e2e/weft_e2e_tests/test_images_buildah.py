@@ -1,100 +1,27 @@
 """Real builds: an image is built, found again, and pushed to a registry on loopback."""
 
-import hashlib
+import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from weft_e2e.images import BuildFailedError, buildah
+from weft_e2e.images.architectures import ARCHITECTURES
 from weft_e2e.images.catalogue import repository_root
+from weft_e2e_tests.oci_registry import registry as registry  # the fixture
 
 pytestmark = [
     pytest.mark.component,
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("buildah") is None, reason="needs root and buildah"),
 ]
-
-
-class Registry(ThreadingHTTPServer):
-    """The few calls of the OCI distribution protocol that a push makes."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), RegistryHandler)
-        self.blobs: dict[str, bytes] = {}
-        self.manifests: dict[str, bytes] = {}
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
-
-
-class RegistryHandler(BaseHTTPRequestHandler):
-    server: Registry
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name is the base class's
-        """Keep the test's output quiet."""
-
-    def answer(self, status: int, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        content = b""
-        while size := int(self.rfile.readline(), 16):
-            content += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return content
-
-    def do_GET(self) -> None:
-        self.answer(200 if self.path == "/v2/" else 404)
-
-    def do_HEAD(self) -> None:
-        self.answer(200 if self.path.rpartition("/")[2] in self.server.blobs else 404)
-
-    def do_POST(self) -> None:
-        self.answer(202, Location=f"/upload/{uuid.uuid4().hex}")
-
-    def do_PATCH(self) -> None:
-        self.server.blobs[self.path] = self.body()
-        self.answer(202, Location=self.path)
-
-    def do_PUT(self) -> None:
-        path, _, _query = self.path.partition("?")
-        if "/manifests/" in path:
-            content = self.body()
-            self.server.manifests[path] = content
-            self.answer(201, Docker_Content_Digest=f"sha256:{hashlib.sha256(content).hexdigest()}")
-            return
-        content = self.server.blobs.pop(path, b"") + self.body()
-        self.server.blobs[f"sha256:{hashlib.sha256(content).hexdigest()}"] = content
-        self.answer(201)
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with Registry() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -104,22 +31,53 @@ def ref() -> Iterator[str]:
     subprocess.run(["buildah", "rmi", "--force", name], capture_output=True, timeout=60, check=False)
 
 
-def build_small(ref: str, folder: Path, dockerfile: str) -> None:
+def build_small(ref: str, folder: Path, dockerfile: str, *, arch: str | None = None) -> None:
     (folder / "word").write_text("warp")
     (folder / "Dockerfile").write_text(dockerfile)
-    buildah.build(ref, context=folder, dockerfile="Dockerfile", args={"NAME": "x"}, log=folder / "log")
+    buildah.build(ref, context=folder, dockerfile="Dockerfile", args={"NAME": "x"}, log=folder / "log", arch=arch)
 
 
-def test_an_image_is_built_found_and_pushed(ref: str, registry: Registry, tmp_path: Path) -> None:
+def pulled(registry: str, path: str) -> Any:
+    """Return a JSON document as a client of the registry gets it."""
+    kinds = ("oci.image.index.v1", "oci.image.manifest.v1", "docker.distribution.manifest.list.v2")
+    accept = ", ".join(f"application/vnd.{kind}+json" for kind in kinds)
+    connection = http.client.HTTPConnection(registry, timeout=30)
+    connection.request("GET", f"/v2/team/weft-test/{path}", headers={"Accept": accept})
+    try:
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return json.load(answer)
+    finally:
+        connection.close()
+
+
+def test_an_image_is_built_found_and_pushed(ref: str, registry: str, tmp_path: Path) -> None:
     assert not buildah.exists(ref)
     build_small(ref, tmp_path, "FROM scratch\nARG NAME\nCOPY word /word\nUSER 65532:65532\n")
     assert buildah.exists(ref)
-    destination = f"docker://{registry.address}/team/weft-test:v1"
+    destination = f"docker://{registry}/team/weft-test:v1"
     buildah.push(ref, destination, options=["--tls-verify=false"], log=tmp_path / "push.log")
-    manifest = json.loads(registry.manifests["/v2/team/weft-test/manifests/v1"])
-    config = json.loads(registry.blobs[manifest["config"]["digest"]])
+    config = pulled(registry, f"blobs/{pulled(registry, 'manifests/v1')['config']['digest']}")
     assert config["config"]["User"] == "65532:65532"
-    assert all(layer["digest"] in registry.blobs for layer in manifest["layers"])
+    assert config["architecture"] == "amd64"
+
+
+def test_one_name_has_an_image_for_each_architecture(ref: str, registry: str, tmp_path: Path) -> None:
+    refs = [f"{ref}-{arch}" for arch in ARCHITECTURES]
+    try:
+        for name, arch in zip(refs, ARCHITECTURES, strict=True):
+            build_small(name, tmp_path, "FROM scratch\nCOPY word /word\n", arch=arch)
+        destination = f"docker://{registry}/team/weft-test:v1"
+        buildah.push_for_all(refs, destination, options=["--tls-verify=false"], log=tmp_path / "push.log")
+        index = pulled(registry, "manifests/v1")["manifests"]
+        assert [entry["platform"]["architecture"] for entry in index] == list(ARCHITECTURES)
+        assert len({entry["digest"] for entry in index}) == len(index)
+        for entry in index:
+            config = pulled(registry, f"manifests/{entry['digest']}")["config"]["digest"]
+            assert pulled(registry, f"blobs/{config}")["architecture"] == entry["platform"]["architecture"]
+    finally:
+        subprocess.run(["buildah", "rmi", "--force", *refs], capture_output=True, timeout=60, check=False)
+    assert not [name for name in buildah.names() if "/index-" in name]
 
 
 def test_equal_content_gives_equal_layers(ref: str, tmp_path: Path) -> None:

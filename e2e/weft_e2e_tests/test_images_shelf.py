@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from weft_e2e import images
-from weft_e2e.images import CannotBuildError, buildah, shelf
+from weft_e2e.images import CannotBuildError, architectures, buildah, shelf
+from weft_e2e.images.architectures import ARCHITECTURES
 from weft_e2e.images.catalogue import IMAGES, repository_root
 from weft_e2e.images.cli import main
 
@@ -18,7 +19,9 @@ class FakeStore:
         self.held: set[str] = set()
         self.built: list[str] = []
         self.contexts: dict[str, set[str]] = {}
+        self.architectures: dict[str, str] = {}
         self.pushed: list[tuple[str, str, tuple[str, ...]]] = []
+        self.indexes: dict[str, list[str]] = {}
 
     def names(self) -> list[str]:
         return [*self.held, "docker.io/library/redis:7", "localhost/weft-other:1"]
@@ -30,23 +33,29 @@ class FakeStore:
     def exists(self, ref: str) -> bool:
         return ref in self.held
 
-    def build(self, ref: str, *, context: Path, dockerfile: str, args: dict[str, str], log: Path) -> None:
+    def build(self, ref: str, *, context: Path, dockerfile: str, args: dict[str, str], log: Path, arch: str) -> None:
         assert log.name == f"{ref.partition('/')[2].partition(':')[0]}.log"
         assert (context / dockerfile).is_file()
         assert args == {"PYTHON_IMAGE": "base:1"}
         self.contexts[ref] = {str(path.relative_to(context)) for path in context.rglob("*") if path.is_file()}
         self.built.append(ref)
+        self.architectures[ref] = arch
         self.held.add(ref)
 
     def push(self, ref: str, destination: str, *, options: tuple[str, ...], log: Path) -> None:
         assert log.name.startswith("push-")
         self.pushed.append((ref, destination, tuple(options)))
 
+    def push_for_all(self, refs: list[str], destination: str, *, options: tuple[str, ...], log: Path) -> None:
+        assert log.name.startswith("push-")
+        assert options == ()
+        self.indexes[destination] = [self.architectures[ref] for ref in refs]
+
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeStore:
     fake = FakeStore()
-    for verb in ("exists", "build", "push", "names", "remove"):
+    for verb in ("exists", "build", "push", "push_for_all", "names", "remove"):
         monkeypatch.setattr(buildah, verb, getattr(fake, verb))
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     monkeypatch.setenv("WEFT_PYTHON_IMAGE", "base:1")
@@ -89,6 +98,37 @@ def test_push_builds_and_names_images_as_the_chart_does(store: FakeStore) -> Non
     assert [destination for _, destination, _ in store.pushed] == [f"docker://{ref}" for ref in pushed.values()]
     assert {ref for ref, _, _ in store.pushed} == set(store.built)
     assert all(options == ("--tls-verify=false",) for _, _, options in store.pushed)
+
+
+def test_push_for_two_architectures_gives_one_name_for_both(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    register_emulators(monkeypatch, tmp_path)
+    pushed = images.push("registry.example.com/team", tag="v1", architectures=["amd64", "arm64"])
+    assert store.indexes == {f"docker://{name}": ["amd64", "arm64"] for name in pushed.values()}
+    assert len(store.built) == 2 * len(pushed)
+    assert store.pushed == []
+
+
+def register_emulators(monkeypatch: pytest.MonkeyPatch, folder: Path, *, flags: str = "POCF") -> None:
+    """Make this machine one that runs programs of both architectures."""
+    for machine in ARCHITECTURES.values():
+        (folder / f"qemu-{machine}").write_text(f"enabled\ninterpreter /usr/bin/qemu-{machine}\nflags: {flags}\n")
+    monkeypatch.setattr(architectures, "BINFMT", folder)
+
+
+@pytest.mark.parametrize("flags", [None, "P"])
+def test_an_architecture_that_cannot_run_here_is_refused_before_anything_is_built(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None
+) -> None:
+    foreign = next(arch for arch in ARCHITECTURES if arch != architectures.native())
+    if flags is None:
+        monkeypatch.setattr(architectures, "BINFMT", tmp_path / "none")
+    else:
+        register_emulators(monkeypatch, tmp_path, flags=flags)
+    with pytest.raises(CannotBuildError, match=f"cannot run {foreign} programs: .*qemu-user-static"):
+        images.push("registry.example.com/team", architectures=[architectures.native(), foreign])
+    assert store.built == []
 
 
 def test_push_takes_a_tag_of_your_own(store: FakeStore) -> None:

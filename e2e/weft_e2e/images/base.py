@@ -12,6 +12,7 @@ from pathlib import Path
 
 from weft_e2e.cluster.paths import cache_root
 from weft_e2e.images import buildah
+from weft_e2e.images.architectures import native
 from weft_e2e.images.catalogue import repository_root
 from weft_e2e.images.content import digest
 from weft_e2e.images.errors import BuildFailedError, CannotBuildError
@@ -27,24 +28,24 @@ def images_cache() -> Path:
     return cache_root() / "images"
 
 
-def base_ref() -> str:
-    """Return the name of the base image; it changes with the recipe."""
+def base_ref(arch: str | None = None) -> str:
+    """Return the name of the base image for an architecture (this machine's by default); it changes with the recipe."""
     recipe = (repository_root() / DOCKERFILE).read_text()
-    return (
-        f"localhost/weft-python:{digest({}, dockerfile=recipe, args={'SUITE': SUITE, 'PACKAGES': ' '.join(PACKAGES)})}"
-    )
+    args = {"SUITE": SUITE, "PACKAGES": " ".join(PACKAGES), "ARCH": arch or native()}
+    return f"localhost/weft-python:{digest({}, dockerfile=recipe, args=args)}"
 
 
-def ensure_base(report: Callable[[str], None]) -> str:
+def ensure_base(report: Callable[[str], None], *, arch: str | None = None) -> str:
     """Build the base image unless the local store has it; return its name."""
-    ref = base_ref()
+    arch = arch or native()
+    ref = base_ref(arch)
     if buildah.exists(ref):
         return ref
     report(f"building {ref} from Debian packages")
     tag = ref.rpartition(":")[2]
     archive = images_cache() / f"python-{SUITE}-{tag}.tar"
     if not archive.is_file():
-        make_archive(archive)
+        make_archive(archive, arch=arch)
     with tempfile.TemporaryDirectory(dir=images_cache(), prefix="base-") as folder:
         context = Path(folder)
         (context / "rootfs.tar").hardlink_to(archive)
@@ -56,11 +57,12 @@ def ensure_base(report: Callable[[str], None]) -> str:
             args={},
             log=images_cache() / "logs/weft-python.log",
             passthrough=False,
+            arch=arch,
         )
     return ref
 
 
-def make_archive(archive: Path) -> None:
+def make_archive(archive: Path, *, arch: str) -> None:
     """Write a Debian root folder with Python as a tar file."""
     mirror = debian_mirror()
     if shutil.which("debootstrap") is None:
@@ -72,7 +74,8 @@ def make_archive(archive: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix="debootstrap-") as folder:
         root = Path(folder) / "root"
-        words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root), mirror]
+        options = ["--variant=minbase", f"--arch={arch}", f"--include={','.join(PACKAGES)}"]
+        words = ["debootstrap", *options, SUITE, str(root), mirror]
         with log.open("wb") as output:
             try:
                 done = subprocess.run(

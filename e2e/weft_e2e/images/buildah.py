@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -61,7 +62,14 @@ def host_passthrough() -> list[str]:
 
 
 def build(
-    ref: str, *, context: Path, dockerfile: str, args: Mapping[str, str], log: Path, passthrough: bool = True
+    ref: str,
+    *,
+    context: Path,
+    dockerfile: str,
+    args: Mapping[str, str],
+    log: Path,
+    arch: str | None = None,
+    passthrough: bool = True,
 ) -> None:
     """Build one image from a prepared context; the log file holds everything that the build said."""
     require()
@@ -80,6 +88,9 @@ def build(
         "--tag",
         ref,
     ]
+    if arch is not None:
+        # buildah's layer cache ignores the architecture; the label keeps equal content from giving the other one's image.
+        words += ["--arch", arch, "--label", f"weft.dev/architecture={arch}"]
     for name, value in args.items():
         words += ["--build-arg", f"{name}={value}"]
     if passthrough:
@@ -91,6 +102,18 @@ def push(ref: str, destination: str, *, options: Sequence[str], log: Path) -> No
     """Copy an image from the local store to a transport such as docker://registry/name:tag."""
     require()
     run_logged(["push", *options, ref, destination], log=log, what=f"pushing {destination}")
+
+
+def push_for_all(refs: Sequence[str], destination: str, *, options: Sequence[str], log: Path) -> None:
+    """Push images of one program for several architectures under one name, as an image index."""
+    require()
+    index = f"localhost/index-{uuid.uuid4().hex}"
+    run_logged(["manifest", "create", index, *refs], log=log, what=f"making the image index of {destination}")
+    try:
+        words = ["manifest", "push", "--all", *options, index, destination]
+        run_logged(words, log=log, what=f"pushing {destination}")
+    finally:
+        run_logged(["manifest", "rm", index], log=log.with_suffix(".rm.log"), what="removing the image index")
 
 
 def names() -> list[str]:

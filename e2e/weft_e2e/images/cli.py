@@ -7,6 +7,7 @@ from typing import TypeVar
 import click
 
 from weft_e2e.images import buildah
+from weft_e2e.images.architectures import ARCHITECTURES, native
 from weft_e2e.images.catalogue import IMAGES, published_names
 from weft_e2e.images.errors import ImagesError
 from weft_e2e.images.shelf import PYTHON_IMAGE_VARIABLE, build, prune, push, refs
@@ -40,6 +41,15 @@ def _shared(verb: Verb) -> Verb:
     return as_json(python_image(verb))
 
 
+_architectures = click.option(
+    "--arch",
+    "architectures",
+    multiple=True,
+    type=click.Choice(list(ARCHITECTURES)),
+    help="Architecture to build for; may be repeated (default: this machine's).",
+)
+
+
 _names = click.argument("names", nargs=-1, metavar="[IMAGE]...")
 
 
@@ -52,10 +62,14 @@ def images() -> None:
 @_names
 @_shared
 @click.option("--published", is_flag=True, help="Only those that `push` pushes.")
-def build_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, published: bool) -> None:
+@_architectures
+def build_verb(
+    *, names: Sequence[str], as_json: bool, python_image: str | None, published: bool, architectures: Sequence[str]
+) -> None:
     """Build the images whose content changed."""
     chosen = published_names() if published else list(names)
-    show(build(chosen, python_image=python_image, report=say), as_json=as_json)
+    for arch in architectures or (native(),):
+        show(build(chosen, python_image=python_image, arch=arch, report=say), as_json=as_json)
 
 
 @images.command("list", epilog=f"Images (default: all): {', '.join(IMAGES)}")
@@ -96,10 +110,21 @@ def prune_verb(*, as_json: bool, python_image: str | None) -> None:
 @click.option("--registry", required=True, metavar="PREFIX", help="For example registry.example.com/team.")
 @click.option("--tag", help="Tag to push (default: the chart's appVersion).")
 @click.option("--plain-http", is_flag=True, help="Allow a registry without TLS.")
-def push_verb(*, as_json: bool, python_image: str | None, registry: str, tag: str | None, plain_http: bool) -> None:
+@_architectures
+def push_verb(
+    *,
+    as_json: bool,
+    python_image: str | None,
+    registry: str,
+    tag: str | None,
+    plain_http: bool,
+    architectures: Sequence[str],
+) -> None:
     """Build what changed and push operator, router and mock engine to your registry."""
     insecure = ["--tls-verify=false"] if plain_http else []
-    pushed = push(registry, tag=tag, options=insecure, python_image=python_image, report=say)
+    pushed = push(
+        registry, tag=tag, options=insecure, python_image=python_image, architectures=architectures, report=say
+    )
     show(pushed, as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft_e2e.images import buildah
+from weft_e2e.images.architectures import check_buildable, native
 from weft_e2e.images.base import base_ref, ensure_base, images_cache
 from weft_e2e.images.catalogue import Image, chosen, programs_of, published_names, repository_root
 from weft_e2e.images.content import context_files, copied_paths, digest, stage
@@ -29,16 +30,19 @@ class Recipe:
     files: Mapping[str, Path]
     args: Mapping[str, str]
     ref: str
+    arch: str
 
 
-def recipe_of(image: Image, *, python_image: str) -> Recipe:
-    """Read an image's Dockerfile and files, and name the image by their content."""
+def recipe_of(image: Image, *, python_image: str, arch: str | None = None) -> Recipe:
+    """Read an image's Dockerfile and files, and name the image by their content and architecture."""
     root = repository_root()
     dockerfile = (root / image.dockerfile).read_text()
     files = context_files(root, copied_paths(dockerfile), outside=programs_of(image))
     args = {"PYTHON_IMAGE": python_image} if NEEDS_PYTHON.search(dockerfile) else {}
-    tag = digest(files, dockerfile=dockerfile, args=args)
-    return Recipe(image=image, dockerfile=dockerfile, files=files, args=args, ref=f"localhost/{image.name}:{tag}")
+    arch = arch or native()
+    tag = digest(files, dockerfile=dockerfile, args=args | {"ARCH": arch})
+    ref = f"localhost/{image.name}:{tag}"
+    return Recipe(image=image, dockerfile=dockerfile, files=files, args=args, ref=ref, arch=arch)
 
 
 def refs(names: list[str] | None = None, *, python_image: str | None = None) -> dict[str, str]:
@@ -48,24 +52,32 @@ def refs(names: list[str] | None = None, *, python_image: str | None = None) -> 
 
 
 def build(
-    names: list[str] | None = None, *, python_image: str | None = None, report: Report = lambda _line: None
+    names: list[str] | None = None,
+    *,
+    python_image: str | None = None,
+    arch: str | None = None,
+    report: Report = lambda _line: None,
 ) -> dict[str, str]:
     """Build the images whose content changed; return image name -> full reference for all that were asked for.
+
+    They are built for ``arch``, this machine's own architecture by default.
 
     One build runs at a time on a machine; a second caller waits and then finds the work done.
     """
     wanted = chosen(names)
     base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE)
     built: dict[str, str] = {}
+    if arch is not None:
+        check_buildable(arch)
     with one_at_a_time():
         for image in wanted:
-            recipe = recipe_of(image, python_image=base or base_ref())
+            recipe = recipe_of(image, python_image=base or base_ref(arch), arch=arch)
             if buildah.exists(recipe.ref):
                 report(f"{recipe.ref} is up to date")
             else:
                 if base is None and recipe.args:
-                    ensure_base(report)
-                report(f"building {recipe.ref}")
+                    ensure_base(report, arch=arch)
+                report(f"building {recipe.ref} for {recipe.arch}")
                 build_recipe(recipe)
             built[image.name] = recipe.ref
     return built
@@ -77,7 +89,14 @@ def build_recipe(recipe: Recipe) -> None:
         context = Path(folder)
         stage({**recipe.files, recipe.image.dockerfile: repository_root() / recipe.image.dockerfile}, context)
         log = images_cache() / f"logs/{recipe.image.name}.log"
-        buildah.build(recipe.ref, context=context, dockerfile=recipe.image.dockerfile, args=recipe.args, log=log)
+        buildah.build(
+            recipe.ref,
+            context=context,
+            dockerfile=recipe.image.dockerfile,
+            args=recipe.args,
+            log=log,
+            arch=recipe.arch,
+        )
 
 
 def push(
@@ -86,9 +105,12 @@ def push(
     tag: str | None = None,
     options: Sequence[str] = (),
     python_image: str | None = None,
+    architectures: Sequence[str] = (),
     report: Report = lambda _line: None,
 ) -> dict[str, str]:
     """Build the published images and push them as <registry>/<name>:<tag>; return name -> pushed reference.
+
+    With several architectures each name is an image index, from which a node takes the image of its own kind.
 
     Without a tag the chart's appVersion is used, which is what the chart asks for. Credentials are buildah's own
     (`buildah login`). `options` go to `buildah push`, for instance --tls-verify=false.
@@ -98,10 +120,20 @@ def push(
         raise CannotBuildError(f"registry {registry!r}: write it as registry.example.com/team, without a scheme")
     wanted = tag or chart_app_version()
     pushed: dict[str, str] = {}
-    for name, ref in build(published_names(), python_image=python_image, report=report).items():
+    for arch in architectures:
+        check_buildable(arch)
+    built = [
+        build(published_names(), python_image=python_image, arch=arch, report=report)
+        for arch in architectures or (native(),)
+    ]
+    for name in published_names():
         target = f"{prefix}/{name}:{wanted}"
         report(f"pushing {target}")
-        buildah.push(ref, f"docker://{target}", options=options, log=images_cache() / f"logs/push-{name}.log")
+        refs_of_name, log = [by_name[name] for by_name in built], images_cache() / f"logs/push-{name}.log"
+        if len(refs_of_name) == 1:
+            buildah.push(refs_of_name[0], f"docker://{target}", options=options, log=log)
+        else:
+            buildah.push_for_all(refs_of_name, f"docker://{target}", options=options, log=log)
         pushed[name] = target
     return pushed
 
