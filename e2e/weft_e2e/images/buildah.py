@@ -89,7 +89,7 @@ def build(
         ref,
     ]
     if arch is not None:
-        # buildah's layer cache ignores the architecture; the label keeps equal content from giving the other one's image.
+        # buildah's layer cache ignores the architecture: the label keeps equal content from sharing an image.
         words += ["--arch", arch, "--label", f"weft.dev/architecture={arch}"]
     for name, value in args.items():
         words += ["--build-arg", f"{name}={value}"]
