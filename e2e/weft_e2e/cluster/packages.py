@@ -25,6 +25,7 @@ DEBIAN: dict[str, tuple[str, ...]] = {
     "buildah": ("buildah",),
     "debootstrap": ("debootstrap",),
     "redis-server": ("redis-server",),
+    "docker-registry": ("docker-registry",),
     "ipset": ("ipset",),
     "prometheus": ("promtool",),
     "gcc": ("gcc",),

@@ -1,13 +1,11 @@
-"""``python -m weft_e2e.engines [image | fits [--since SECONDS]]``: set up what real engines run from; say where.
+"""``python -m weft_e2e.engines [image | fits]``: set up what real engines run from; say where.
 
-With ``image`` the image for their pods instead, with ``fits`` nothing: status 0 where they are there or could be made,
-and where the tests that began then (seconds since 1970) leave time for theirs.
+With ``image`` the image for their pods instead, with ``fits`` nothing: status 0 where they are there or could be made.
 """
 
 import sys
-import time
 
-from weft_e2e.engines.environment import EngineSetupError, check, check_time, ensure
+from weft_e2e.engines.environment import EngineSetupError, check, ensure
 from weft_e2e.engines.host_image import host_image
 from weft_e2e.images.errors import ImagesError
 
@@ -18,10 +16,8 @@ def main(words: list[str]) -> int:
         if words == ["image"]:
             print(host_image(lambda line: print(line, file=sys.stderr)))  # noqa: T201 - the command's own words
             return 0
-        if words[:1] == ["fits"]:
+        if words == ["fits"]:
             check()
-            if words[1:2] == ["--since"]:
-                check_time(float(words[2]), time.time())
             return 0
         env = ensure(lambda line: print(line, flush=True))  # noqa: T201
     except (EngineSetupError, ImagesError, OSError) as error:

@@ -28,8 +28,6 @@ INTERPRETER = Path("/usr/bin/python3.11")
 NEEDED_GIB = 9.0
 """The environment takes 6.5 GiB, and the downloads of the moment lie beside it."""
 INSTALL_S = 1500.0
-LATEST_S = 45 * 60.0
-"""Tests of real engines take some 0.6 times what the others take: later, all would last longer than an hour or so."""
 MODEL_S = 300.0
 _NOTE = """
 from vllm.model_executor.models.registry import ModelRegistry
@@ -112,20 +110,6 @@ def check() -> None:
     if not env.there:
         env.root.parent.mkdir(parents=True, exist_ok=True)
         _check_machine(env.root.parent)
-
-
-def check_time(began: float, now: float) -> None:
-    """Check that other tests that began then leave time.
-
-    Raises:
-        EngineSetupError: they took too long.
-    """
-    if now - began > LATEST_S:
-        took, most = (now - began) / 60, LATEST_S / 60
-        raise EngineSetupError(
-            f"left out, as the tests before took {took:.0f} minutes and more than {most:.0f} leave no time: "
-            "run `make e2e-engine`"
-        )
 
 
 def _make(env: EngineEnv, say: Say) -> None:
