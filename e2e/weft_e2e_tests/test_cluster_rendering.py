@@ -10,15 +10,12 @@ import yaml
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft_e2e.cluster import certs, control_plane, coredns, kubectl, node
-from weft_e2e.cluster.cgroups import Hierarchy, parse_hierarchies
 from weft_e2e.cluster.config import ClusterConfig
 from weft_e2e.cluster.fake_nodes import fake_node
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_e2e.cluster.specs import Service, cgroup_mounts, private_mounts
+from weft_e2e.cluster.specs import Service, private_mounts
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 PATHS = ClusterPaths("demo", Path("/cache/clusters/demo"))
@@ -137,38 +134,6 @@ def test_machine_wide_kernel_settings_are_closed_before_anything_runs() -> None:
     assert commands.index("mount -o remount,bind,ro /proc/sys") > commands.index("mount --bind /proc/sys /proc/sys")
     shown = [command[-1] for command in node.kernel_settings() if command[0] == "mount"]
     assert "/proc/sys/vm/overcommit_memory" in shown
-
-
-MOUNTINFO = """\
-22 27 0:21 / /proc rw,relatime - proc proc rw
-31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
-32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
-35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,release_agent=/x,name=systemd
-41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-"""
-OWN = "9:name=systemd:/user\n4:memory:/docker/abc/deep\n1:cpu,cpuacct:/\n0::/\n"
-
-
-def test_hierarchies_are_found_below_the_callers_own_groups() -> None:
-    assert parse_hierarchies(MOUNTINFO, OWN) == [
-        Hierarchy(Path("/sys/fs/cgroup/cpu,cpuacct"), "cpu,cpuacct", Path("/sys/fs/cgroup/cpu,cpuacct")),
-        Hierarchy(Path("/sys/fs/cgroup/memory"), "memory", Path("/sys/fs/cgroup/memory/deep")),
-        Hierarchy(Path("/sys/fs/cgroup/systemd"), "name=systemd", Path("/sys/fs/cgroup/systemd/user")),
-    ]
-
-
-@given(st.text())
-def test_any_line_of_own_groups_leaves_only_known_hierarchies(noise: str) -> None:
-    lines = [f"5:{word}:/x" for word in noise.split() if ":" not in word and "\n" not in word]
-    found = parse_hierarchies(MOUNTINFO, "\n".join([*lines, *OWN.splitlines()]))
-    assert {hierarchy.options for hierarchy in found} >= {"memory", "name=systemd"}
-
-
-def test_control_groups_are_mounted_anew_with_their_own_options() -> None:
-    commands = [" ".join(command) for command in cgroup_mounts(parse_hierarchies(MOUNTINFO, OWN))]
-    assert "mount -t cgroup -o cpu,cpuacct cgroup /sys/fs/cgroup/cpu,cpuacct" in commands
-    assert commands[0] == "umount -R /sys"
 
 
 def test_dns_keeps_its_fixed_address_and_one_replica_per_node() -> None:

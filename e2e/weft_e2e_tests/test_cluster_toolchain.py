@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from weft_e2e.cluster import cgroups, cli, packages, preflight, toolchain
+from weft_e2e.cluster.cgroups import tree
 from weft_e2e.cluster.errors import Refused, SetupError
 
 
@@ -160,7 +161,7 @@ def test_another_system_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
         preflight.check_start()
 
 
-@pytest.mark.parametrize("unfit", ["darwin", "not root", "version 2"])
+@pytest.mark.parametrize("unfit", ["darwin", "not root", "no control groups"])
 def test_setup_refuses_an_unfit_machine_before_it_installs_or_builds(
     unfit: str, monkeypatch: pytest.MonkeyPatch, empty_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,12 +172,15 @@ def test_setup_refuses_an_unfit_machine_before_it_installs_or_builds(
     monkeypatch.setattr(preflight, "SETUP_GIB", 0.0)
     monkeypatch.setattr("sys.platform", "darwin" if unfit == "darwin" else "linux")
     monkeypatch.setattr("os.geteuid", lambda: 1000 if unfit == "not root" else 0)
-    found = [] if unfit == "version 2" else ["cpu,cpuacct", "cpuset", "memory", "devices", "freezer", "pids"]
-    hierarchies = [cgroups.Hierarchy(empty_cache, options, empty_cache) for options in found]
-    monkeypatch.setattr(cgroups, "parse_hierarchies", lambda *_: hierarchies)
+    proc = empty_cache / "proc"
+    proc.mkdir()
+    (proc / "cgroup").write_text("0::/\n")
+    (proc / "mountinfo").write_text("22 27 0:21 / /proc rw,relatime - proc proc rw\n")
+    if unfit == "no control groups":
+        monkeypatch.setattr(tree, "PROC", proc)
 
     assert cli.main(["setup"]) == 1
-    word = {"darwin": "needs Linux", "not root": "needs root", "version 2": "control groups version 1"}[unfit]
+    word = {"darwin": "needs Linux", "not root": "needs root", "no control groups": "needs control groups"}[unfit]
     said = capsys.readouterr().err
     assert word in said
     assert "weft local -f docs/examples/llama-3.1-70b.yaml" in said, "what can be done here is offered"
@@ -188,7 +192,7 @@ def test_setup_refuses_an_unfit_machine_before_it_installs_or_builds(
 
 def test_setup_needs_room_only_for_what_is_not_built(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(cgroups, "hierarchies", list)
+    monkeypatch.setattr(cgroups, "detect", lambda: None)
     monkeypatch.setattr(preflight, "SETUP_GIB", 1e6)
     with pytest.raises(Refused, match="1000000 GiB of free disk"):
         preflight.check_setup()

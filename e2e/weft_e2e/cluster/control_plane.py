@@ -14,7 +14,7 @@ from weft_e2e.cluster.config import (
     pod_cidr,
 )
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_e2e.cluster.specs import MemberSpec, Service, private_mounts
+from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, private_mounts
 
 API_INSIDE = f"https://{CONTROL_PLANE_IP}:{API_PORT}"
 # A node that has been silent for this long is NotReady; its kubelet renews its lease every 5 s (node.py).
@@ -173,12 +173,14 @@ def services(
     ]
 
 
-def spec(config: ClusterConfig, paths: ClusterPaths, *, cgroup_procs: list[str], programs: list[Service]) -> MemberSpec:
+def spec(
+    config: ClusterConfig, paths: ClusterPaths, *, cgroup_writes: CgroupWrites, programs: list[Service]
+) -> MemberSpec:
     return MemberSpec(
         hostname=CONTROL_PLANE,
         record=str(paths.record(CONTROL_PLANE)),
         log_dir=str(paths.member(CONTROL_PLANE) / "logs"),
-        cgroup_procs=cgroup_procs,
+        cgroup_writes=cgroup_writes,
         setup=private_mounts() + network_setup(config),
         services=programs,
     )

@@ -110,6 +110,12 @@ def leave_namespaces() -> None:
         raise OSError(ctypes.get_errno(), "unshare")
 
 
+def write_all(writes: list[list[str]]) -> None:
+    """Write texts to control-group files."""
+    for file, text in writes:
+        Path(file).write_text(text)
+
+
 def write_record(path: Path, pid: int) -> None:
     """Write the identity of `pid`: number, start time and boot, so that a reused number is never taken for it."""
     stat = Path(f"/proc/{pid}/stat").read_text()
@@ -169,9 +175,9 @@ def _reap(services: dict[str, Service], leaving: dict[int, str]) -> None:
 def main() -> None:
     spec_file = Path(sys.argv[1])
     spec = json.loads(spec_file.read_text())
-    for procs in spec["cgroup_procs"]:
-        Path(procs).write_text("0")
+    write_all(spec["cgroup_writes"]["join"])
     leave_namespaces()
+    write_all(spec["cgroup_writes"]["split"])
     if child := os.fork():
         write_record(Path(spec["record"]), child)
         sys.stdout.write(f"{child}\n")

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from weft_e2e.cluster import cgroups, control_plane, node, state
-from weft_e2e.cluster.cgroups import Hierarchy
 from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig, node_index
 from weft_e2e.cluster.errors import StartError
 from weft_e2e.cluster.paths import ClusterPaths
@@ -86,19 +85,19 @@ def start_control_plane(config: ClusterConfig, paths: ClusterPaths, listener: so
     for file, text in control_plane.disk_files(paths).items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    groups = cgroups.create(paths.cgroup, CONTROL_PLANE, cgroups.hierarchies())
-    spec = control_plane.spec(config, paths, cgroup_procs=_procs(groups), programs=programs)
+    writes = cgroups.detect().create(paths.cgroup, CONTROL_PLANE)
+    spec = control_plane.spec(config, paths, cgroup_writes=writes, programs=programs)
     _launch(paths, CONTROL_PLANE, spec, listener.fileno()).go()
 
 
 def start_node(config: ClusterConfig, paths: ClusterPaths, name: str, *, pause_image: str) -> None:
     """Start a node and connect it to the control plane's bridge."""
     node.write_disk(paths, name, pause_image=pause_image)
-    found: list[Hierarchy] = cgroups.hierarchies()
-    groups = cgroups.create(paths.cgroup, name, found)
-    commands = node.setup(paths, name, found, str(Path("/etc/resolv.conf").resolve()))
+    groups = cgroups.detect()
+    writes = groups.create(paths.cgroup, name)
+    commands = node.setup(paths, name, groups.mounts(), str(Path("/etc/resolv.conf").resolve()))
     programs = node.services(config, paths, name, kubernetes=str(tool_path("kubernetes")), python=sys.executable)
-    spec = node.spec(paths, name, cgroup_procs=_procs(groups), commands=commands, programs=programs)
+    spec = node.spec(paths, name, cgroup_writes=writes, commands=commands, programs=programs)
     launch = _launch(paths, name, spec)
     try:
         _wire(config, paths, name, launch.pid)
@@ -152,10 +151,6 @@ def _ip(pid: int, commands: list[list[str]]) -> str:
         timeout=LAUNCH_SECONDS,
     )
     return done.stderr.strip() if done.returncode != 0 else ""
-
-
-def _procs(groups: list[Path]) -> list[str]:
-    return [str(group / "cgroup.procs") for group in groups]
 
 
 def _tail(log: Path, lines: int = 15) -> str:

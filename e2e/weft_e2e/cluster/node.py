@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-from weft_e2e.cluster.cgroups import Hierarchy
 from weft_e2e.cluster.config import (
     CLUSTER_DOMAIN,
     CONTROL_PLANE_IP,
@@ -15,7 +14,7 @@ from weft_e2e.cluster.config import (
 )
 from weft_e2e.cluster.control_plane import api_gate, proxy_service
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_e2e.cluster.specs import MemberSpec, Service, bind, cgroup_mounts, private_mounts
+from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, bind, private_mounts, sys_mounts
 
 # In the node's own /run: short enough for a socket's name (108 bytes), and gone with the node.
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
@@ -177,12 +176,12 @@ def _containerd_gate() -> list[str]:
     return ["sh", "-c", f'ctr -a {CONTAINERD_SOCKET} version >/dev/null && exec "$@"', "gate"]
 
 
-def setup(paths: ClusterPaths, node: str, found: list[Hierarchy], resolv_conf: str) -> list[list[str]]:
+def setup(paths: ClusterPaths, node: str, cgroup_mounts: list[list[str]], resolv_conf: str) -> list[list[str]]:
     """Commands that make a node's own file-system view; `resolv_conf` is where the machine's really lies."""
     disk = paths.member(node)
     return [
         *private_mounts(),
-        *cgroup_mounts(found),
+        *sys_mounts(cgroup_mounts),
         *kernel_settings(),
         # Kubelets hand volumes to containers through shared mounts.
         ["mount", "--make-rshared", "/"],
@@ -230,13 +229,13 @@ def write_disk(paths: ClusterPaths, node: str, *, pause_image: str) -> None:
 
 
 def spec(
-    paths: ClusterPaths, node: str, *, cgroup_procs: list[str], commands: list[list[str]], programs: list[Service]
+    paths: ClusterPaths, node: str, *, cgroup_writes: CgroupWrites, commands: list[list[str]], programs: list[Service]
 ) -> MemberSpec:
     return MemberSpec(
         hostname=node,
         record=str(paths.record(node)),
         log_dir=str(paths.member(node) / "logs"),
-        cgroup_procs=cgroup_procs,
+        cgroup_writes=cgroup_writes,
         setup=commands,
         services=programs,
     )

@@ -53,7 +53,7 @@ def check_disk(needed_gib: float) -> None:
 
 def _check_control_groups() -> None:
     try:
-        cgroups.hierarchies()
+        cgroups.detect()
     except Refused as error:
         raise Refused(f"{error}. {LOCALLY}") from error
 

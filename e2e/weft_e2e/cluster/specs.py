@@ -3,8 +3,6 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from weft_e2e.cluster.cgroups import Hierarchy
-
 
 @dataclass(frozen=True)
 class Service:
@@ -17,13 +15,23 @@ class Service:
 
 
 @dataclass(frozen=True)
+class CgroupWrites:
+    """What a member's first process writes to control-group files, as (file, text), to enter its groups."""
+
+    join: list[tuple[str, str]]
+    """Before it leaves the machine's namespaces: the groups it is in then are the roots of what it sees later."""
+    split: list[tuple[str, str]] = field(default_factory=list)
+    """Right afterwards."""
+
+
+@dataclass(frozen=True)
 class MemberSpec:
     """All that init.py is told about one member."""
 
     hostname: str
     record: str
     log_dir: str
-    cgroup_procs: list[str]
+    cgroup_writes: CgroupWrites
     setup: list[list[str]]
     services: list[Service]
 
@@ -52,23 +60,12 @@ def private_mounts() -> list[list[str]]:
     ]
 
 
-def cgroup_mounts(found: list[Hierarchy]) -> list[list[str]]:
+def sys_mounts(cgroup_mounts: list[list[str]]) -> list[list[str]]:
     """Commands that mount /sys and the control groups anew.
 
-    Fresh mounts, made inside the new control-group namespace, have the member's own group as their root;
-    a bind mount of the old ones keeps the machine's root, and runc then looks for groups that are not there.
+    Fresh mounts, made inside the new control-group namespace, have the member's own group as their root.
     """
-    commands = [
-        ["umount", "-R", "/sys"],
-        ["mount", "-t", "sysfs", "sysfs", "/sys"],
-        ["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/sys/fs/cgroup"],
-    ]
-    for hierarchy in found:
-        commands += [
-            ["mkdir", "-p", str(hierarchy.mount_point)],
-            ["mount", "-t", "cgroup", "-o", hierarchy.options, "cgroup", str(hierarchy.mount_point)],
-        ]
-    return commands
+    return [["umount", "-R", "/sys"], ["mount", "-t", "sysfs", "sysfs", "/sys"], *cgroup_mounts]
 
 
 def bind(source: Path, target: str) -> list[str]:
