@@ -91,7 +91,10 @@ def import_everywhere(nodes: dict[str, int], images: Sequence[Image], progress: 
 def answers(pid: int) -> bool:
     """Return whether the node's containerd is up."""
     argv = ["ctr", "--address", _socket(pid), "version"]
-    return subprocess.run(argv, capture_output=True, timeout=10).returncode == 0
+    try:
+        return subprocess.run(argv, capture_output=True, timeout=10).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _buildah_image(source: str) -> tuple[str, str]:

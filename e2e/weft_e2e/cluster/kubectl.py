@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from weft_e2e.cluster.deadlines import scaled
 from weft_e2e.cluster.errors import CommandError
 from weft_e2e.cluster.toolchain import tool_path
 
@@ -59,6 +60,7 @@ def run(
     argv: list[str], config: Path, *, stdin: str | None = None, timeout: float = 60.0, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Run a client with `config`; with `check`, a failure is a CommandError that holds the client's words."""
+    limit_s = scaled(timeout)
     try:
         done = subprocess.run(
             argv,
@@ -67,10 +69,10 @@ def run(
             env=environment(config),
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
-        raise CommandError(f"`{_shown(argv)}` did not end within {timeout:.0f} s") from None
+        raise CommandError(f"`{_shown(argv)}` did not end within {limit_s:.0f} s") from None
     if check and done.returncode != 0:
         raise CommandError(f"`{_shown(argv)}` failed with {done.returncode}: {done.stderr.strip()[-2000:]}")
     return done

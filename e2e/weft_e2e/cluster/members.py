@@ -10,6 +10,7 @@ from pathlib import Path
 
 from weft_e2e.cluster import cgroups, control_plane, node, state
 from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig, node_index
+from weft_e2e.cluster.deadlines import scaled
 from weft_e2e.cluster.errors import StartError
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.specs import MemberSpec
@@ -62,10 +63,12 @@ class Launch:
             )
         with process:
             try:
-                process.wait(LAUNCH_SECONDS)
+                process.wait(scaled(LAUNCH_SECONDS))
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise StartError(f"{self._member}: no start within {LAUNCH_SECONDS:.0f} s; see {self._log}") from None
+                raise StartError(
+                    f"{self._member}: no start within {scaled(LAUNCH_SECONDS):.0f} s; see {self._log}"
+                ) from None
             told = process.stdout.readline().strip() if process.stdout else ""
         if not told.isdigit():
             raise StartError(f"{self._member} did not start:\n{_tail(self._log)}")
@@ -148,7 +151,7 @@ def _ip(pid: int, commands: list[list[str]]) -> str:
         input="\n".join(" ".join(command) for command in commands),
         capture_output=True,
         text=True,
-        timeout=LAUNCH_SECONDS,
+        timeout=scaled(LAUNCH_SECONDS),
     )
     return done.stderr.strip() if done.returncode != 0 else ""
 

@@ -16,6 +16,8 @@ GIB = 1024**3
 UP_GIB = 4.0  # Weft's images on two nodes, etcd and logs take 2.5 GB
 SETUP_GIB = 12.0  # cold: Go's module cache takes 3.8 GB, its build cache 6.4 GB, the programs 0.4 GB
 HIDDEN = ("/run", "/proc", "/sys", "/dev", *FIXED_FOLDERS)  # each node mounts its own there
+PROGRAMS = ("kubernetes", "coredns", *toolchain.NATIVE)
+"""The built programs that every cluster runs."""
 
 
 LOCALLY = (
@@ -72,7 +74,7 @@ def check_start() -> None:
         raise Refused(f"missing on PATH: {', '.join(absent)}. {packages.advice()}")
     if not any(shutil.which("ptp", path=folder) for folder in CNI_FOLDERS):
         raise Refused(f"missing: the CNI plugins in {' or '.join(CNI_FOLDERS)}. {packages.advice()}")
-    if absent := [name for name in toolchain.missing() if name in ("kubernetes", "coredns", *toolchain.NATIVE)]:
+    if absent := [name for name in toolchain.missing() if name in PROGRAMS]:
         raise Refused(f"not built yet: {', '.join(absent)}: run `weft cluster setup`")
     for folder in FIXED_FOLDERS:
         Path(folder).mkdir(parents=True, exist_ok=True)

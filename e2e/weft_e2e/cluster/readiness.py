@@ -9,6 +9,7 @@ from weft_e2e.cluster import images, kubectl, state
 from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig
 from weft_e2e.cluster.coredns import NAME as DNS_NAME
 from weft_e2e.cluster.coredns import NAMESPACE as DNS_NAMESPACE
+from weft_e2e.cluster.deadlines import scaled
 from weft_e2e.cluster.errors import CommandError, StartError
 from weft_e2e.cluster.paths import ClusterPaths
 
@@ -75,7 +76,7 @@ def _heard(condition: dict[str, object]) -> float:
 def await_dns(paths: ClusterPaths) -> None:
     """Wait until DNS has as many ready replicas as it should."""
     argv = kubectl.kubectl_argv(
-        "rollout", "status", f"deployment/{DNS_NAME}", "-n", DNS_NAMESPACE, f"--timeout={DNS_SECONDS:.0f}s"
+        "rollout", "status", f"deployment/{DNS_NAME}", "-n", DNS_NAMESPACE, f"--timeout={scaled(DNS_SECONDS):.0f}s"
     )
     try:
         kubectl.run(argv, paths.kubeconfig, timeout=DNS_SECONDS + 10)
@@ -95,6 +96,7 @@ def await_containerd(paths: ClusterPaths, pids: dict[str, int]) -> None:
 
 def _await(paths: ClusterPaths, what: str, limit_s: float, ready: Callable[[], str], members: Sequence[str]) -> None:
     """Call `ready` until it returns "" (its words say what is missing); a member that ended is noticed at once."""
+    limit_s = scaled(limit_s)
     deadline = time.monotonic() + limit_s
     while reason := ready():
         for member in members:

@@ -7,7 +7,7 @@ from the machine's own package mirror takes its place; the final images only tak
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from weft_e2e.cluster.paths import cache_root
@@ -64,37 +64,10 @@ def ensure_base(report: Callable[[str], None], *, arch: str | None = None) -> st
 
 def make_archive(archive: Path, *, arch: str) -> None:
     """Write a Debian root folder with Python as a tar file."""
-    mirror = debian_mirror()
-    if shutil.which("debootstrap") is None:
-        raise CannotBuildError(
-            "debootstrap is missing: apt-get install debootstrap (or run 'make setup' as root on Debian)"
-        )
     archive.parent.mkdir(parents=True, exist_ok=True)
-    log = images_cache() / "logs/debootstrap.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix="debootstrap-") as folder:
         root = Path(folder) / "root"
-        options = ["--variant=minbase", f"--arch={arch}", f"--include={','.join(PACKAGES)}"]
-        words = ["debootstrap", *options, SUITE, str(root), mirror]
-        with log.open("wb") as output:
-            try:
-                done = subprocess.run(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=DEBOOTSTRAP_SECONDS,
-                )
-            except subprocess.TimeoutExpired as late:
-                raise BuildFailedError(
-                    f"debootstrap took longer than {DEBOOTSTRAP_SECONDS} s; its log: {log}"
-                ) from late
-        if done.returncode != 0:
-            raise BuildFailedError(
-                f"debootstrap failed (exit status {done.returncode}); the end of {log}:\n{buildah.tail(log)}"
-            )
-        for package in (root / "var/cache/apt/archives").glob("*.deb"):
-            package.unlink()
+        make_root(root, PACKAGES, arch=arch, log=images_cache() / "logs/debootstrap.log")
         partial = Path(folder) / "rootfs.tar"
         subprocess.run(
             ["tar", "--create", "--numeric-owner", "--file", str(partial), "--directory", str(root), "."],
@@ -102,6 +75,35 @@ def make_archive(archive: Path, *, arch: str) -> None:
             timeout=300,
         )
         partial.rename(archive)
+
+
+def make_root(root: Path, packages: Sequence[str], *, log: Path, arch: str | None = None) -> None:
+    """Fill a folder with a small Debian and some packages, from the mirror that this machine uses itself."""
+    mirror = debian_mirror()
+    if shutil.which("debootstrap") is None:
+        raise CannotBuildError(
+            "debootstrap is missing: apt-get install debootstrap (or run 'make setup' as root on Debian)"
+        )
+    log.parent.mkdir(parents=True, exist_ok=True)
+    options = ["--variant=minbase", f"--arch={arch or native()}", f"--include={','.join(packages)}"]
+    words = ["debootstrap", *options, SUITE, str(root), mirror]
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=DEBOOTSTRAP_SECONDS,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise BuildFailedError(f"debootstrap took longer than {DEBOOTSTRAP_SECONDS} s; its log: {log}") from late
+    if done.returncode != 0:
+        raise BuildFailedError(
+            f"debootstrap failed (exit status {done.returncode}); the end of {log}:\n{buildah.tail(log)}"
+        )
+    for package in (root / "var/cache/apt/archives").glob("*.deb"):
+        package.unlink()
 
 
 def debian_mirror() -> str:

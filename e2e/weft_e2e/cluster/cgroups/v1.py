@@ -25,7 +25,7 @@ class CgroupV1:
 
     def missing(self) -> set[str]:
         """Return the controllers that containers need and no hierarchy has."""
-        return NEEDED - {controller for found in self.hierarchies for controller in found.options.split(",")}
+        return set(NEEDED) - {controller for found in self.hierarchies for controller in found.options.split(",")}
 
     def create(self, cluster: str, member: str) -> CgroupWrites:
         """Make the member's group in every hierarchy."""
