@@ -96,6 +96,20 @@ def test_external_stores_replace_the_embedded_ones(render: Render) -> None:
     assert told["WEFT_PROMETHEUS_URL"] == "http://prometheus.example.com:9090"
 
 
+def test_external_stores_may_have_addresses_of_ipv6(render: Render) -> None:
+    stores = (EXTERNAL_REDIS[0], "redis.url=redis://[fd00::1]:6379/0")
+    stores += (EXTERNAL_PROMETHEUS[0], "prometheus.url=http://[fd00::2]:9090/prometheus")
+    told = environment(operator_container(render, *stores))
+    assert told["WEFT_REDIS_URL"] == "redis://[fd00::1]:6379/0"
+    assert told["WEFT_PROMETHEUS_URL"] == "http://[fd00::2]:9090/prometheus"
+
+
+def test_services_have_an_address_of_each_family_of_the_cluster(render: Render) -> None:
+    services = render().of_kind("Service")
+    assert {item["metadata"]["name"] for item in services} == {"weft-operator", "weft-redis", "weft-prometheus"}
+    assert {item["spec"].get("ipFamilyPolicy") for item in services} == {"PreferDualStack"}
+
+
 def test_redis_keeps_its_data_on_a_claim_when_asked(render: Render) -> None:
     spec = render().get("Deployment", "weft-redis")["spec"]["template"]["spec"]
     assert "emptyDir" in spec["volumes"][0]
@@ -179,7 +193,9 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((REGISTRY, "prometheus.embedded.enabled=false"), "prometheus.url is required when prometheus.embedded.enabled is"),
     ((REGISTRY, EXTERNAL_PROMETHEUS[1]), "prometheus.url is set while prometheus.embedded.enabled is true"),
     ((REGISTRY, "redis.url=http://redis"), "at '/redis/url'"),
+    ((REGISTRY, "redis.url=redis://fd00::1:6379/0"), "at '/redis/url'"),
     ((REGISTRY, "prometheus.url=redis://x"), "at '/prometheus/url'"),
+    ((REGISTRY, "prometheus.url=http://fd00::1:9090"), "at '/prometheus/url'"),
     ((REGISTRY, "image.registery=x"), "additional properties 'registery' not allowed"),
     ((REGISTRY, "operater.image=x:1"), "additional properties 'operater' not allowed"),
     ((REGISTRY, "redis.embedded.persistance.enabled=true"), "additional properties 'persistance' not allowed"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
+from weft_core.authority import authority
 from weft_mock.debug import add_debug
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
@@ -205,7 +206,7 @@ class _Api:
     async def server_info(self, _request: web.Request) -> web.Response:
         engine = self._engine
         config = engine.config
-        endpoint = f"{config.side_channel_host}:{engine.side_channel_port}"
+        endpoint = authority(config.side_channel_host, engine.side_channel_port)
         if config.protocol == "tensorrt-llm":
             return json_reply({"disaggregated_params": {"ctx_dp_rank": 0, "ctx_info_endpoint": [endpoint]}})
         return json_reply(

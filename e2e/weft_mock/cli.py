@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from weft_core.authority import split_authority
 from weft_core.cost import CostProfileError
 
 Role = Literal["prefill", "decode", "both"]
@@ -123,7 +124,7 @@ class _ListCommand(click.Command):
 @click.option("--node-rank", type=int, default=0, help="Which of them this is; 0 leads, and alone serves the API.")
 @click.option("--leader", default="", metavar="HOST:PORT", help="Where the other nodes find the one that leads.")
 @click.option(
-    "--nodes-listen", default="0.0.0.0:29500", show_default=True, help="HOST:PORT where the one that leads is joined."
+    "--nodes-listen", default="[::]:29500", show_default=True, help="HOST:PORT where the one that leads is joined."
 )
 @click.option("--fault", default="{}", help="Faults from the start, as for python -m weft_mock.fault.")
 def mock_engine(
@@ -230,7 +231,7 @@ def _json(flag: str, text: str | bytes) -> dict[str, object]:
 
 
 def _address(flag: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"{flag}: {text!r} is not host:port")
-    return host.strip("[]"), int(port)
+    try:
+        return split_authority(text)
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from weft_core.authority import authority
+
 Role = Literal["prefill", "decode", "both"]
 Consequence = Literal["would_crash", "would_leak", "would_ignore"]
 
@@ -51,6 +53,11 @@ class RemoteBlocks:
     degree: int
     expiry: float | None
     cached_tokens: int
+
+    @property
+    def address(self) -> str:
+        """Return host and port as messages show them."""
+        return authority(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import logging
 import socket
 from dataclasses import dataclass
 
+from weft_core.authority import listen_host
 from weft_mock.config import ConfigError
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class Nodes:
     count: int = 1
     rank: int = 0
     leader: tuple[str, int] = ("", 0)
-    listen: tuple[str, int] = ("0.0.0.0", 29500)  # noqa: S104 - the other nodes are other pods
+    listen: tuple[str, int] = ("::", 29500)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -58,7 +59,7 @@ class Leader:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port."""
-        self._server = await asyncio.start_server(self._serve, host, port)
+        self._server = await asyncio.start_server(self._serve, listen_host(host), port)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 

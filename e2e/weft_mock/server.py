@@ -8,6 +8,7 @@ import signal
 
 from aiohttp import web
 
+from weft_core.authority import listen_host
 from weft_mock.api import api_app
 from weft_mock.config import EngineConfig
 from weft_mock.engine import Engine
@@ -43,7 +44,7 @@ class EngineServer:
             (self._side, config.side_channel_host, config.side_channel_port),
         ):
             await runner.setup()
-            await web.TCPSite(runner, host, port, backlog=1024).start()
+            await web.TCPSite(runner, listen_host(host), port, backlog=1024).start()
         self.engine.side_channel_port = self._side.addresses[0][1]
         self.engine.api_port = self._api.addresses[0][1]
         return self.engine.api_port, self.engine.side_channel_port

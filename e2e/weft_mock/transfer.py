@@ -16,6 +16,7 @@ from typing import cast
 import aiohttp
 import orjson
 
+from weft_core.authority import authority, http_url
 from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_from_json
 from weft_mock.kv_params import RemoteBlocks, handle_json, read_remote
@@ -95,7 +96,7 @@ class SideChannel:
             before = monotonic()
             status, body = await self._call(remote, "GET", "/kv/handshake", None)
             if status != 200:
-                raise ReadFailedError("unreachable", f"the handshake with {remote.host}:{remote.port} got {status}")
+                raise ReadFailedError("unreachable", f"the handshake with {remote.address} got {status}")
             try:
                 peer = Peer(
                     engine_id=str(body["engine_id"]),
@@ -106,14 +107,10 @@ class SideChannel:
                     clock_offset=float(str(body["clock"])) - (before + monotonic()) / 2,
                 )
             except (KeyError, ValueError) as error:
-                raise ReadFailedError(
-                    "unreachable", f"{remote.host}:{remote.port} is no mock engine: {error}"
-                ) from error
+                raise ReadFailedError("unreachable", f"{remote.address} is no mock engine: {error}") from error
             self._peers[where] = peer
         if peer.engine_id != remote.engine_id:
-            raise ReadFailedError(
-                "wrong_engine", f"{remote.host}:{remote.port} is engine {peer.engine_id}, not the handle's"
-            )
+            raise ReadFailedError("wrong_engine", f"{remote.address} is engine {peer.engine_id}, not the handle's")
         if peer.compatibility != self._compatibility:
             raise ReadFailedError(
                 "incompatible", f"engine {peer.engine_id} has {peer.compatibility}, this one {self._compatibility}"
@@ -145,7 +142,7 @@ class SideChannel:
             raise ReadFailedError(str(body.get("reason", "unreachable")), str(body.get("message", f"status {status}")))
         states, tail = body.get("states"), body.get("tail_ids")
         if not isinstance(states, list) or not isinstance(tail, list):
-            raise ReadFailedError("unreachable", f"{remote.host}:{remote.port} is no mock engine")
+            raise ReadFailedError("unreachable", f"{remote.address} is no mock engine")
         return Blocks(states, tail)
 
     async def done(self, remote: RemoteBlocks) -> bool:
@@ -181,7 +178,7 @@ class SideChannel:
             raise ReadFailedError(str(body.get("reason", "unreachable")), str(body.get("message", f"status {status}")))
         tokens = body.get("first_tokens")
         if not isinstance(tokens, list):
-            raise ReadFailedError("unreachable", f"{where[0]}:{where[1]} is no mock engine")
+            raise ReadFailedError("unreachable", f"{authority(*where)} is no mock engine")
         return Offer(read_remote(cast(Mapping[object, object], body)), tuple(tokens))
 
     async def leave(self, where: tuple[str, int], key: str) -> None:
@@ -210,21 +207,17 @@ class SideChannel:
         try:
             async with self._session.request(
                 method,
-                f"http://{_bracketed(host)}:{port}{path}",
+                f"{http_url(host, port)}{path}",
                 data=orjson.dumps(ask) if ask is not None else None,
                 allow_redirects=False,
                 timeout=limit,
             ) as reply:
                 body = orjson.loads(await reply.read())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise ReadFailedError("unreachable", f"{host}:{port} does not answer: {error!r}") from error
+            raise ReadFailedError("unreachable", f"{authority(host, port)} does not answer: {error!r}") from error
         return reply.status, body if isinstance(body, dict) else {}
 
 
 def offer_json(offer: Offer) -> dict[str, object]:
     """Return what the holder answers to the reader who came."""
     return {**handle_json(offer.remote, holder="prefill"), "first_tokens": list(offer.first_tokens)}
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

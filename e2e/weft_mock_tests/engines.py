@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import aiohttp
 import orjson
 
+from weft_core.authority import http_url
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
 from weft_mock.config import EngineConfig
 from weft_mock.engine import Engine
@@ -122,7 +123,7 @@ class Client:
     def __init__(self, server: EngineServer, session: aiohttp.ClientSession, *, port: int, side_port: int) -> None:
         """Remember where it is."""
         self.engine: Engine = server.engine
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = http_url(server.engine.config.host, port)
         self.side_port = side_port
         self._session = session
 

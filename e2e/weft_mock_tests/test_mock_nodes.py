@@ -38,8 +38,8 @@ class Worker:
         """Start one node."""
         command = [sys.executable, "-m", "weft_mock", "--model", MODEL, "--profile", str(self.folder / "profile.json")]
         command += ["--degree", "2", "--listen", f"127.0.0.1:{self.port}", "--side-channel-port", str(free_port())]
-        command += ["--nodes", str(self.nodes), "--node-rank", str(rank), "--leader", f"127.0.0.1:{self.meeting}"]
-        command += ["--nodes-listen", f"127.0.0.1:{self.meeting}", "--time-scale", "5"]
+        command += ["--nodes", str(self.nodes), "--node-rank", str(rank), "--leader", f"[::1]:{self.meeting}"]
+        command += ["--nodes-listen", f"[::]:{self.meeting}", "--time-scale", "5"]
         with (self.folder / f"node-{rank}.log").open("a") as log:
             process = subprocess.Popen(command, stderr=log, text=True)
         self.running.append(process)

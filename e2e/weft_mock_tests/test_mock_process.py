@@ -32,11 +32,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def engine(folder: Path, *flags: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def engine(folder: Path, *flags: str, port: int = 0) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Start an engine and wait for its health."""
     file = folder / "profile.json"
     file.write_text(json.dumps(profile_to_json(profile())))
-    port = free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "weft_mock", "--model", MODEL, "--profile", str(file), "--degree", "1"]
     command += ["--listen", f"127.0.0.1:{port}", "--side-channel-port", str(free_port()), *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -70,6 +70,13 @@ def completion(port: int, **fields: object) -> Iterator[http.client.HTTPResponse
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", **fields}))
         with connection.getresponse() as reply:
             yield reply
+
+
+@pytest.mark.component
+def test_an_engine_listens_on_every_address_of_both_families(tmp_path: Path) -> None:
+    port = free_port()
+    with engine(tmp_path, "--listen", f"[::]:{port}", port=port), socket.create_connection(("::1", port), timeout=10):
+        pass  # and on 127.0.0.1, where its health was asked for
 
 
 @pytest.mark.component

@@ -8,11 +8,12 @@ from typing import get_args
 import pytest
 
 from weft_operator.api.engine import MANAGED_FLAGS, EngineType
+from weft_operator.desired import desired_objects
 from weft_operator.desired.router_json import router_json
 from weft_operator.engines import ENGINES, EngineRequest, engine_container, engine_files, kv_ports
 from weft_operator.engines.container import BOOTSTRAP_PORT, CONFIG_FOLDER, ENGINE_PORT
 from weft_operator.manifest import Manifest
-from weft_operator_tests.samples import rendering, told
+from weft_operator_tests.samples import TOKEN, rendering, told
 from weft_operator_tests.valid import changed, service, sglang_service, spec, tensorrt_llm_service, vllm_service
 from weft_planner.request.engines import TABLE
 from weft_router.config.engine import EngineConfig
@@ -153,8 +154,25 @@ def test_engines_listen_where_the_sidecar_reaches_them(engine: str) -> None:
     for role in ("prefill", "decode"):
         flags = args(BODIES[engine], role)
         assert value_of(flags, "--port") == str(ENGINE_PORT)
-        everywhere = (engine, role) == ("sglang", "prefill")
-        assert value_of(flags, "--host") == ("0.0.0.0" if everywhere else "127.0.0.1")
+        open_to_others = (engine, role) == ("sglang", "prefill")
+        assert value_of(flags, "--host") == ("$(POD_IP)" if open_to_others else "127.0.0.1")
+
+
+@pytest.mark.parametrize("engine", sorted(BODIES))
+def test_no_engine_or_sidecar_is_bound_to_one_family_of_addresses(engine: str) -> None:
+    """Loopback apart, which every pod has in IPv4: one template has to serve pods of either family."""
+    made = desired_objects(rendering(BODIES[engine]), token=TOKEN)
+    groups = [item for item in made if item["kind"] == "WorkerGroup"]
+    assert groups
+    for group in groups:
+        pod = group["spec"]["template"]["spec"]
+        (router,), (worker,) = pod["initContainers"], pod["containers"]
+        assert "--listen=[::]:8080" in router["args"]
+        open_to_others = (engine, group["spec"]["role"]) == ("sglang", "prefill")
+        # In a URL an address of IPv6 would need brackets; the name is that of the pod's own hosts file.
+        host = "$(POD_NAME)" if open_to_others else "127.0.0.1"
+        assert f"--engine-url=http://{host}:8000" in router["args"]
+        assert not any("0.0.0.0" in word for word in (*router["args"], *worker["args"]))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])

@@ -174,8 +174,8 @@ def test_a_certificate_has_the_main_port_and_health_stays_plain() -> None:
     found = objects(front_service())
     pod = found["Deployment", "demo"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert "--listen=0.0.0.0:8443" in container["args"]
-    assert "--health-listen=0.0.0.0:8080" in container["args"]
+    assert "--listen=[::]:8443" in container["args"]
+    assert "--health-listen=[::]:8080" in container["args"]
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"http": 8080, "https": 8443}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}
     assert found["Service", "demo"]["spec"]["ports"] == [

@@ -435,7 +435,7 @@ async def test_the_jobs_run_the_workers_engine_without_its_router() -> None:
     body["spec"]["podTemplates"] = [{"component": "prefill", "patch": patch}]
     world = await running(body)
     (reader,) = jobs(world, "reads")
-    start(world, reader, ip="10.1.2.3")
+    start(world, reader, ip="fd00::9")
     await world.until_quiet()
     (job,) = jobs(world, "profile")
     made = world.cluster.named("Job", job)
@@ -451,9 +451,9 @@ async def test_the_jobs_run_the_workers_engine_without_its_router() -> None:
     assert not pod["automountServiceAccountToken"]
     assert not {"token", "engine-proof"} & {volume["name"] for volume in pod["volumes"]}
     assert "WEFT_ENGINE_PROOF_FILE" not in {item["name"] for item in engine["env"]}
-    assert f"--decode-url=http://10.1.2.3:{ENGINE_PORT}" in program["args"]
+    assert f"--decode-url=http://[fd00::9]:{ENGINE_PORT}" in program["args"]
     reads = world.cluster.named("Job", reader)["spec"]["template"]["spec"]["containers"][0]
-    assert reads["args"][-1] == "--host=0.0.0.0"
+    assert reads["args"][-1] == "--host=$(POD_IP)"
     assert any("kv_consumer" in word for word in reads["args"])
     policy = world.cluster.named("NetworkPolicy", "demo-profile")["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= labels_of(made["spec"]["template"]).items()

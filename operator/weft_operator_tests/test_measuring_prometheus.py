@@ -84,6 +84,12 @@ def test_what_is_no_prometheus_is_told(serve: Callable[[Reply], int], reply: Rep
     assert "canary" not in raised.value.sight.message
 
 
+def test_nobody_there_at_an_address_of_ipv6() -> None:
+    with pytest.raises(BlindError, match=r"http://\[::1\]:1 \(no connection\)") as raised:
+        ask("http://[::1]:1/prometheus", Credentials(), ["up"])
+    assert raised.value.sight.reason == "PrometheusUnreachable"
+
+
 def test_nobody_there() -> None:
     with pytest.raises(BlindError, match="no connection") as raised:
         ask("http://127.0.0.1:1/prometheus", Credentials(), ["up"])

@@ -17,7 +17,10 @@ ROLES = ("coordinator", "prefill", "decode", "standalone")
     show_default=True,
     help="router.json of the service.",
 )
-@click.option("--listen", default="0.0.0.0:8080", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--listen", default="[::]:8080", show_default=True, metavar="HOST:PORT",
+    help="Where to listen; [::] is every address, of IPv4 and of IPv6.",
+)  # fmt: skip
 @click.option(
     "--health-listen",
     metavar="HOST:PORT",

@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from weft_core.authority import http_url
+
 Body = dict[str, Any]
 
 DYING_S = 0.3
@@ -80,6 +82,7 @@ class FakeEngine:
     streamed: int = 0
     """Tokens written to streams."""
     aborted: int = 0
+    host: str = "127.0.0.1"
     port: int = 0
     kv_usage: float = 0.0
     waiting: int = 0
@@ -102,7 +105,7 @@ class FakeEngine:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return http_url(self.host, self.port)
 
     async def start(self, port: int) -> None:
         app = web.Application(client_max_size=2**27)
@@ -119,7 +122,7 @@ class FakeEngine:
         self.port = port
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        await web.TCPSite(self._runner, self.host, port).start()
 
     async def stop(self) -> None:
         """Die: connections break, and the KV is gone."""
@@ -280,7 +283,7 @@ class FakeEngine:
             "remote_block_ids": [list(range(1 + tokens // 16))],
             "remote_engine_id": self.name,
             "remote_request_id": name,
-            "remote_host": "127.0.0.1",
+            "remote_host": self.host,
             "remote_port": 5600,
             "tp_size": 1,
             "remote_num_tokens": tokens,

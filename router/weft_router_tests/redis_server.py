@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import redis
+from weft_core.authority import authority
 
 
 @dataclass
@@ -18,19 +19,20 @@ class RedisServer:
 
     port: int
     folder: Path
+    host: str = "127.0.0.1"
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{authority(self.host, self.port)}/0"
 
     def start(self) -> None:
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir"]
+        command = ["redis-server", "--port", str(self.port), "--bind", self.host, "--save", "", "--dir"]
         self.process = subprocess.Popen(
             [*command, str(self.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + 10
-        with redis.Redis(port=self.port, socket_timeout=1) as client:
+        with redis.Redis(self.host, self.port, socket_timeout=1) as client:
             while time.monotonic() < deadline:
                 try:
                     if client.ping():

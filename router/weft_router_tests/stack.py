@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import aiohttp
 
+from weft_core.authority import authority, http_url
 from weft_router.config import Flags, Role, Settings, load
 from weft_router.process import build
 from weft_router.roles.duty import Duty
@@ -55,9 +56,9 @@ _CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=15)
 FRONTS = ("coordinator", "standalone")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
@@ -83,7 +84,7 @@ def router_json(**sections: dict[str, Any]) -> dict[str, Any]:
 def settings(
     folder: Path, role: Role, *, port: int, worker: str = "", engine_url: str = "http://127.0.0.1:9",
     config: dict[str, Any] | None = None, redis_url: str = "memory://", keys: Path | None = None, drain_s: float = 5.0,
-    workers: Path | None = None,
+    workers: Path | None = None, host: str = "127.0.0.1",
 ) -> Settings:  # fmt: skip
     """Return the settings of one router process, read from real files."""
     path = folder / f"{role}-{worker}-{port}.json"
@@ -92,7 +93,7 @@ def settings(
     token.write_text(TOKEN)
     proof = folder / "proof"
     proof.write_text(f"{PROOF}\n")
-    env = {"WEFT_TOKEN_FILE": str(token), "WEFT_REDIS_URL": redis_url, "POD_IP": "127.0.0.1"}
+    env = {"WEFT_TOKEN_FILE": str(token), "WEFT_REDIS_URL": redis_url, "POD_IP": host}
     env["WEFT_ENGINE_PROOF_FILE"] = str(proof)
     if worker:
         env.update(WEFT_WORKER=worker, WEFT_DEGREE="1")
@@ -101,7 +102,7 @@ def settings(
     flags = Flags(
         role=role,
         config=path,
-        listen=f"127.0.0.1:{port}",
+        listen=authority(host, port),
         engine_url=engine_url,
         advertise=None,
         drain_seconds=drain_s,
@@ -122,7 +123,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.settings.port}"
+        return http_url(self.settings.host, self.settings.port)
 
 
 @dataclass
@@ -133,6 +134,7 @@ class Stack:
     composition: Composition = "sidecars"
     config: dict[str, Any] = field(default_factory=router_json)
     redis_url: str = "memory://"
+    address: str = "127.0.0.1"
     store: Store = field(default_factory=MemoryStore)
     processes: dict[str, Running] = field(default_factory=dict)
     engines: dict[str, FakeEngine] = field(default_factory=dict)
@@ -176,8 +178,8 @@ class Stack:
 
     async def engine(self, name: str) -> FakeEngine:
         """Start an engine, or the same one again at its address."""
-        engine = self.engines.get(name) or FakeEngine(name)
-        await engine.start(engine.port or free_port())
+        engine = self.engines.get(name) or FakeEngine(name, host=self.address)
+        await engine.start(engine.port or free_port(self.address))
         self.engines[name] = engine
         engine.peers = self.engines
         return engine
@@ -191,7 +193,7 @@ class Stack:
         self, role: Role, name: str, *, engine_url: str = "http://127.0.0.1:9", keys: Path | None = None
     ) -> None:
         found = settings(
-            self.folder, role, port=free_port(), worker="" if role in FRONTS else name,
+            self.folder, role, port=free_port(self.address), host=self.address, worker="" if role in FRONTS else name,
             engine_url=engine_url, config=self.config, redis_url=self.redis_url, keys=keys,
             workers=self._workers_file() if role == "standalone" else None,
         )  # fmt: skip
@@ -203,7 +205,7 @@ class Stack:
         stop = asyncio.Event()
         task = asyncio.get_running_loop().create_task(run(server, duty, found, stop))
         self.processes[name] = Running(found, server, duty, stop, task)
-        await until(lambda: self._answers(f"http://127.0.0.1:{found.port}/healthz"))
+        await until(lambda: self._answers(self.processes[name].url + "/healthz"))
 
     def _workers_file(self) -> Path:
         roles = {"p": "prefill", "d": "decode"}

@@ -41,6 +41,7 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
     assert found.config.routing.stats_window_seconds == 10
     assert load(arguments(tmp_path, advertise="http://127.0.0.1:1"), environment(tmp_path)).url == "http://127.0.0.1:1"
     assert load(arguments(tmp_path), environment(tmp_path, POD_IP="fd00::1")).url == "http://[fd00::1]:8080"
+    assert (load(arguments(tmp_path, listen="[::]:8080"), environment(tmp_path)).host) == "::"
     coordinator = load(arguments(tmp_path, role="coordinator"), environment(tmp_path, WEFT_DEGREE=""))
     assert (coordinator.degree, coordinator.kv_capacity_tokens) == (0, 0)
 
@@ -60,6 +61,8 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
         ({"WEFT_ENGINE_PROOF_FILE": os.devnull}, {}, "WEFT_ENGINE_PROOF_FILE"),
         ({}, {"listen": "8080"}, "--listen"),
         ({}, {"listen": "0.0.0.0:99999"}, "--listen"),
+        ({}, {"listen": "fd00::7:8080"}, r"--listen: .*\[fd00::7\]:8080"),
+        ({}, {"health_listen": ":::8081"}, "--health-listen"),
         ({}, {"advertise": "10.0.0.1:80"}, "--advertise"),
         ({}, {"config": Path("/nowhere")}, "--config"),
     ],

@@ -329,6 +329,11 @@ class TestSglang:
         assert body["bootstrap_port"] == [8998] * 3
         assert body["bootstrap_room"] == [7, 8, 9]
 
+    def test_an_address_of_ipv6_is_in_brackets_because_engines_join_it_with_the_port(self) -> None:
+        peer = Peer("fd00::1", 8000, bootstrap_port=8998)
+        for n, named in ((1, "[fd00::1]"), (2, ["[fd00::1]"] * 2)):
+            assert sent(self.adapter.prefill(Ask(inference(n=n), "weft-1", prefill=peer)))["bootstrap_host"] == named
+
     def test_rooms_differ_by_request_and_fit_63_bits(self) -> None:
         rooms = set()
         for i in range(100):

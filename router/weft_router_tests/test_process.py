@@ -4,15 +4,18 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
+from weft_core.authority import split_authority
 from weft_router.wire import connection
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.fake_engine import FakeEngine, prompt_ids, reply_text
@@ -20,6 +23,7 @@ from weft_router_tests.stack import MODEL, TOKEN, free_port, is_so, router_json,
 
 pytestmark = pytest.mark.component
 
+WITHOUT_IPV6 = Path(__file__).with_name("without_ipv6.py")
 HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
 
@@ -33,12 +37,15 @@ class Processes:
         (folder / "router.json").write_text(json.dumps(router_json()))
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, role: str, *, engine: str = "", name: str = "") -> "tuple[subprocess.Popen[bytes], str]":
+    def start(
+        self, role: str, *, engine: str = "", name: str = "", listen: str = "127.0.0.1", under: Sequence[str] = ()
+    ) -> "tuple[subprocess.Popen[bytes], str]":
+        """Start one, ``under`` a command that runs it; return it and its URL."""
         env: dict[str, str] = {}
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "weft_router", "--role", role, "--config", str(self.folder / "router.json")]
-        command += ["--listen", f"127.0.0.1:{port}", "--drain-seconds", "5"]
+        command = [*under, sys.executable, "-m", "weft_router", "--role", role, "--listen", f"{listen}:{port}"]
+        command += ["--config", str(self.folder / "router.json"), "--drain-seconds", "5"]
         if engine:
             command += ["--engine-url", engine, "--advertise", url]
             env = {"WEFT_WORKER": name, "WEFT_DEGREE": "1"}
@@ -68,11 +75,26 @@ async def shows(http: aiohttp.ClientSession, url: str, line: str) -> bool:
 
 
 async def ready(http: aiohttp.ClientSession, url: str) -> bool:
+    return await answers(http, url, "/readyz")
+
+
+async def answers(http: aiohttp.ClientSession, url: str, path: str = "/healthz") -> bool:
     try:
-        async with http.get(url + "/readyz") as response:
+        async with http.get(url + path) as response:
             return response.status == 200
     except aiohttp.ClientError:
         return False
+
+
+@pytest.mark.parametrize("without_ipv6", [False, True])
+async def test_a_process_listens_on_every_address_that_the_kernel_has(without_ipv6: bool, processes: Processes) -> None:
+    under = (sys.executable, str(WITHOUT_IPV6)) if without_ipv6 else ()
+    _, url = processes.start("coordinator", listen="[::]", under=under)
+    async with aiohttp.ClientSession() as http:
+        await until(lambda: answers(http, url))
+    _, port = split_authority(urlsplit(url).netloc)
+    with socket.socket(socket.AF_INET6) as client:
+        assert (client.connect_ex(("::1", port)) == 0) is not without_ipv6
 
 
 async def test_a_killed_decode_process_ends_streams_with_an_error_event_and_a_new_one_takes_over(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Literal
 
+from weft_core.authority import authority
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
 from weft_mock.kv_params import KvRequest, handle_json
@@ -209,10 +210,9 @@ class JoiningLeg(Leg):
 
     def refused(self, error: ReadFailedError) -> ApiError:
         """Return what the client gets when there is no offer."""
-        host, port = self._where
         what = "handshake" if error.reason == "unreachable" else "transfer"
         message = f"Decode {what} failed for request rank=0 with exception KVTransferError({self._key}): {error}"
-        return ApiError(500, f"{message} (bootstrap_addr {host}:{port})", kind="InternalServerError")
+        return ApiError(500, f"{message} (bootstrap_addr {authority(*self._where)})", kind="InternalServerError")
 
     def mistake(self, _offer: Offer) -> str | None:
         """Return what is wrong with the request, now that the offer is known."""

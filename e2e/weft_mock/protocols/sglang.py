@@ -7,6 +7,7 @@ when its KV was read; its reply is of no use but for its status.
 
 from collections.abc import Mapping
 
+from weft_core.authority import split_authority
 from weft_mock.engine import Engine
 from weft_mock.protocols.legs import HoldingLeg, JoiningLeg, Leg
 from weft_mock.protocols.refusals import one_answer, one_token, violation
@@ -39,10 +40,14 @@ def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) ->
         raise violation(engine, "wrong_type", "bootstrap_host: a text is needed", param="bootstrap_host")
     if type(port) is not int or not 0 < port < 65536:
         raise violation(engine, "wrong_type", "bootstrap_port: a port is needed", param="bootstrap_port")
+    try:
+        where = split_authority(f"{host}:{port}")  # as engines before NetworkAddress join them
+    except ValueError as error:
+        raise violation(engine, "wrong_host", f"bootstrap_host: {error}", param="bootstrap_host") from None
     one_answer(engine, generation)
     key = f"bootstrap_room={room}"
     if config.role == "decode":
-        return generation, JoiningLeg(engine, (host.strip("[]"), port), key)
+        return generation, JoiningLeg(engine, where, key)
     if port != engine.side_channel_port:
         # A real engine waits in vain for a reader that went elsewhere, and so does this one.
         engine.ledger.violations["bootstrap_elsewhere"] += 1

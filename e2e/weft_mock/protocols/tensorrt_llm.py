@@ -13,6 +13,7 @@ from typing import Final
 
 import orjson
 
+from weft_core.authority import authority, split_authority
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
 from weft_mock.fields import token_ids
@@ -148,7 +149,7 @@ class _ContextLeg(HoldingLeg):
             "draft_tokens": None,
             "disagg_request_id": self._params.get("disagg_request_id"),
             "ctx_dp_rank": 0,
-            "ctx_info_endpoint": f"{config.side_channel_host}:{engine.side_channel_port}",
+            "ctx_info_endpoint": authority(config.side_channel_host, engine.side_channel_port),
             "schedule_style": self._params.get("schedule_style"),
             "ctx_usage": reply["usage"],
         }
@@ -188,10 +189,10 @@ def _whole(engine: Engine, params: Mapping[str, object], name: str) -> int | Non
 
 
 def _endpoint(engine: Engine, params: Mapping[str, object]) -> tuple[str, int]:
-    host, _, port = str(params.get("ctx_info_endpoint") or "").rpartition(":")
-    if not host or not port.isdigit():
-        raise violation(engine, "incomplete", "disaggregated_params.ctx_info_endpoint: host:port is needed")
-    return host.strip("[]"), int(port)
+    try:
+        return split_authority(str(params.get("ctx_info_endpoint") or ""))
+    except ValueError:
+        raise violation(engine, "incomplete", "disaggregated_params.ctx_info_endpoint: host:port is needed") from None
 
 
 def _opaque(engine: Engine, params: Mapping[str, object]) -> tuple[tuple[str, int], int]:

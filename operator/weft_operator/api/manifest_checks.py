@@ -56,7 +56,7 @@ FORMS = {
     r"^https://\S+$": "must be a URL that begins with https://",
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time of day such as 08:30, in quotes",
     r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$": "must be a time zone such as Europe/Berlin or UTC",
-    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "must be a range of addresses such as 10.0.0.0/8",
+    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "must be a range of addresses such as 10.0.0.0/8 or fd00::/8",
 }
 """What texts of a pattern are, for people."""
 

@@ -23,7 +23,7 @@ class IpBlock(ApiModel):
     """Addresses, for clients outside of the cluster."""
 
     cidr: _CIDR
-    """A range such as 10.0.0.0/8."""
+    """A range such as 10.0.0.0/8 or fd00::/8."""
 
 
 class Peer(ApiModel):

@@ -3,11 +3,12 @@
 import math
 from dataclasses import dataclass
 
+from weft_core.authority import http_url
 from weft_core.durations import parse_duration
 from weft_operator.api.engine import Resources
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.security import container_security
-from weft_operator.engines.container import ENGINE_PORT, ROUTER_PORT
+from weft_operator.engines.container import ENGINE_PORT, LOOPBACK, ROUTER_PORT
 from weft_operator.manifest import Manifest
 
 CONFIG_VOLUME = "config"
@@ -42,19 +43,23 @@ def drain_seconds(rendering: Rendering) -> int:
 
 
 def router_container(
-    rendering: Rendering, mounts: Mounts, *, role: str, env: list[Manifest], resources: Resources, tls: bool = False
-) -> Manifest:
-    """Return a router container of one role without its probes; with TLS these and metrics have a port of their own."""
+    rendering: Rendering, mounts: Mounts, *, role: str, env: list[Manifest], resources: Resources, tls: bool = False,
+    engine_host: str = LOOPBACK,
+) -> Manifest:  # fmt: skip
+    """Return a router container of one role without its probes; with TLS these and metrics have a port of their own.
+
+    A sidecar reaches its engine at ``engine_host``.
+    """
     args = [
         "router",
         f"--role={role}",
         "--config=/etc/weft/router.json",
-        f"--listen=0.0.0.0:{TLS_PORT if tls else ROUTER_PORT}",
-        *([f"--health-listen=0.0.0.0:{ROUTER_PORT}"] if tls else []),
+        f"--listen=[::]:{TLS_PORT if tls else ROUTER_PORT}",
+        *([f"--health-listen=[::]:{ROUTER_PORT}"] if tls else []),
         f"--drain-seconds={drain_seconds(rendering)}",
     ]
     if role != "coordinator":
-        args.append(f"--engine-url=http://127.0.0.1:{ENGINE_PORT}")
+        args.append(f"--engine-url={http_url(engine_host, ENGINE_PORT)}")
     return {
         "name": "router",
         "image": rendering.settings.router_image,

@@ -10,6 +10,8 @@ from weft_operator.manifest import Manifest
 
 SERVICE_PORT = 80
 SECURE_PORT = 443
+FAMILIES = "PreferDualStack"
+"""An address of each family that the cluster has; in a cluster with one family the same as without it."""
 
 
 def services(rendering: Rendering) -> tuple[Manifest, ...]:
@@ -20,6 +22,7 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
         "metadata": rendering.metadata(rendering.name(), "coordinator"),
         "spec": {
             "type": "ClusterIP",
+            "ipFamilyPolicy": FAMILIES,
             "selector": rendering.selector("coordinator"),
             "ports": [_front_port(rendering)],
         },
@@ -32,6 +35,7 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
             "spec": {
                 "type": "ClusterIP",
                 "clusterIP": "None",
+                "ipFamilyPolicy": FAMILIES,
                 "publishNotReadyAddresses": True,
                 "selector": rendering.selector(role),
                 "ports": [

@@ -186,7 +186,9 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
         if all(pool.rdma is not None for pool in rendering.spec.capacity.pools):
             env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
     resources = rendering.spec.routing.resources
-    container = router_container(rendering, mounts, role=worker.role, env=env, resources=resources)
+    container = router_container(
+        rendering, mounts, role=worker.role, env=env, resources=resources, engine_host=engine.host
+    )
     return {
         **container,
         "restartPolicy": "Always",

@@ -27,6 +27,9 @@ LEADER_VARIABLE = "WEFT_LEADER"
 RANK = f"$({RANK_VARIABLE})"
 LEADER = f"$({LEADER_VARIABLE})"
 """How arguments name both."""
+LOOPBACK = "127.0.0.1"
+"""Where engines listen that only their sidecar reaches. Pods have it whatever families of addresses they have besides:
+the kernel gives it to their loopback device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class EngineContainer:
     image: str
     args: tuple[str, ...]
     command: tuple[str, ...] = ()
+    host: str = LOOPBACK
+    """Where the sidecar reaches the API: an address of IPv4, or a name."""
     ports: tuple[tuple[str, int], ...] = (("kv", SIDE_CHANNEL_PORT),)
     """Ports with a fixed number that engines of the other role connect to: name and number."""
     env: tuple[tuple[str, str], ...] = ()

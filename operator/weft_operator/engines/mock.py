@@ -5,6 +5,7 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.engines.container import (
     ENGINE_PORT,
     LEADER,
+    LOOPBACK,
     RANK,
     RENDEZVOUS_PORT,
     SIDE_CHANNEL_PORT,
@@ -26,7 +27,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         f"--profile={request.profile_file}",
         f"--degree={request.degree}",
         f"--role={request.role if request.paired else 'both'}",
-        f"--listen=127.0.0.1:{ENGINE_PORT}",
+        f"--listen={LOOPBACK}:{ENGINE_PORT}",
         "--side-channel-host=$(POD_IP)",
         f"--side-channel-port={SIDE_CHANNEL_PORT}",
         "--engine-id=$(POD_NAME)",
@@ -41,7 +42,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
             f"--nodes={request.nodes}",
             f"--node-rank={RANK}",
             f"--leader={LEADER}:{RENDEZVOUS_PORT}",
-            f"--nodes-listen=0.0.0.0:{RENDEZVOUS_PORT}",
+            f"--nodes-listen=[::]:{RENDEZVOUS_PORT}",
         ]
     if mock is not None:
         args.append(f"--time-scale={mock.time_scale:g}")

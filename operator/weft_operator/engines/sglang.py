@@ -2,7 +2,8 @@
 
 Flags: ``python -m sglang.launch_server`` (docs/advanced_features/pd_disaggregation and server_arguments). The
 bootstrap server listens where the API does (``start_disagg_service`` hands it ``--host``), so a prefill worker's API
-listens on all interfaces: the network policy is what keeps strangers off it, and may not be switched off.
+listens on the pod's address, of whichever family: the network policy is what keeps strangers off it, and may not be
+switched off.
 
 On several nodes (docs/references/multi_node_deployment) the first one serves; on the others nothing but a health page
 listens on the API's port.
@@ -14,6 +15,7 @@ from weft_operator.engines.container import (
     BOOTSTRAP_PORT,
     ENGINE_PORT,
     LEADER,
+    LOOPBACK,
     RANK,
     RENDEZVOUS_PORT,
     EngineContainer,
@@ -23,7 +25,9 @@ from weft_operator.engines.container import (
 from weft_operator.engines.weights import HOME_ENV, START_SECONDS, weights_of
 
 KV_PORTS: dict[Role, KvPorts] = {"prefill": KvPorts(single=(BOOTSTRAP_PORT,)), "decode": KvPorts()}
-_EVERYWHERE = "0.0.0.0"  # noqa: S104 - for the bootstrap server; the network policy closes the API
+_POD_IP = "$(POD_IP)"
+_POD_NAME = "$(POD_NAME)"
+"""A name of the pod's addresses in its own /etc/hosts; in a URL an address of IPv6 would need brackets."""
 
 
 def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
@@ -32,7 +36,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
     args = [
         f"--model-path={weights.model}",
         f"--served-model-name={spec.model.name}",
-        f"--host={_EVERYWHERE if prefill else '127.0.0.1'}",
+        f"--host={_POD_IP if prefill else LOOPBACK}",
         f"--port={ENGINE_PORT}",
         f"--tp-size={request.degree}",
         f"--context-length={spec.model.max_model_len}",
@@ -56,6 +60,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         image=spec.engine.image or request.default_image,
         command=("python3", "-m", "sglang.launch_server"),
         args=(*args, *spec.engine.args),
+        host=_POD_NAME if prefill else LOOPBACK,
         ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),
         env=(("SGLANG_HOST_IP", "$(POD_IP)"), *HOME_ENV),
         secret_env=weights.secret_env,

@@ -18,6 +18,7 @@ from weft_operator.engines.container import (
     CONFIG_FOLDER,
     ENGINE_PORT,
     LEADER_VARIABLE,
+    LOOPBACK,
     RANK_VARIABLE,
     RENDEZVOUS_PORT,
     EngineContainer,
@@ -42,7 +43,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
     options = _file(request.role if request.paired else "both", over_nodes=over_nodes)
     args = [
         weights.model,
-        "--host=127.0.0.1",
+        f"--host={LOOPBACK}",
         f"--port={ENGINE_PORT}",
         "--backend=pytorch",
         f"--tp_size={request.degree}",

@@ -18,6 +18,7 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.engines.container import (
     ENGINE_PORT,
     LEADER,
+    LOOPBACK,
     PROOF_KEY,
     PROOF_VARIABLE,
     PROOF_VOLUME,
@@ -36,6 +37,7 @@ RECOMPUTE_THRESHOLD = 64
 """Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
 
 _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
+# An address of IPv6 without brackets, too: vLLM adds them (make_zmq_path).
 _SIDE_CHANNEL = (
     ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
     ("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT)),
@@ -56,7 +58,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
     plugin = spec.engine.plugin is not None
     args = [
         weights.model,
-        "--host=127.0.0.1",
+        f"--host={LOOPBACK}",
         f"--port={ENGINE_PORT}",
         f"--served-model-name={spec.model.name}",
         f"--tensor-parallel-size={request.degree}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from weft_core.authority import http_url
 from weft_core.plan import content_hash
 from weft_operator.api.service import GROUP, VERSION
 from weft_operator.api.serving import MeasureProfile
@@ -220,7 +221,7 @@ def _begin(
             words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
             return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
         if where:
-            url = f"http://{where}:{ENGINE_PORT}"
+            url = http_url(where, ENGINE_PORT)
         elif not ended(reader):
             actions.append(removed(reader, "no node has room for it"))
     made = profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)

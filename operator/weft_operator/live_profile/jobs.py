@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any
 
+from weft_core.authority import http_url
 from weft_core.durations import parse_duration
 from weft_core.plan import PlannedGroup, Role
 from weft_operator.api.serving import MeasureProfile
@@ -15,7 +16,7 @@ from weft_operator.desired.router import TMP_VOLUME, Mounts
 from weft_operator.desired.security import container_security
 from weft_operator.desired.workers import worker_group
 from weft_operator.engines import EngineRequest, engine_container
-from weft_operator.engines.container import ENGINE_PORT, PROOF_VARIABLE, PROOF_VOLUME
+from weft_operator.engines.container import ENGINE_PORT, LOOPBACK, PROOF_VARIABLE, PROOF_VOLUME
 from weft_operator.live_profile.targets import Target
 from weft_operator.manifest import DEGREE_LABEL, POOL_LABEL, PROFILE_COMPONENT, Manifest
 
@@ -25,7 +26,7 @@ SPARE_S = 300
 """For scheduling, fitting and the end, beside the start of the engine and the budget."""
 _STOP_S = 5
 _PROFILER = "profile"
-_OPEN_HOST = {"vllm": "--host=0.0.0.0", "mock": f"--listen=0.0.0.0:{ENGINE_PORT}"}
+_OPEN_HOST = {"vllm": "--host=$(POD_IP)", "mock": f"--listen=[::]:{ENGINE_PORT}"}
 """Sidecars reach an engine on loopback; this one is reached from another pod. Of two flags the last one counts."""
 _COUNTED = {"vllm": ("--enable-prompt-tokens-details",)}
 """The engine says how much of a prompt it had cached, so that a timing is known to be of what it should be."""
@@ -38,7 +39,7 @@ def profile_job(
     pod = _engine_pod(rendering, mounts, target, "prefill", more=_COUNTED.get(rendering.spec.engine.type, ()))
     start_s = _start_s(rendering, target)
     budget_s = parse_duration(measure.budget)
-    words = [f"http://127.0.0.1:{ENGINE_PORT}", f"--degree={target.degree}", f"--gpu={target.gpu}"]
+    words = [http_url(LOOPBACK, ENGINE_PORT), f"--degree={target.degree}", f"--gpu={target.gpu}"]
     words += [f"--model={rendering.spec.model.name}", f"--budget={budget_s:g}", f"--start-seconds={start_s}"]
     words += [f"--decode-url={reader}"] if reader else []
     engine = pod["containers"][0]

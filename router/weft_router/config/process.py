@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from weft_core.authority import http_url, split_authority
 from weft_core.cost import CostProfile
 from weft_router.config.file import RouterConfig
 from weft_router.config.live import combined
@@ -176,7 +177,7 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
     ip = env.get("POD_IP")
     if advertise is None and not ip:
         raise ConfigError("POD_IP: other pods must find this worker; set POD_IP or pass --advertise URL")
-    url = (advertise or f"http://{f'[{ip}]' if ip and ':' in ip else ip}:{port}").rstrip("/")
+    url = (advertise or http_url(ip or "", port)).rstrip("/")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise ConfigError(f"--advertise {url}: give a URL such as http://10.0.0.7:8080")
     return worker, int(degree), url
@@ -198,10 +199,10 @@ def _node(role: Role, env: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _listen(value: str, flag: str) -> tuple[str, int]:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{flag} {value}: give HOST:PORT, for example 0.0.0.0:8080")
-    return host.strip("[]"), int(port)
+    try:
+        return split_authority(value)
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error}; [::]:8080 is every address") from error
 
 
 def _redis_url(env: Mapping[str, str], *, alone: bool) -> str:

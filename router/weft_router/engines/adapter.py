@@ -11,6 +11,7 @@ from typing import Final, Literal, Protocol
 
 import orjson
 
+from weft_core.authority import authority
 from weft_router.api.body import Json
 from weft_router.api.ids import Ids
 from weft_router.api.inference import Inference
@@ -72,7 +73,7 @@ class Peer:
     @property
     def address(self) -> str:
         """Return host and port as engines write them."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return authority(self.host, self.port)
 
 
 @dataclass(slots=True, eq=False)

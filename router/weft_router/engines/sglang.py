@@ -4,6 +4,7 @@ The prefill engine waits until the decode engine has registered for the room at 
 means anything alone: when one fails, the other has to be ended at once. The decode engine's reply is the client's.
 """
 
+from weft_core.authority import bracketed
 from weft_router.api.reply import read_answer
 from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
 from weft_router.engines.load import SGLANG
@@ -51,8 +52,10 @@ class Sglang(OpenAi):
             raise NotPossibleError("no-prefill-worker")
         fields = self.answer_fields(ask)
         port, room, n = peer.bootstrap_port or self.traits.bootstrap_port, room_of(ask), ask.inference.n
+        # Older engines join host and port as they come; newer ones take an address with brackets or without.
+        host = bracketed(peer.host)
         # Several answers are several requests inside the engine, each with a room of its own.
-        fields["bootstrap_host"] = peer.host if n == 1 else [peer.host] * n
+        fields["bootstrap_host"] = host if n == 1 else [host] * n
         fields["bootstrap_port"] = port if n == 1 else [port] * n
         fields["bootstrap_room"] = room if n == 1 else [(room + i) % _ROOMS for i in range(n)]
         return self.call(ask, fields)

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
+from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import ConfigError, RouterConfig, Settings
@@ -183,19 +184,21 @@ class Standalone:
     async def _resolve(self, entry: WorkerEntry) -> None:
         """Take every address of a name for a worker; looked up once, at the start.
 
+        Of a name with addresses of both families only those of the family that comes first are taken, for in a cluster
+        with both every pod has one of each.
+
         Raises:
             ConfigError: the name has none.
         """
-        host, _, port = entry.dns.rpartition(":")
+        host, port = split_authority(entry.dns)
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise ConfigError(
                 f"workers: {entry.name}: dns {entry.dns} has no address ({error.strerror}); check the name"
             ) from error
-        for address in sorted({str(one[4][0]) for one in found}):
-            shown = f"[{address}]" if ":" in address else address
-            self._know(entry, f"{entry.name}-{address}", f"http://{shown}:{port}")
+        for address in sorted({str(one[4][0]) for one in found if one[0] == found[0][0]}):
+            self._know(entry, f"{entry.name}-{address}", http_url(address, port))
 
     def _know(self, entry: WorkerEntry, name: str, url: str) -> None:
         settings = self._settings

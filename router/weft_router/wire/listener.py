@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
+from weft_core.authority import listen_host
 from weft_router.errors import ApiError
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.connections import Connections
@@ -39,14 +40,15 @@ class Listener:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self, host: str, port: int, *, shared: bool = False, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; with ``shared`` other processes listen on the same port, too, and the kernel spreads connections.
+        """Listen; ``::`` is every address of both families.
 
+        With ``shared`` other processes listen on the same port, too, and the kernel spreads connections.
         A context given as ``tls`` may load another certificate while it serves: new connections use it. Handshakes
         take no place of a connection, and end after ``handshake_s``.
         """
         limits = self._limits
         self._server = await asyncio.get_running_loop().create_server(
-            self._accept, host, port, backlog=BACKLOG, reuse_address=True, reuse_port=shared, ssl=tls,
+            self._accept, listen_host(host), port, backlog=BACKLOG, reuse_address=True, reuse_port=shared, ssl=tls,
             ssl_handshake_timeout=limits.handshake_s if tls is not None else None,
             ssl_shutdown_timeout=limits.linger_s if tls is not None else None,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from typing import Final, cast
 from urllib.parse import urlsplit
 
+from weft_core.authority import authority
 from weft_router.wire.leg import Leg, Sender
 from weft_router.wire.lines import encoded
 from weft_router.wire.link import Link
@@ -66,8 +67,7 @@ class Origin:
         return (head + payload, tail) if tail else (head, payload)
 
     def _start(self, method: str, path: str) -> bytes:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {host}:{self.port}\r\n"
+        lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {authority(self.host, self.port)}\r\n"
         if method == "POST":
             lines += "Content-Type: application/json\r\n"
         if not lines.isascii() or lines.count("\n") != lines.count("\r\n") or lines.split("\r\n", 1)[0].count(" ") != 2:
