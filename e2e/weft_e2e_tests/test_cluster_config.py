@@ -9,15 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_e2e.cluster import state
+from weft_e2e.cluster.addresses import IPV4, IPV6, Family
 from weft_e2e.cluster.config import (
-    API_SERVICE_IP,
-    CONTROL_PLANE_IP,
-    DNS_IP,
     MAX_NODES,
-    SERVICE_CIDR,
     ClusterConfig,
-    node_ip,
-    pod_cidr,
+    node_index,
 )
 from weft_e2e.cluster.errors import ClusterError, Refused
 from weft_e2e.cluster.paths import ClusterPaths
@@ -77,6 +73,7 @@ def test_power_is_noted_once_per_node() -> None:
         ({"rdma": 65}, "rdma"),
         ({"gpu_type": "h 20"}, "gpu-type"),
         ({"api_port": 80}, "api-port"),
+        ({"ip_family": "ipx"}, "ip-family"),
     ],
 )
 def test_an_impossible_request_names_its_field(values: dict[str, int | str], word: str) -> None:
@@ -84,15 +81,20 @@ def test_an_impossible_request_names_its_field(values: dict[str, int | str], wor
         ClusterConfig.from_dict(ClusterConfig().to_dict() | values)
 
 
-def test_addresses_never_collide() -> None:
-    nodes = ClusterConfig(nodes=MAX_NODES).node_names
-    addresses = [CONTROL_PLANE_IP, *(node_ip(node) for node in nodes)]
+@pytest.mark.parametrize("family", [IPV4, IPV6])
+def test_addresses_never_collide(family: Family) -> None:
+    nodes = [node_index(name) for name in ClusterConfig(nodes=MAX_NODES).node_names]
+    addresses = [family.control_plane, *map(family.node_ip, nodes)]
     assert len(set(addresses)) == len(addresses)
-    networks = [ipaddress.ip_network(text) for text in [SERVICE_CIDR, "172.30.0.0/24", *map(pod_cidr, nodes)]]
+    link = ipaddress.ip_interface(family.control_plane_on_link).network
+    assert {ipaddress.ip_interface(family.node_on_link(node)).network for node in nodes} == {link}
+    networks = [link, *map(ipaddress.ip_network, [family.services, *map(family.pod_cidr, nodes)])]
     assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
-    services = ipaddress.ip_network(SERVICE_CIDR)
-    assert ipaddress.ip_address(DNS_IP) in services
-    assert ipaddress.ip_address(API_SERVICE_IP) == services[1]
+    assert all(network.is_private for network in networks)
+    services = ipaddress.ip_network(family.services)
+    assert ipaddress.ip_address(family.dns) in services
+    assert ipaddress.ip_address(family.api_service) == services[1]
+    assert {ipaddress.ip_network(family.everywhere).version} == {network.version for network in networks}
 
 
 def test_differences_are_told_and_an_unasked_port_is_none() -> None:

@@ -37,9 +37,12 @@ def forwarding(program: Path, target: Address) -> Iterator[tuple[Address, "subpr
             process.kill()
 
 
-def test_bytes_arrive_whole_in_both_directions_and_ends_are_passed_on(program: Path) -> None:
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_bytes_arrive_whole_in_both_directions_and_ends_are_passed_on(
+    program: Path, host: str, family: socket.AddressFamily
+) -> None:
     sent = bytes(range(256)) * 40_000  # 10 MB: many times every buffer on the way
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((host, 0), family=family) as server:
 
         def answer_reversed() -> None:
             connection, _ = server.accept()
@@ -49,7 +52,10 @@ def test_bytes_arrive_whole_in_both_directions_and_ends_are_passed_on(program: P
 
         thread = threading.Thread(target=answer_reversed)
         thread.start()
-        with forwarding(program, server.getsockname()) as (address, _), socket.create_connection(address, 10) as client:
+        with (
+            forwarding(program, server.getsockname()[:2]) as (address, _),
+            socket.create_connection(address, 10) as client,
+        ):
             client.sendall(sent)
             client.shutdown(socket.SHUT_WR)  # the server answers only after it has seen this end
             assert _all(client) == sent[::-1]
@@ -102,4 +108,4 @@ def test_it_ends_with_its_owner(program: Path) -> None:
 def test_a_wrong_address_is_named(program: Path) -> None:
     done = subprocess.run([str(program), "3", "localhost", "80"], capture_output=True, text=True, timeout=10)
     assert done.returncode == 2
-    assert "IPv4 address, got localhost" in done.stderr
+    assert "IPv4 or IPv6 address, got localhost" in done.stderr

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from weft_e2e.cluster import certs, control_plane, coredns, kubectl, node
+from weft_e2e.cluster import certs, control_plane, coredns, kubectl, node, policies
 from weft_e2e.cluster.config import ClusterConfig
 from weft_e2e.cluster.fake_nodes import fake_node
 from weft_e2e.cluster.paths import ClusterPaths
@@ -32,7 +32,7 @@ def test_the_api_servers_certificate_is_valid_for_every_way_to_it() -> None:
         assert len(verifier.verify(leaf, [])) == 2
     alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = {str(address) for address in alternatives.get_values_for_type(x509.IPAddress)}
-    assert addresses == {"127.0.0.1", "10.96.0.1", "172.30.0.1"}
+    assert addresses == {"127.0.0.1", "10.96.0.1", "172.30.0.1", "fd00:96::1", "fd00:30::1"}
 
 
 def test_a_nodes_certificate_says_who_it_is_and_nothing_more() -> None:
@@ -78,12 +78,12 @@ def test_containerd_is_told_where_a_nodes_own_files_are() -> None:
 
 
 def test_nodes_share_no_pod_address() -> None:
-    subnets = {json.dumps(node.cni_conflist(name)["plugins"]) for name in CONFIG.node_names}
+    subnets = {json.dumps(node.cni_conflist(CONFIG, name)["plugins"]) for name in CONFIG.node_names}
     assert len(subnets) == 3
 
 
 def test_kubelets_give_the_controller_manager_several_chances_to_hear_them() -> None:
-    config = node.kubelet_config(PATHS, "node-2")
+    config = node.kubelet_config(CONFIG, PATHS, "node-2")
     lease = config["nodeLeaseDurationSeconds"]
     assert isinstance(lease, int)
     grace = int(control_plane.NODE_GRACE.removesuffix("s"))
@@ -96,6 +96,36 @@ def test_wiring_leads_to_every_other_nodes_pods() -> None:
     assert "route add 10.244.1.0/24 via 172.30.0.11" in commands
     assert "route add 10.244.3.0/24 via 172.30.0.13" in commands
     assert not any("10.244.2.0" in command for command in commands)
+
+
+def test_an_ipv6_cluster_has_no_address_of_ipv4_beyond_loopback() -> None:
+    config = ClusterConfig(name="demo", nodes=3, ip_family="ipv6")
+    commands = [" ".join(command) for command in node.wiring(config, "node-2")]
+    assert "address add fd00:30::12/64 dev eth0 nodad" in commands
+    assert "route add default via fd00:30::1" in commands
+    assert "route add fd00:244:3::/64 via fd00:30::13" in commands
+    listed = control_plane.services(config, PATHS, kubernetes="k8s", forward="fwd", python="py", listener=7)
+    services = {service.name: service for service in listed}
+    assert services["api-forward"].argv == ["fwd", "7", "fd00:30::1", "6443"]
+    assert "https://[fd00:30::1]:6443/readyz" in services["kube-scheduler"].gate
+    assert {"--advertise-address=fd00:30::1", "--service-cluster-ip-range=fd00:96::/112"} <= set(
+        services["kube-apiserver"].argv
+    )
+    ipam = node.cni_conflist(config, "node-2")["plugins"][0]["ipam"]  # type: ignore[index]
+    assert (ipam["ranges"], ipam["routes"]) == ([[{"subnet": "fd00:244:2::/64"}]], [{"dst": "::/0"}])
+    told = json.dumps([*commands, *map(str, control_plane.network_setup(config)), *(s.argv for s in listed), ipam])
+    assert not any(part in told for part in ("10.96.", "10.244.", "172.30."))
+
+
+def test_a_dual_stack_cluster_has_both_families_and_ipv4_first() -> None:
+    config = ClusterConfig(name="demo", nodes=2, ip_family="dual")
+    kubelet = next(s for s in node.services(config, PATHS, "node-1", kubernetes="k", python="p") if s.name == "kubelet")
+    assert "--node-ip=172.30.0.11,fd00:30::11" in kubelet.argv
+    assert node.kubelet_config(config, PATHS, "node-1")["clusterDNS"] == ["10.96.0.10"]
+    ipam = node.cni_conflist(config, "node-1")["plugins"][0]["ipam"]  # type: ignore[index]
+    assert ipam["ranges"] == [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:244:1::/64"}]]
+    assert config.addresses.services == "10.96.0.0/16,fd00:96::/112"
+    assert policies.family_flags(config)[1:] == ["--enable-ipv4=true", "--enable-ipv6=true"]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +167,8 @@ def test_machine_wide_kernel_settings_are_closed_before_anything_runs() -> None:
 
 
 def test_dns_keeps_its_fixed_address_and_one_replica_per_node() -> None:
-    objects = {str(entry["kind"]): entry for entry in coredns.objects("localhost/weft-coredns:1", 3)}
+    listed = coredns.objects("localhost/weft-coredns:1", 3, CONFIG.addresses.dns)
+    objects = {str(entry["kind"]): entry for entry in listed}
     service, deployment = objects["Service"]["spec"], objects["Deployment"]["spec"]
     assert isinstance(service, dict)
     assert isinstance(deployment, dict)

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from weft_e2e.cluster.config import API_SERVICE_IP, CLUSTER_DOMAIN, CONTROL_PLANE_IP
+from weft_e2e.cluster.addresses import IPV4, IPV6, LOOPBACK
+from weft_e2e.cluster.config import CLUSTER_DOMAIN
 
 LIFETIME = datetime.timedelta(days=365)
 CLOCK_SLACK = datetime.timedelta(hours=1)
@@ -22,7 +23,7 @@ API_NAMES = (
     "kubernetes.default.svc",
     f"kubernetes.default.svc.{CLUSTER_DOMAIN}",
 )
-API_ADDRESSES = ("127.0.0.1", API_SERVICE_IP, CONTROL_PLANE_IP)
+API_ADDRESSES = (LOOPBACK, *(ip for family in (IPV4, IPV6) for ip in (family.api_service, family.control_plane)))
 
 
 @dataclass(frozen=True)

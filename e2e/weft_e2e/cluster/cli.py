@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from weft_e2e.cluster import kubectl, lifecycle, packages, preflight, state, status, toolchain
+from weft_e2e.cluster.addresses import IP_FAMILIES
 from weft_e2e.cluster.config import MAX_NODES, ClusterConfig
 from weft_e2e.cluster.errors import ClusterError
 from weft_e2e.cluster.handle import Cluster
@@ -81,6 +82,9 @@ def setup(*, name: str, client_only: bool) -> None:  # noqa: ARG001  one store o
 @click.option("--gpus", type=int, help=f"Simulated GPUs per node (default: {DEFAULT.gpus}).")
 @click.option("--rdma", type=int, help=f"Simulated RDMA devices per node (default: {DEFAULT.rdma}).")
 @click.option("--gpu-type", help=f"Value of the label weft.dev/gpu-type (default: {DEFAULT.gpu_type}).")
+@click.option(
+    "--ip-family", type=click.Choice(IP_FAMILIES), help=f"Of pods and Services (default: {DEFAULT.ip_family})."
+)
 @click.option("--api-port", type=int, help="Port on 127.0.0.1 (default: 16443, or any free one).")
 def up(*, name: str, **asked: Any) -> None:
     """Start the cluster, or make sure it runs."""

@@ -1,19 +1,15 @@
-"""What a cluster is asked to be, and the addresses that follow from it. Pure."""
+"""What a cluster is asked to be. Pure."""
 
 import re
 from dataclasses import asdict, dataclass, fields
 
+from weft_e2e.cluster.addresses import IP_FAMILIES, Addresses, IpFamily, addresses_of
 from weft_e2e.cluster.errors import Refused
 
 CONTROL_PLANE = "control-plane"
-CONTROL_PLANE_IP = "172.30.0.1"
-API_PORT = 6443  # inside the cluster
 DEFAULT_HOST_PORT = 16443  # on the machine's loopback; 6443 stays free for a real cluster
-SERVICE_CIDR = "10.96.0.0/16"
-API_SERVICE_IP = "10.96.0.1"
-DNS_IP = "10.96.0.10"
 CLUSTER_DOMAIN = "cluster.local"
-MAX_NODES = 8  # node i is 172.30.0.(10 + i); eight kubelets are more than two cores carry well
+MAX_NODES = 8  # more kubelets than two cores carry well
 
 
 def check_name(name: str) -> None:
@@ -33,6 +29,7 @@ class ClusterConfig:
     rdma: int = 8
     gpu_type: str = "nvidia-h20"
     api_port: int | None = None  # None: DEFAULT_HOST_PORT, or any free port where that is taken
+    ip_family: IpFamily = "ipv4"  # of nodes, pods and Services; the machine reaches the API server by IPv4 in any case
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -45,6 +42,8 @@ class ClusterConfig:
             raise Refused(f"gpu-type {self.gpu_type!r}: must be a Kubernetes label value")
         if self.api_port is not None and not 1024 <= self.api_port <= 65535:
             raise Refused(f"api-port {self.api_port}: choose 1024 to 65535")
+        if self.ip_family not in IP_FAMILIES:
+            raise Refused(f"ip-family {self.ip_family!r}: choose {', '.join(IP_FAMILIES)}")
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -53,6 +52,10 @@ class ClusterConfig:
     @property
     def members(self) -> tuple[str, ...]:
         return (CONTROL_PLANE, *self.node_names)
+
+    @property
+    def addresses(self) -> Addresses:
+        return addresses_of(self.ip_family)
 
     def to_dict(self) -> dict[str, str | int | None]:
         return asdict(self)
@@ -78,14 +81,6 @@ class ClusterConfig:
 def node_index(node: str) -> int:
     """Return i of "node-i"."""
     return int(node.removeprefix("node-"))
-
-
-def node_ip(node: str) -> str:
-    return f"172.30.0.{10 + node_index(node)}"
-
-
-def pod_cidr(node: str) -> str:
-    return f"10.244.{node_index(node)}.0/24"
 
 
 def context_name(name: str) -> str:

@@ -3,20 +3,11 @@
 import json
 from pathlib import Path
 
-from weft_e2e.cluster.config import (
-    API_PORT,
-    CLUSTER_DOMAIN,
-    CONTROL_PLANE,
-    CONTROL_PLANE_IP,
-    SERVICE_CIDR,
-    ClusterConfig,
-    node_ip,
-    pod_cidr,
-)
+from weft_e2e.cluster.addresses import API_PORT
+from weft_e2e.cluster.config import CLUSTER_DOMAIN, CONTROL_PLANE, ClusterConfig, node_index
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, private_mounts
 
-API_INSIDE = f"https://{CONTROL_PLANE_IP}:{API_PORT}"
 # A node that has been silent for this long is NotReady; its kubelet renews its lease every 5 s (node.py).
 NODE_GRACE = "20s"
 # With the default of 20 requests a second the controllers need 5 s only to make their own accounts.
@@ -42,23 +33,23 @@ def _audit_policy(paths: ClusterPaths) -> Path:
 
 def network_setup(config: ClusterConfig) -> list[list[str]]:
     """Commands that make the bridge of the cluster, and the ways to every node's pods."""
-    commands = [
-        ["ip", "link", "add", "br0", "type", "bridge"],
-        ["ip", "address", "add", f"{CONTROL_PLANE_IP}/24", "dev", "br0"],
-        ["ip", "link", "set", "br0", "up"],
+    commands = [["ip", "link", "add", "br0", "type", "bridge"], ["ip", "link", "set", "br0", "up"]]
+    for family in config.addresses.families:
+        commands.append(["ip", "address", "add", family.control_plane_on_link, "dev", "br0", *family.flags])
         # A packet needs a way out before kube-proxy's rules can give it another destination.
-        ["ip", "route", "add", SERVICE_CIDR, "dev", "br0"],
-    ]
-    return commands + [["ip", "route", "add", pod_cidr(node), "via", node_ip(node)] for node in config.node_names]
+        commands.append(["ip", "route", "add", family.services, "dev", "br0"])
+        nodes = [node_index(name) for name in config.node_names]
+        commands += [["ip", "route", "add", family.pod_cidr(i), "via", family.node_ip(i)] for i in nodes]
+    return commands
 
 
-def api_gate(python: str, paths: ClusterPaths, user: str) -> list[str]:
+def api_gate(config: ClusterConfig, python: str, paths: ClusterPaths, user: str) -> list[str]:
     """Command that succeeds once the API server is ready to serve, asked with `user`'s certificate."""
     probe = Path(__file__).with_name("api_probe.py")
-    return [python, "-I", "-S", str(probe), f"{API_INSIDE}/readyz", str(paths.pki), user]
+    return [python, "-I", "-S", str(probe), f"{config.addresses.api_url}/readyz", str(paths.pki), user]
 
 
-def proxy_service(kubernetes: str, python: str, paths: ClusterPaths, node: str) -> Service:
+def proxy_service(config: ClusterConfig, kubernetes: str, python: str, paths: ClusterPaths, node: str) -> Service:
     """kube-proxy, which makes the Services' addresses work in the namespace it runs in."""
     return Service(
         "kube-proxy",
@@ -77,7 +68,7 @@ def proxy_service(kubernetes: str, python: str, paths: ClusterPaths, node: str) 
             "--healthz-bind-address=127.0.0.1:10256",
             "--metrics-bind-address=127.0.0.1:10249",
         ],
-        gate=api_gate(python, paths, "proxy"),
+        gate=api_gate(config, python, paths, "proxy"),
     )
 
 
@@ -87,7 +78,7 @@ def services(
     """The control plane's programs; `listener` is the inherited socket on the machine's loopback."""
     pki = paths.pki
     disk = paths.member(CONTROL_PLANE)
-    ready = api_gate(python, paths, "admin")
+    ready = api_gate(config, python, paths, "admin")
     return [
         Service(
             "etcd",
@@ -111,8 +102,8 @@ def services(
                 "kube-apiserver",
                 f"--etcd-servers={ETCD}",
                 f"--secure-port={API_PORT}",
-                f"--advertise-address={CONTROL_PLANE_IP}",
-                f"--service-cluster-ip-range={SERVICE_CIDR}",
+                f"--advertise-address={config.addresses.control_plane}",
+                f"--service-cluster-ip-range={config.addresses.services}",
                 "--authorization-mode=Node,RBAC",
                 "--enable-admission-plugins=NodeRestriction",
                 "--allow-privileged",
@@ -132,7 +123,7 @@ def services(
                 "--profiling=false",
             ],
         ),
-        Service("api-forward", [forward, str(listener), CONTROL_PLANE_IP, str(API_PORT)]),
+        Service("api-forward", [forward, str(listener), config.addresses.control_plane, str(API_PORT)]),
         # These two exit when the API server's own roles are not there yet.
         Service(
             "kube-controller-manager",
@@ -169,7 +160,7 @@ def services(
         ),
         # Here too, so that a Service is reached from the machine whichever node is off. It needs a node to
         # speak for; the first one's object stays when its power goes.
-        proxy_service(kubernetes, python, paths, config.node_names[0]),
+        proxy_service(config, kubernetes, python, paths, config.node_names[0]),
     ]
 
 

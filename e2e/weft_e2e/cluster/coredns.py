@@ -1,6 +1,6 @@
 """Cluster DNS as API objects. Pure."""
 
-from weft_e2e.cluster.config import CLUSTER_DOMAIN, DNS_IP
+from weft_e2e.cluster.config import CLUSTER_DOMAIN
 
 NAMESPACE = "kube-system"
 NAME = "coredns"
@@ -22,7 +22,7 @@ COREFILE = f"""\
 """
 
 
-def objects(image: str, replicas: int) -> list[dict[str, object]]:
+def objects(image: str, replicas: int, address: str) -> list[dict[str, object]]:
     """Return everything that DNS needs; one replica per node, each asked first by its own node's pods."""
     labels = {"k8s-app": "kube-dns"}
     metadata: dict[str, object] = {"name": NAME, "namespace": NAMESPACE, "labels": labels}
@@ -55,7 +55,7 @@ def objects(image: str, replicas: int) -> list[dict[str, object]]:
             "kind": "Service",
             "metadata": metadata | {"name": "kube-dns"},
             "spec": {
-                "clusterIP": DNS_IP,
+                "clusterIP": address,
                 "selector": labels,
                 # The other node's replica is asked only while the own one is away: a lost node costs no lookups.
                 "trafficDistribution": "PreferSameNode",

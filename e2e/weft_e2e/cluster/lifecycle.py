@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from weft_e2e.cluster import certs, cgroups, coredns, images, kubectl, members, preflight, readiness, state
 from weft_e2e.cluster.archives import Image
-from weft_e2e.cluster.config import API_PORT, CONTROL_PLANE, CONTROL_PLANE_IP, ClusterConfig, context_name
+from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig, context_name
 from weft_e2e.cluster.errors import NotRunning, Refused
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.state import ClusterState
@@ -27,6 +27,7 @@ def up(config: ClusterConfig, progress: Progress = silent) -> ClusterState:
     switched on. Returns when every node is Ready with its devices and DNS answers.
     """
     preflight.check_start()
+    preflight.check_family(config.ip_family)
     paths = ClusterPaths.of(config.name)
     with state.locked(paths):
         known = state.read(paths)
@@ -113,7 +114,7 @@ def _start_everything(
     # Not earlier: until here the starting API server and kubelets need every core there is.
     _import(paths, config, [pause, dns])
     # Not before its image is there: the kubelet tries a missing one again only after 10 s.
-    kubectl.apply(paths.kubeconfig, coredns.objects(dns.name, config.nodes))
+    kubectl.apply(paths.kubeconfig, coredns.objects(dns.name, config.nodes, config.addresses.dns))
     readiness.await_dns(paths)
     progress(f"DNS ready after {time.monotonic() - begin:.1f} s")
 
@@ -156,7 +157,7 @@ def _import(paths: ClusterPaths, config: ClusterConfig, wanted: list[Image]) -> 
 
 def _write_kubeconfigs(created: ClusterState, paths: ClusterPaths) -> None:
     name = created.config.name
-    inside = f"https://{CONTROL_PLANE_IP}:{API_PORT}"
+    inside = created.config.addresses.api_url
     for user in ("controller-manager", "scheduler", "proxy", "admin", *created.config.node_names):
         content = kubectl.kubeconfig(server=inside, pki=paths.pki, user=user, context=context_name(name))
         kubectl.write_kubeconfig(paths.root / f"{user}.kubeconfig", content)

@@ -95,7 +95,7 @@ def start_control_plane(config: ClusterConfig, paths: ClusterPaths, listener: so
 
 def start_node(config: ClusterConfig, paths: ClusterPaths, name: str, *, pause_image: str) -> None:
     """Start a node and connect it to the control plane's bridge."""
-    node.write_disk(paths, name, pause_image=pause_image)
+    node.write_disk(config, paths, name, pause_image=pause_image)
     groups = cgroups.detect()
     writes = groups.create(paths.cgroup, name)
     commands = node.setup(paths, name, groups.mounts(), str(Path("/etc/resolv.conf").resolve()))

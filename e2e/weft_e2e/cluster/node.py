@@ -4,14 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from weft_e2e.cluster.config import (
-    CLUSTER_DOMAIN,
-    CONTROL_PLANE_IP,
-    DNS_IP,
-    ClusterConfig,
-    node_ip,
-    pod_cidr,
-)
+from weft_e2e.cluster.config import CLUSTER_DOMAIN, ClusterConfig, node_index
 from weft_e2e.cluster.control_plane import api_gate, proxy_service
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, bind, private_mounts, sys_mounts
@@ -69,12 +62,13 @@ max_conf_num = 1
 """
 
 
-def cni_conflist(node: str) -> dict[str, object]:
-    """Return the pod network of a node.
+def cni_conflist(config: ClusterConfig, node: str) -> dict[str, object]:
+    """Return the pod network of a node, with an address of each family for every pod.
 
     Point to point, not a bridge: every packet is routed, so kube-proxy's rules see traffic between two
     pods of one node too, without br_netfilter. Leases live in /run: after a power cut no pod holds one.
     """
+    families, index = config.addresses.families, node_index(node)
     return {
         "cniVersion": "0.4.0",
         "name": "weft",
@@ -85,8 +79,8 @@ def cni_conflist(node: str) -> dict[str, object]:
                 "ipam": {
                     "type": "host-local",
                     "dataDir": "/run/cni",
-                    "ranges": [[{"subnet": pod_cidr(node)}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
+                    "ranges": [[{"subnet": family.pod_cidr(index)}] for family in families],
+                    "routes": [{"dst": family.everywhere} for family in families],
                 },
             },
             {"type": "portmap", "capabilities": {"portMappings": True}},
@@ -94,7 +88,7 @@ def cni_conflist(node: str) -> dict[str, object]:
     }
 
 
-def kubelet_config(paths: ClusterPaths, node: str) -> dict[str, object]:
+def kubelet_config(config: ClusterConfig, paths: ClusterPaths, node: str) -> dict[str, object]:
     disk = paths.member(node)
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -112,7 +106,7 @@ def kubelet_config(paths: ClusterPaths, node: str) -> dict[str, object]:
             "x509": {"clientCAFile": str(paths.pki / "ca.crt")},
         },
         "authorization": {"mode": "Webhook"},
-        "clusterDNS": [DNS_IP],
+        "clusterDNS": [config.addresses.dns],
         "clusterDomain": CLUSTER_DOMAIN,
         "resolvConf": str(disk / "resolv.conf"),
         "volumePluginDir": str(disk / "volume-plugins"),
@@ -148,7 +142,7 @@ def services(config: ClusterConfig, paths: ClusterPaths, node: str, *, kubernete
     disk = paths.member(node)
     programs = [
         Service("containerd", ["containerd", "--config", str(disk / "containerd.toml"), "--log-level", "warn"]),
-        proxy_service(kubernetes, python, paths, node),
+        proxy_service(config, kubernetes, python, paths, node),
         Service(
             "kubelet",
             [
@@ -158,12 +152,12 @@ def services(config: ClusterConfig, paths: ClusterPaths, node: str, *, kubernete
                 f"--config={disk / 'kubelet.json'}",
                 f"--cert-dir={disk / 'kubelet-pki'}",
                 f"--hostname-override={node}",
-                f"--node-ip={node_ip(node)}",
+                f"--node-ip={config.addresses.node_ips(node_index(node))}",
                 "--node-labels=" + ",".join(f"{key}={value}" for key, value in labels(config).items()),
             ],
             # The kubelet exits when its runtime does not answer; before the API is ready it would only wait longer
             # and longer between its attempts to register.
-            gate=[*_containerd_gate(), *api_gate(python, paths, node)],
+            gate=[*_containerd_gate(), *api_gate(config, python, paths, node)],
         ),
     ]
     if devices(config):
@@ -193,6 +187,7 @@ def setup(paths: ClusterPaths, node: str, cgroup_mounts: list[list[str]], resolv
         # So that nothing inside ever asks the machine's resolver.
         bind(disk / "resolv.conf", resolv_conf),
         ["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"],
+        ["sh", "-c", "f=/proc/sys/net/ipv6/conf/all/forwarding; [ ! -e $f ] || echo 1 > $f"],
     ]
 
 
@@ -208,24 +203,25 @@ def kernel_settings() -> list[list[str]]:
 
 def wiring(config: ClusterConfig, node: str) -> list[list[str]]:
     """Arguments of `ip`, inside the node, once its eth0 is there."""
-    return [
-        ["address", "add", f"{node_ip(node)}/24", "dev", "eth0"],
-        ["link", "set", "eth0", "up"],
-        ["route", "add", "default", "via", CONTROL_PLANE_IP],
-        *(["route", "add", pod_cidr(other), "via", node_ip(other)] for other in config.node_names if other != node),
-    ]
+    commands = [["link", "set", "eth0", "up"]]
+    for family in config.addresses.families:
+        commands.append(["address", "add", family.node_on_link(node_index(node)), "dev", "eth0", *family.flags])
+        commands.append(["route", "add", "default", "via", family.control_plane])
+        others = [node_index(name) for name in config.node_names if name != node]
+        commands += [["route", "add", family.pod_cidr(other), "via", family.node_ip(other)] for other in others]
+    return commands
 
 
-def write_disk(paths: ClusterPaths, node: str, *, pause_image: str) -> None:
+def write_disk(config: ClusterConfig, paths: ClusterPaths, node: str, *, pause_image: str) -> None:
     """Write the node's configuration files and make the folders that its setup mounts."""
     disk = paths.member(node)
     for folder in ("kubelet", "log", "logs", "cni"):
         (disk / folder).mkdir(parents=True, exist_ok=True)
     cni_bin = next((folder for folder in CNI_FOLDERS if shutil.which("ptp", path=folder)), CNI_FOLDERS[0])
     (disk / "containerd.toml").write_text(containerd_toml(disk, pause_image=pause_image, cni_bin=cni_bin))
-    (disk / "cni" / "10-weft.conflist").write_text(json.dumps(cni_conflist(node), indent=2))
-    (disk / "kubelet.json").write_text(json.dumps(kubelet_config(paths, node), indent=2))
-    (disk / "resolv.conf").write_text(f"nameserver {DNS_IP}\n")
+    (disk / "cni" / "10-weft.conflist").write_text(json.dumps(cni_conflist(config, node), indent=2))
+    (disk / "kubelet.json").write_text(json.dumps(kubelet_config(config, paths, node), indent=2))
+    (disk / "resolv.conf").write_text(f"nameserver {config.addresses.dns}\n")
 
 
 def spec(

@@ -4,7 +4,7 @@ import json
 import os
 
 from weft_e2e.cluster import members, state, toolchain
-from weft_e2e.cluster.config import SERVICE_CIDR, node_index
+from weft_e2e.cluster.config import ClusterConfig, node_index
 from weft_e2e.cluster.lifecycle import Progress, node_pids, silent
 from weft_e2e.cluster.packages import SYSTEM_PATH
 from weft_e2e.cluster.paths import ClusterPaths
@@ -22,11 +22,12 @@ def enforce(paths: ClusterPaths, progress: Progress = silent) -> None:
     """
     toolchain.build_all(progress, only=frozenset({NAME}))
     with state.locked(paths):
-        for node in node_pids(paths, state.require(paths).config):
-            _add(paths, node)
+        config = state.require(paths).config
+        for node in node_pids(paths, config):
+            _add(config, paths, node)
 
 
-def firewall_service(paths: ClusterPaths, node: str) -> Service:
+def firewall_service(config: ClusterConfig, paths: ClusterPaths, node: str) -> Service:
     """Return the program of one node; its rules are in the node's own network namespace."""
     return Service(
         NAME,
@@ -38,8 +39,7 @@ def firewall_service(paths: ClusterPaths, node: str) -> Service:
             "--run-router=false",
             "--run-service-proxy=false",
             "--run-loadbalancer=false",
-            f"--service-cluster-ip-range={SERVICE_CIDR}",
-            "--enable-ipv6=false",
+            *family_flags(config),
             "--metrics-port=0",
             f"--health-port={_HEALTH_PORT + node_index(node)}",
         ],
@@ -47,9 +47,20 @@ def firewall_service(paths: ClusterPaths, node: str) -> Service:
     )
 
 
-def _add(paths: ClusterPaths, node: str) -> None:
+def family_flags(config: ClusterConfig) -> list[str]:
+    """Return what the firewall is told of the cluster's addresses."""
+    ipv4, ipv6 = config.ip_family != "ipv6", config.ip_family != "ipv4"
+    return [
+        f"--service-cluster-ip-range={config.addresses.services}",
+        f"--enable-ipv4={str(ipv4).lower()}",
+        f"--enable-ipv6={str(ipv6).lower()}",
+    ]
+
+
+def _add(config: ClusterConfig, paths: ClusterPaths, node: str) -> None:
     values = json.loads((paths.member(node) / "init-spec.json").read_text())
     services = [Service(**item) for item in values.pop("services")]
     if any(service.name == NAME for service in services):
         return
-    members.signal_reload(paths, node, MemberSpec(**values, services=[*services, firewall_service(paths, node)]))
+    services.append(firewall_service(config, paths, node))
+    members.signal_reload(paths, node, MemberSpec(**values, services=services))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from weft_e2e.cluster import cgroups, packages, toolchain
+from weft_e2e.cluster.addresses import IpFamily
 from weft_e2e.cluster.config import DEFAULT_HOST_PORT
 from weft_e2e.cluster.errors import Refused
 from weft_e2e.cluster.node import CNI_FOLDERS, FIXED_FOLDERS
@@ -78,6 +79,12 @@ def check_start() -> None:
         raise Refused(f"not built yet: {', '.join(absent)}: run `weft cluster setup`")
     for folder in FIXED_FOLDERS:
         Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def check_family(ip_family: IpFamily) -> None:
+    """Raise Refused where this kernel has none of the addresses that the cluster is to have."""
+    if ip_family != "ipv4" and not Path("/proc/sys/net/ipv6").exists():
+        raise Refused(f"ip-family {ip_family}: the kernel of this machine has no IPv6; choose --ip-family ipv4")
 
 
 def listen(port: int | None) -> socket.socket:

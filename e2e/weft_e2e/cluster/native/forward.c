@@ -34,7 +34,8 @@ struct direction {
     int from, to;
 };
 
-static struct sockaddr_in target;
+static struct sockaddr_storage target;
+static socklen_t target_size;
 
 static void release(struct connection *c) {
     if (atomic_fetch_sub(&c->users, 1) == 1) {
@@ -92,7 +93,7 @@ static void *serve(void *argument) {
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (connect(c->server, (struct sockaddr *)&target, sizeof target) != 0) {
+    if (connect(c->server, (struct sockaddr *)&target, target_size) != 0) {
         /* A reset, not a polite end: the client sees that the service refused it. */
         struct linger reset = {1, 0};
         setsockopt(c->client, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
@@ -122,16 +123,33 @@ static void *await_owner(void *unused) {
     _exit(0);
 }
 
+/* Set the target; false where the text is no address. */
+static int aim(const char *address, uint16_t port) {
+    struct sockaddr_in *v4 = (struct sockaddr_in *)&target;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&target;
+    if (inet_pton(AF_INET, address, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons(port);
+        target_size = sizeof *v4;
+        return 1;
+    }
+    if (inet_pton(AF_INET6, address, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons(port);
+        target_size = sizeof *v6;
+        return 1;
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 4) {
         fprintf(stderr, "usage: forward FD ADDRESS PORT [-]\n");
         return 2;
     }
     int listener = atoi(argv[1]);
-    target.sin_family = AF_INET;
-    target.sin_port = htons((uint16_t)atoi(argv[3]));
-    if (inet_pton(AF_INET, argv[2], &target.sin_addr) != 1) {
-        fprintf(stderr, "forward: ADDRESS must be an IPv4 address, got %s\n", argv[2]);
+    if (!aim(argv[2], (uint16_t)atoi(argv[3]))) {
+        fprintf(stderr, "forward: ADDRESS must be an IPv4 or IPv6 address, got %s\n", argv[2]);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
@@ -153,7 +171,7 @@ int main(int argc, char **argv) {
             return 1;
         }
         struct connection *c = calloc(1, sizeof *c);
-        int server = c ? socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+        int server = c ? socket(target.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
         if (server < 0) {
             free(c);
             close(client);
