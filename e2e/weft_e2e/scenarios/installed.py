@@ -67,9 +67,15 @@ def installed() -> Iterator[Installed]:
             _install(named, settings.image_arguments())
         yield Installed(kube=named, local=None)
         return
-    name = os.environ.get(NAME_VARIABLE, "test")
-    was_there = context_name(name) in made_here()
-    local = cluster.up(ClusterConfig(name=name))
+    with installed_locally(ClusterConfig(name=os.environ.get(NAME_VARIABLE, "test"))) as found:
+        yield found
+
+
+@contextmanager
+def installed_locally(config: ClusterConfig) -> Iterator[Installed]:
+    """Yield a local cluster with Weft installed, removed afterwards unless it was there or $WEFT_TEST_KEEP is set."""
+    was_there = context_name(config.name) in made_here()
+    local = cluster.up(config)
     try:
         built = images.build()
         local.load(list(built.values()))
@@ -77,7 +83,7 @@ def installed() -> Iterator[Installed]:
         yield Installed(kube=local, local=local)
     finally:
         if not was_there and not os.environ.get(KEEP_VARIABLE):
-            cluster.down(name)
+            cluster.down(config.name)
 
 
 def _install(client: Kube, arguments: list[str]) -> None:
