@@ -47,6 +47,8 @@ class Settings:
     """When services that run take a newer router image: when asked, or at once, which restarts their workers."""
     instance: str = ""
     """Which of several operators in a cluster this is: it looks after services that carry its name as a label."""
+    openshift: bool = False
+    """Whether the cluster assigns the users and groups of pods, so that none may be fixed."""
     metrics_from: tuple[Mapping[str, Any], ...] = PROMETHEUS
     """Pods that scrape metrics: peers of the services' network policies."""
 
@@ -72,6 +74,7 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         identity=env.get("POD_NAME", "").strip(),
         router_upgrade=_router_upgrade(env),
         instance=env.get("WEFT_OPERATOR_INSTANCE", ""),
+        openshift=_flag(env, "WEFT_OPENSHIFT"),
         metrics_from=_peers(env, "WEFT_METRICS_FROM"),
     )
 
@@ -95,6 +98,13 @@ def _router_upgrade(env: Mapping[str, str]) -> RouterUpgrade:
     if text not in get_args(RouterUpgrade):
         raise SettingsError(f"WEFT_ROUTER_UPGRADE={text!r}: give WhenAsked or AtOnce")
     return cast("RouterUpgrade", text)
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "").strip() or "false"
+    if text not in ("true", "false"):
+        raise SettingsError(f"{name}={text!r}: give true or false")
+    return text == "true"
 
 
 def _lease(env: Mapping[str, str]) -> str:

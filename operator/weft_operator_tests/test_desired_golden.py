@@ -67,7 +67,7 @@ def test_rendered_objects_are_those_of_the_golden_file(name: str) -> None:
 
 
 def test_workers_of_groups_are_those_of_the_golden_file() -> None:
-    """An operator of before there were groups made these very pod templates: taking them over restarts nothing."""
+    """What the group controller makes of the groups is pinned beside what is rendered."""
     pinned("mock-workers", [item for item in rendered(CASES["mock"]) if item["kind"] == "StatefulSet"])
 
 

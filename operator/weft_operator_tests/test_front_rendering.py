@@ -183,7 +183,7 @@ def test_a_certificate_has_the_main_port_and_health_stays_plain() -> None:
     ]
     volumes = {item["name"]: item for item in pod["volumes"]}
     assert volumes["tls"]["secret"]["secretName"] == "front-tls"
-    assert volumes["tls"]["secret"]["defaultMode"] == 0o440
+    assert volumes["tls"]["secret"]["defaultMode"] == 0o444
     assert volumes["api-keys"]["secret"]["items"] == [{"key": "keys", "path": "keys"}]
     mounts = {item["name"]: item for item in container["volumeMounts"]}
     assert mounts["tls"] == {"name": "tls", "mountPath": "/etc/weft-tls", "readOnly": True}

@@ -36,6 +36,13 @@ def test_what_is_given_is_taken() -> None:
     assert (found.router_upgrade, settings_from_env(LEAST).router_upgrade) == ("AtOnce", "WhenAsked")
 
 
+def test_the_platform_is_told_by_true_or_false() -> None:
+    assert settings_from_env(LEAST).openshift is False
+    assert settings_from_env({**LEAST, "WEFT_OPENSHIFT": "true"}).openshift is True
+    with pytest.raises(SettingsError, match="WEFT_OPENSHIFT='auto'"):
+        settings_from_env({**LEAST, "WEFT_OPENSHIFT": "auto"})
+
+
 def test_who_scrapes_is_a_list_of_peers() -> None:
     assert settings_from_env(LEAST).metrics_from == PROMETHEUS
     peer = {"podSelector": {"matchLabels": {"app": "agent"}}}

@@ -28,7 +28,7 @@ OF_THE_OPERATOR = {
     "lease_seconds": 99.0,
     "identity": "weft-operator-of-another-version",
 }
-OF_THE_PODS = {"router_image", "mock_image", "redis_url", "instance", "metrics_from"}
+OF_THE_PODS = {"router_image", "mock_image", "redis_url", "instance", "metrics_from", "openshift"}
 """What pods and policies are made of; who keeps these keeps the pods."""
 
 

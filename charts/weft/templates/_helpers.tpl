@@ -117,15 +117,30 @@ yes
 {{- end -}}
 {{- end -}}
 
-{{/* Pod Security "restricted". 65532 is the user of Weft's images; Redis and Prometheus run as any user. */}}
+{{/* Not empty on OpenShift, which assigns users and groups: auto asks the cluster for its security API. */}}
+{{- define "weft.openshift" -}}
+{{- if eq (toString .Values.platform.openshift) "auto" -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}yes{{ end -}}
+{{- else if .Values.platform.openshift -}}
+yes
+{{- end -}}
+{{- end -}}
+
+{{/*
+Pod Security "restricted". Weft's own images name a numeric user and need none here. Redis' image runs as root, Prometheus'
+as a user without a number, and both write to volumes: where the platform assigns no user and group, they get 65532.
+Call with (list . "own" .Values.operator.securityContext), or "foreign" for the images of others.
+*/}}
 {{- define "weft.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
+{{- $context := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if and (eq (index . 1) "foreign") (not (include "weft.openshift" (index . 0))) -}}
+{{- $context = merge $context (dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 "fsGroupChangePolicy" "OnRootMismatch") -}}
+{{- end -}}
+{{- /* Not by mergeOverwrite, which takes group 0 for nothing. */ -}}
+{{- range $field, $value := index . 2 -}}
+{{- $_ := set $context $field $value -}}
+{{- end -}}
+{{- toYaml $context -}}
 {{- end -}}
 
 {{- define "weft.containerSecurityContext" -}}
@@ -148,6 +163,19 @@ capabilities:
 {{- with . }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* Nodes and priority of a component's pods: its own values, else those of .Values.scheduling. Call with (list . .Values.operator). */}}
+{{- define "weft.placement" -}}
+{{- $all := (index . 0).Values.scheduling -}}
+{{- $own := index . 1 -}}
+{{- with default $all.priorityClassName $own.priorityClassName -}}
+priorityClassName: {{ . }}
+{{ end -}}
+{{- with default $all.nodeSelector $own.nodeSelector -}}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{ end -}}
+tolerations: {{- include "weft.tolerations" (default $all.tolerations $own.tolerations) | nindent 2 }}
 {{- end -}}
 
 {{- define "weft.pullSecrets" -}}

@@ -15,7 +15,7 @@ LabelText = Annotated[str, StringConstraints(max_length=317)]
 
 
 class Toleration(ApiModel):
-    """A taint that workers of the pool tolerate, as in a pod."""
+    """A taint that pods tolerate, as in a pod."""
 
     key: Annotated[str, StringConstraints(max_length=317)] = ""
     """Key of the taint; empty with operator Exists tolerates all."""

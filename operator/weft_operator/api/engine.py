@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.fields import DnsLabel, Fraction, ObjectName, Quantity
+from weft_operator.api.fields import Fraction, ObjectName, PullSecrets, Quantity
 
 Arg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
@@ -278,8 +278,10 @@ class Engine(ApiModel):
     """Size of /dev/shm, which the engine's GPU processes share."""
     memory_fraction: Fraction = 0.9
     """Share of GPU memory that the engine may take; for tensorrt-llm: of what its weights leave, for KV."""
-    image_pull_secrets: Annotated[list[DnsLabel], Field(max_length=8)] = []
-    """Secrets to pull the image with."""
+    run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """User id of the engine's container. Absent: the one that OpenShift assigns; elsewhere 65532, for mock the image's."""
+    image_pull_secrets: PullSecrets = []
+    """Secrets to pull the engine's image with, beside spec.imagePullSecrets."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -24,6 +24,9 @@ ObjectName = Annotated[
 ]
 """The name of an object in the service's own namespace."""
 
+PullSecrets = Annotated[list[ObjectName], Field(max_length=8)]
+"""Secrets of type kubernetes.io/dockerconfigjson in the service's own namespace."""
+
 ResourceName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=128)
 ]

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
 from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.capacity import LabelText, Toleration
 from weft_operator.api.engine import Resources, SecretKey
 from weft_operator.api.fields import Duration, ObjectName
 from weft_operator.api.routing import Rates
@@ -123,6 +124,10 @@ class Coordinator(ApiModel):
     """More coordinators for plans that carry more; always replicas of them if absent."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
     """CPU and memory of a coordinator."""
+    node_selector: Annotated[dict[str, LabelText], Field(max_length=16)] = {}  # noqa: RUF012 - pydantic copies it
+    """Labels of the nodes that coordinators run on."""
+    tolerations: Annotated[list[Toleration], Field(max_length=16)] = []  # noqa: RUF012 - pydantic copies it
+    """Taints of these nodes."""
     priority_class_name: ObjectName | None = None
     """PriorityClass of coordinators."""
     auth: Auth = Auth()

@@ -11,7 +11,7 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import Capacity
 from weft_operator.api.engine import Engine, Model
 from weft_operator.api.engine_rules import ENGINE_RULES
-from weft_operator.api.fields import Role
+from weft_operator.api.fields import PullSecrets, Role
 from weft_operator.api.front_door import Coordinator, Telemetry
 from weft_operator.api.network import NetworkPolicies
 from weft_operator.api.routing import PLAIN_CLASS, Routing
@@ -111,6 +111,8 @@ class DisaggInferenceServiceSpec(ApiModel):
     """Traces and access lines; no traces, and a line for every request, if absent."""
     network_policy: NetworkPolicies = NetworkPolicies()
     """Who may reach the pods."""
+    image_pull_secrets: PullSecrets = []
+    """Secrets to pull the images of all pods with: coordinators, workers and Jobs."""
     pod_templates: Templates = []
     """Changes of your own to the pods, merged in this order."""
 

@@ -3,6 +3,7 @@
 import math
 
 from weft_operator.api.front_door import Coordinator
+from weft_operator.desired.placing import HOSTNAME, pod_placement, pull_secrets
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     STOP_MARGIN_S,
@@ -13,8 +14,7 @@ from weft_operator.desired.router import (
     router_volumes,
 )
 from weft_operator.desired.router_json import JWKS_FOLDER, KEYS_FOLDER, TLS_FOLDER
-from weft_operator.desired.security import pod_security
-from weft_operator.desired.workers import NODE_LOSS_S
+from weft_operator.desired.security import READABLE, pod_security
 from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest
 from weft_operator.pod_templates.overrides import overridden
 
@@ -84,20 +84,12 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
         "enableServiceLinks": False,
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": UNLISTED_S + drain_seconds(rendering) + STOP_MARGIN_S,
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{taint}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": NODE_LOSS_S,
-            }
-            for taint in ("not-ready", "unreachable")
-        ],
-        **({"priorityClassName": spec.priority_class_name} if spec.priority_class_name else {}),
+        **pod_placement(spec),
+        **pull_secrets(rendering.spec, engine=False),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
+                "topologyKey": HOSTNAME,
                 "whenUnsatisfiable": "ScheduleAnyway",
                 "labelSelector": {"matchLabels": rendering.selector(COMPONENT)},
             }
@@ -132,7 +124,7 @@ def _secret(name: str, items: dict[str, str]) -> Manifest:
     return {
         "secret": {
             "secretName": name,
-            "defaultMode": 0o440,
+            "defaultMode": READABLE,
             "items": [{"key": key, "path": path} for key, path in items.items()],
         }
     }

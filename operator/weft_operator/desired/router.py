@@ -7,7 +7,7 @@ from weft_core.authority import http_url
 from weft_core.durations import parse_duration
 from weft_operator.api.engine import Resources
 from weft_operator.desired.rendering import Rendering
-from weft_operator.desired.security import container_security
+from weft_operator.desired.security import READABLE, container_security
 from weft_operator.engines.container import ENGINE_PORT, LOOPBACK, ROUTER_PORT
 from weft_operator.manifest import Manifest
 
@@ -100,7 +100,7 @@ def router_volumes(rendering: Rendering, config: str) -> list[Manifest]:
     return [
         {"name": CONFIG_VOLUME, "configMap": {"name": config}},
         {"name": LIVE_VOLUME, "configMap": {"name": rendering.name("live")}},
-        {"name": TOKEN_VOLUME, "secret": {"secretName": rendering.name("token"), "defaultMode": 0o440}},
+        {"name": TOKEN_VOLUME, "secret": {"secretName": rendering.name("token"), "defaultMode": READABLE}},
         {"name": TMP_VOLUME, "emptyDir": {}},
     ]
 

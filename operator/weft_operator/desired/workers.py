@@ -12,7 +12,7 @@ from weft_core.spans import nodes_spanned
 from weft_operator.api.capacity import Pool
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.desired.config import profile_key
-from weft_operator.desired.placing import affinity_of, spread
+from weft_operator.desired.placing import affinity_of, pod_placement, pull_secrets, spread
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     CONFIG_VOLUME,
@@ -27,7 +27,7 @@ from weft_operator.desired.router import (
     router_container,
     router_volumes,
 )
-from weft_operator.desired.security import container_security, pod_security
+from weft_operator.desired.security import container_security, engine_user, pod_security
 from weft_operator.engines import EngineContainer, EngineRequest, engine_container
 from weft_operator.engines.container import (
     CONFIG_FOLDER,
@@ -50,9 +50,6 @@ from weft_operator.manifest import (
     Manifest,
 )
 from weft_operator.pod_templates.overrides import overridden
-
-NODE_LOSS_S = 15
-"""How long a pod stays bound to a node that does not answer; Kubernetes' default is 300."""
 
 _SHM_VOLUME = "shm"
 
@@ -122,7 +119,8 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
         "enableServiceLinks": False,
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": drain_seconds(rendering) + STOP_MARGIN_S,
-        "tolerations": _tolerations(pool),
+        **pod_placement(pool),
+        **pull_secrets(rendering.spec, engine=True),
         "topologySpreadConstraints": [spread(rendering.selector(worker.role), pool, nodes=nodes)],
         "initContainers": [_sidecar(rendering, worker, mounts, engine)],
         "containers": [_engine(rendering, worker, pool, engine)],
@@ -138,15 +136,9 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
     claims = _claims(pool, worker.degree)
     if claims:
         pod["resourceClaims"] = claims
-    if pool.priority_class_name:
-        pod["priorityClassName"] = pool.priority_class_name
     affinity = affinity_of(rendering.selector(worker.role), pool, nodes=nodes)
     if affinity:
         pod["affinity"] = affinity
-    if pool.node_selector:
-        pod["nodeSelector"] = dict(sorted(pool.node_selector.items()))
-    if rendering.spec.engine.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": secret} for secret in rendering.spec.engine.image_pull_secrets]
     return pod
 
 
@@ -208,7 +200,9 @@ def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: Engi
         "env": _engine_env(rendering, worker, engine),
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in engine.ports],
         "resources": _engine_resources(rendering, worker, pool, engine),
-        "securityContext": container_security(),
+        "securityContext": container_security(
+            engine_user(rendering.spec.engine, openshift=rendering.settings.openshift)
+        ),
         "startupProbe": http_probe(
             "/engine/livez",
             period=engine.probe_period,
@@ -269,20 +263,4 @@ def _claims(pool: Pool, degree: int) -> list[Manifest]:
         {"name": claim.name, "resourceClaimTemplateName": claim.template}
         for claim in pool.resource_claims or ()
         if claim.degrees is None or degree in claim.degrees
-    ]
-
-
-def _tolerations(pool: Pool) -> list[Manifest]:
-    node_loss = [
-        {
-            "key": f"node.kubernetes.io/{taint}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": NODE_LOSS_S,
-        }
-        for taint in ("not-ready", "unreachable")
-    ]
-    return [
-        *node_loss,
-        *(item.model_dump(mode="json", by_alias=True, exclude_none=True) for item in pool.tolerations),
     ]

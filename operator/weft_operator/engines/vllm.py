@@ -108,7 +108,7 @@ _PROOF_MOUNT: Manifest = {"name": PROOF_VOLUME, "mountPath": _PROOF_FOLDER, "rea
 
 def _proof_volume(secret: str) -> Manifest:
     items = [{"key": PROOF_KEY, "path": PROOF_KEY}]
-    return {"name": PROOF_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}}
+    return {"name": PROOF_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o444}}
 
 
 def _transfer_config(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> str:

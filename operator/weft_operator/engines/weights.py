@@ -12,7 +12,7 @@ START_SECONDS = 1800
 """Loading 140 GB at 100 MB/s takes 1,400 s; compiling and capturing graphs some minutes more."""
 
 HOME_ENV = (
-    # The root file system is read-only and user 65532 has no home in most images.
+    # The root file system is read-only and the user the engine runs as has no home in most images.
     ("HOME", "/tmp"),  # noqa: S108 - an emptyDir of the pod
     ("USER", "weft"),
     ("HF_HOME", "/tmp/huggingface"),  # noqa: S108
