@@ -1,11 +1,16 @@
 """Pods of the chart on clusters as they are: users that OpenShift assigns, tainted nodes, registries with a Secret."""
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from weft_chart_tests.rendering import CHART, NAMESPACE, REGISTRY, Helm, Manifest, Render, arguments
 from weft_chart_tests.test_chart_values import environment, operator_container
 from weft_chart_tests.test_chart_variants import every_variant
 from weft_e2e.checks.openshift import check_restricted_v2
+from weft_operator.api.measuring import QUERIED_LABELS
+from weft_operator.settings import settings_from_env
 
 OPENSHIFT = "platform.openshift=true"
 TAINT: Manifest = {"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}
@@ -31,13 +36,13 @@ def test_elsewhere_only_the_images_of_others_get_a_user(render: Render) -> None:
 
 
 def test_auto_asks_the_cluster_for_its_security_api(helm: Helm, render: Render) -> None:
-    words = ["template", "weft", str(CHART), "--namespace", NAMESPACE, *arguments([REGISTRY])]
+    words = ["template", "weft", str(CHART), "--namespace", NAMESPACE, *arguments([REGISTRY, "crds.install=false"])]
     asked = helm(*words, "--api-versions", "security.openshift.io/v1")
     assert asked.returncode == 0, asked.stderr
     assert "runAsUser" not in asked.stdout
-    assert asked.stdout == render(OPENSHIFT).text
+    assert asked.stdout == render(OPENSHIFT, "crds.install=false").text
     denied = helm(*words, "--set", "platform.openshift=false", "--api-versions", "security.openshift.io/v1")
-    assert denied.stdout == render().text
+    assert denied.stdout == render("crds.install=false").text
 
 
 def test_the_operator_is_told_the_platform_for_the_pods_of_services(render: Render) -> None:
@@ -86,3 +91,94 @@ def test_what_a_component_says_takes_the_place_of_the_common_values(render: Rend
 def test_names_of_secrets_may_hold_dots(render: Render) -> None:
     for pod in render('image.pullSecrets:=["my.registry.secret"]').pod_specs().values():
         assert pod["imagePullSecrets"] == [{"name": "my.registry.secret"}]
+
+
+THANOS = (
+    "prometheus.embedded.enabled=false",
+    "prometheus.url=https://thanos-querier.openshift-monitoring.svc:9091",
+    "prometheus.serviceAccountToken.enabled=true",
+    "prometheus.ca.configMap=service.ca",
+    "prometheus.ca.key=service-ca.crt",
+)
+MIMIR = (
+    "prometheus.embedded.enabled=false",
+    "prometheus.url=https://mimir.example.com/prometheus",
+    "prometheus.headers.X-Scope-OrgID=team-a",
+    "prometheus.headersSecretRef.name=mimir-headers",
+    "prometheus.matchers.cluster=production",
+    "prometheus.tokenSecretRef.name=mimir",
+)
+
+
+def mounted(render: Render, *values: str) -> tuple[dict[str, str | None], dict[str, Manifest], dict[str, str]]:
+    """Return what the operator's container is told, its volumes, and where it has them."""
+    pod = render(*values).get("Deployment", "weft-operator")["spec"]["template"]["spec"]
+    volumes = {item["name"]: item for item in pod["volumes"]}
+    return (
+        environment(pod["containers"][0]),
+        volumes,
+        {item["name"]: item["mountPath"] for item in pod["containers"][0]["volumeMounts"]},
+    )
+
+
+def test_the_operator_asks_openshifts_querier_with_its_own_token(render: Render) -> None:
+    told, volumes, folders = mounted(render, *THANOS)
+    assert told["WEFT_PROMETHEUS_TOKEN_FILE"] == f"{folders['prometheus']}/token"
+    assert told["WEFT_PROMETHEUS_CA_FILE"] == f"{folders['prometheus']}/ca.crt"
+    token, ca = volumes["prometheus"]["projected"]["sources"]
+    assert token == {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    assert ca["configMap"] == {"name": "service.ca", "items": [{"key": "service-ca.crt", "path": "ca.crt"}]}
+    egress = render(*THANOS).get("NetworkPolicy", "weft-operator")["spec"]["egress"]
+    assert [{"port": 9091, "protocol": "TCP"}] in [rule["ports"] for rule in egress]
+    audience = mounted(render, *THANOS, "prometheus.serviceAccountToken.audience=thanos")[1]
+    assert audience["prometheus"]["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "thanos"
+    for name, pod in render(OPENSHIFT, *THANOS).pod_specs().items():
+        check_restricted_v2(name, pod)
+
+
+def test_the_operator_asks_mimir_as_its_tenant(render: Render) -> None:
+    told, volumes, folders = mounted(render, *MIMIR)
+    assert json.loads(told["WEFT_PROMETHEUS_HEADERS"] or "") == {"X-Scope-OrgID": "team-a"}
+    assert json.loads(told["WEFT_PROMETHEUS_MATCHERS"] or "") == {"cluster": "production"}
+    assert told["WEFT_PROMETHEUS_HEADERS_FOLDER"] == folders["prometheus-headers"]
+    assert volumes["prometheus-headers"]["secret"]["secretName"] == "mimir-headers"
+    (token,) = volumes["prometheus"]["projected"]["sources"]
+    assert token["secret"] == {"name": "mimir", "items": [{"key": "token", "path": "token"}]}
+    assert told["WEFT_PROMETHEUS_TOKEN_FILE"] == f"{folders['prometheus']}/token"
+    assert "WEFT_PROMETHEUS_CA_FILE" not in told
+
+
+def test_the_operator_understands_what_the_chart_tells_it(render: Render) -> None:
+    for values in (THANOS, MIMIR, (OPENSHIFT,), ()):
+        told = {name: value for name, value in mounted(render, *values)[0].items() if value is not None}
+        found = settings_from_env(told)
+        assert found.openshift is (OPENSHIFT in values)
+        assert dict(found.prometheus_access.matchers) == ({"cluster": "production"} if values is MIMIR else {})
+
+
+def test_without_any_of_it_nothing_is_mounted(render: Render) -> None:
+    told, volumes, _ = mounted(render)
+    assert set(volumes) == {"tmp"}
+    assert not [name for name in told if name.startswith("WEFT_PROMETHEUS_") and name != "WEFT_PROMETHEUS_URL"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (("prometheus.headers.X-Scope-OrgID=a",), "are for a Prometheus of your own"),
+        (("prometheus.serviceAccountToken.enabled=true",), "are for a Prometheus of your own"),
+        ((*THANOS, "prometheus.tokenSecretRef.name=mimir"), "are both set: remove one"),
+        ((*MIMIR, "prometheus.matchers.eu-west=a"), "invalid propertyName 'eu-west'"),
+        ((*MIMIR, "prometheus.matchers.phase=first"), "invalid propertyName 'phase'"),
+        ((*MIMIR, "prometheus.headers.X_Scope=a"), "invalid propertyName 'X_Scope'"),
+        ((*THANOS, "prometheus.serviceAccountToken.expirationSeconds=60"), "expirationSeconds'"),
+    ],
+)
+def test_access_that_cannot_work_is_refused(refusal: Callable[..., str], values: tuple[str, ...], words: str) -> None:
+    assert words in refusal(REGISTRY, *values)
+
+
+def test_the_schema_knows_the_labels_that_queries_use() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    names = schema["properties"]["prometheus"]["properties"]["matchers"]["propertyNames"]
+    assert names["not"]["enum"] == list(QUERIED_LABELS)

@@ -76,6 +76,37 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* What a Prometheus of one's own asks of the operator beside its URL: sources of a projected volume; empty where nothing. */}}
+{{- define "weft.prometheusAccess" -}}
+{{- $asked := .Values.prometheus -}}
+{{- if and $asked.embedded.enabled (or $asked.headers $asked.headersSecretRef.name $asked.matchers $asked.tokenSecretRef.name $asked.serviceAccountToken.enabled $asked.ca.configMap) -}}
+{{- fail "prometheus.headers, headersSecretRef, matchers, tokenSecretRef, serviceAccountToken and ca are for a Prometheus of your own: set prometheus.embedded.enabled=false and prometheus.url, or remove them" -}}
+{{- end -}}
+{{- if and $asked.tokenSecretRef.name $asked.serviceAccountToken.enabled -}}
+{{- fail "prometheus.tokenSecretRef and prometheus.serviceAccountToken are both set: remove one" -}}
+{{- end -}}
+{{- with $asked.tokenSecretRef }}{{ if .name -}}
+- secret:
+    name: {{ .name }}
+    items:
+      - {key: {{ .key | quote }}, path: token}
+{{ end }}{{ end -}}
+{{- with $asked.serviceAccountToken }}{{ if .enabled -}}
+- serviceAccountToken:
+    path: token
+    expirationSeconds: {{ int64 .expirationSeconds }}
+    {{- with .audience }}
+    audience: {{ . | quote }}
+    {{- end }}
+{{ end }}{{ end -}}
+{{- with $asked.ca }}{{ if .configMap -}}
+- configMap:
+    name: {{ .configMap }}
+    items:
+      - {key: {{ .key | quote }}, path: ca.crt}
+{{ end }}{{ end -}}
+{{- end -}}
+
 {{/* Not empty where PodMonitors are wanted: auto asks the cluster for their definition. */}}
 {{- define "weft.podMonitors" -}}
 {{- if eq (toString .Values.podMonitor.enabled) "auto" -}}
