@@ -189,12 +189,17 @@ class Reconciler:
             raise WaitingError("FormerObjects", left, retry_after=FORMER_WAIT_S)
         goal = await self._decider.goal(key, observed)
         if goal.record is not None:
-            url = self._settings.prometheus_url
             trial = ledger_of(key, observed).trial
             since = None if trial is None else trial.since
             self._measurements.serve(
                 key,
-                target_of(goal.record.spec, observed.pods, default_url=url, trial_since=since),
+                target_of(
+                    goal.record.spec,
+                    observed.pods,
+                    default_url=self._settings.prometheus_url,
+                    access=self._settings.prometheus_access,
+                    trial_since=since,
+                ),
                 said=(observed.service.get("status") or {}).get("observed"),
             )
         result, actions = await self._carry_out(key, observed, goal)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
+from weft_operator.api.measuring import HEADER_NAME, HEADER_VALUE, LABEL_NAME
+
 PROMETHEUS: tuple[Mapping[str, Any], ...] = (
     {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}},
 )
@@ -23,6 +25,21 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class PrometheusAccess:
+    """How the operator's own Prometheus is asked; nothing of it is sent to a server that a service names."""
+
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    headers_folder: str = ""
+    """A folder with a file for each further header, named like it: a mounted Secret."""
+    matchers: tuple[tuple[str, str], ...] = ()
+    """Labels with their values that every series must have."""
+    token_file: str = ""
+    """A bearer token, which may be replaced at any time."""
+    ca_file: str = ""
+    """Certificates to trust besides the usual ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the operator is told at start; times are seconds."""
 
@@ -33,6 +50,7 @@ class Settings:
     """The operator's own image, whose program measures cost profiles; empty: none are measured."""
     prometheus_url: str = ""
     """Where services are observed whose spec names no Prometheus of its own; empty: they are not."""
+    prometheus_access: PrometheusAccess = field(default_factory=PrometheusAccess)
     watch_namespaces: tuple[str, ...] = ()
     planner_deadline: float = 60.0
     resync: float = 60.0
@@ -65,6 +83,13 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         redis_url=_redis_url(env),
         operator_image=env.get("WEFT_OPERATOR_IMAGE", "").strip(),
         prometheus_url=_http_url(env, "WEFT_PROMETHEUS_URL"),
+        prometheus_access=PrometheusAccess(
+            headers=_texts(env, "WEFT_PROMETHEUS_HEADERS", HEADER_NAME, HEADER_VALUE),
+            headers_folder=env.get("WEFT_PROMETHEUS_HEADERS_FOLDER", "").strip(),
+            matchers=_texts(env, "WEFT_PROMETHEUS_MATCHERS", LABEL_NAME, r"[^\n]+"),
+            token_file=env.get("WEFT_PROMETHEUS_TOKEN_FILE", "").strip(),
+            ca_file=env.get("WEFT_PROMETHEUS_CA_FILE", "").strip(),
+        ),
         watch_namespaces=tuple(part for part in env.get("WEFT_WATCH_NAMESPACES", "").replace(",", " ").split() if part),
         planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 60.0),
         resync=_seconds(env, "WEFT_RESYNC_SECONDS", 60.0),
@@ -125,6 +150,21 @@ def _peers(env: Mapping[str, str], name: str) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(found, list) or not all(isinstance(item, dict) and item for item in found):
         raise SettingsError(f"{name}={text!r}: give a JSON list of peers, as a NetworkPolicy has them under from")
     return tuple(found)
+
+
+def _texts(env: Mapping[str, str], variable: str, names: str, values: str) -> tuple[tuple[str, str], ...]:
+    """Return the names and values of a JSON object of texts; the patterns say which are allowed."""
+    text = env.get(variable, "").strip() or "{}"
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise SettingsError(f"{variable}: give a JSON object of names and texts")
+    for name, value in found.items():
+        if not re.fullmatch(names, name) or not re.fullmatch(values, value):
+            raise SettingsError(f"{variable}: {name!r} or its value cannot be used")
+    return tuple(sorted(found.items()))
 
 
 def _http_url(env: Mapping[str, str], name: str) -> str:

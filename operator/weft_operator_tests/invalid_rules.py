@@ -166,6 +166,53 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.planning.prometheus.staleAfter: must be between 5s and half of window",
     ),
     one_change(
+        "prometheus-header-of-http",
+        "spec.planning.prometheus",
+        {"headers": [{"name": "authorization", "value": "Bearer x"}]},
+        rule="spec.planning.prometheus.headers: names a header that clients or proxies set themselves; remove it, "
+        "and put credentials into the Secret of authSecretRef",
+    ),
+    one_change(
+        "prometheus-header-of-a-metadata-server",
+        "spec.planning.prometheus",
+        {"headers": [{"name": "Metadata-Flavor", "value": "Google"}]},
+        rule="spec.planning.prometheus.headers: names a header that clients or proxies set themselves; remove it, "
+        "and put credentials into the Secret of authSecretRef",
+    ),
+    one_change(
+        "prometheus-header-without-a-value",
+        "spec.planning.prometheus",
+        {"headers": [{"name": "X-Scope-OrgID"}]},
+        rule="spec.planning.prometheus.headers: give exactly one of value and secretKeyRef",
+    ),
+    one_change(
+        "prometheus-header-of-two-lines",
+        "spec.planning.prometheus",
+        {"headers": [{"name": "X-Scope-OrgID", "value": "a\nX-Other: b"}]},
+        words=("spec.planning.prometheus.headers[0].value", "should match"),
+    ),
+    one_change(
+        "prometheus-header-twice",
+        "spec.planning.prometheus",
+        {"headers": [{"name": "X-Scope-OrgID", "value": "a"}, {"name": "X-Scope-OrgID", "value": "b"}]},
+        words=("spec.planning.prometheus.headers[1]", "Duplicate value"),
+    ),
+    one_change(
+        "prometheus-matcher-of-a-queried-label",
+        "spec.planning.prometheus",
+        {"matchers": [{"name": "phase", "value": "first"}]},
+        rule="spec.planning.prometheus.matchers: names a label that the queries use themselves (__name__, class, "
+        "component, figure, le, namespace, objective, outcome, phase, pod, process, reason, service); remove it",
+    ),
+    one_change(
+        "prometheus-matcher-that-is-no-label",
+        "spec.planning.prometheus",
+        {"matchers": [{"name": "eu-west", "value": "1"}]},
+        words=("spec.planning.prometheus.matchers[0].name", "should match"),
+    ),
+    one_change("pull-secret-that-is-no-name", "spec.imagePullSecrets", ["My_Secret"], words=("imagePullSecrets[0]",)),
+    one_change("engine-as-root", "spec.engine.runAsUser", 0, words=("spec.engine.runAsUser", "equal to 1")),
+    one_change(
         "prometheus-without-a-scheme",
         "spec.planning.prometheus",
         {"url": "prometheus:9090"},

@@ -14,8 +14,9 @@ import pytest
 
 from weft_core.slo import Slo
 from weft_operator.measuring import prometheus
+from weft_operator.measuring.credentials import Credentials
 from weft_operator.measuring.observation import BlindError, Observation
-from weft_operator.measuring.prometheus import Credentials, ask
+from weft_operator.measuring.prometheus import ask
 from weft_operator.measuring.queries import queries, windows_of
 from weft_operator.measuring.reading import Answers, Subject, read
 from weft_router.signals.metrics import Metrics

@@ -3,9 +3,12 @@
 import os
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from pydantic import ValidationError
 
+from weft_operator.api.measuring import QUERIED_LABELS, LabelMatcher
 from weft_operator.measuring.queries import GAUGES, LONGEST, PRESENCE, Windows, queries, windows_of
 from weft_router.engines.load import SGLANG, TENSORRT_LLM, VLLM, Gauges
 
@@ -29,6 +32,36 @@ def test_every_query_fits_into_a_url() -> None:
     tried = queries("n" * 63, "s" * 40, windows_of(21600), trial_s=86400)
     assert max(map(len, tried)) < 2 * LONGEST
     assert len(tried) < 14
+
+
+CLUSTER = (("cluster", 'a"b\\c\n{}'), ("region_1", "Zürich 🚄"))
+
+
+def test_matchers_are_in_every_selector_and_their_values_are_quoted() -> None:
+    """Each selector has the labels of the service and, right behind them, the matchers."""
+    asked = "\n".join(queries("llm", "demo", windows_of(300), trial_s=60, matchers=CLUSTER))
+    scope = 'namespace="llm",service="demo"'
+    quoted = 'cluster="a\\"b\\\\c\\n{}",region_1="Zürich 🚄"'
+    assert asked.count(scope) == asked.count("{" + scope + "," + quoted) > 30
+    plain = "\n".join(queries("llm", "demo", windows_of(300), trial_s=60))
+    assert plain.count("{") == plain.count(scope), "no selector is without the scope"
+
+
+def test_a_label_that_the_queries_use_cannot_be_a_matcher() -> None:
+    asked = "\n".join(queries("llm", "demo", windows_of(300), trial_s=60))
+    used = set(re.findall(r"(\w+)(?:=|!=|=~|!~)\"", asked))
+    for group in re.findall(r"by \(([^)]*)\)", asked):
+        used |= set(group.split(", "))
+    assert used <= set(QUERIED_LABELS)
+    for name in QUERIED_LABELS:
+        with pytest.raises(ValidationError, match="names a label that the queries use themselves"):
+            LabelMatcher(name=name, value="x")
+
+
+def test_four_matchers_of_usual_length_fit_into_a_url() -> None:
+    names = [(f"{n}{'m' * 15}", "arn:aws:eks:eu-central-1:123456789012:cluster/production") for n in "abcd"]
+    usual = queries("n" * 63, "s" * 40, windows_of(21600), trial_s=86400, matchers=names)
+    assert max(len(quote(query)) for query in usual) < 8 * 1024
 
 
 @pytest.mark.parametrize("gauges", [VLLM, SGLANG, TENSORRT_LLM])

@@ -10,8 +10,8 @@ import pytest
 
 from weft_operator.errors import ForbiddenError
 from weft_operator.manifest import Manifest, ServiceKey
+from weft_operator.measuring.credentials import Credentials
 from weft_operator.measuring.observation import BlindError, Observation
-from weft_operator.measuring.prometheus import Credentials
 from weft_operator.measuring.queries import windows_of
 from weft_operator.measuring.shown import differs, figures, slo_word
 from weft_operator.measuring.target import Target, serving_pods

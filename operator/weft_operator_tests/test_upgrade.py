@@ -12,13 +12,14 @@ from weft_operator.diff import content_hash
 from weft_operator.goal import parse_service
 from weft_operator.groups.group import parse_group
 from weft_operator.manifest import Manifest
-from weft_operator.settings import Settings
+from weft_operator.settings import PrometheusAccess, Settings
 from weft_operator_tests.samples import SETTINGS, colocated, rendered, rendering, two_pools
 from weft_operator_tests.valid import pools_service, service, spec, vllm_service
 
 OF_THE_OPERATOR = {
     "operator_image": "registry.example.com/weft-operator:2",
     "prometheus_url": "http://other:9090",
+    "prometheus_access": PrometheusAccess(headers=(("X-Scope-OrgID", "other"),)),
     "watch_namespaces": ("one", "two"),
     "planner_deadline": 1.0,
     "resync": 1.0,

@@ -279,7 +279,7 @@ class Engine(ApiModel):
     memory_fraction: Fraction = 0.9
     """Share of GPU memory that the engine may take; for tensorrt-llm: of what its weights leave, for KV."""
     run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """User id of the engine's container. Absent: the one that OpenShift assigns; elsewhere 65532, for mock the image's."""
+    """User id of the engine. Absent: on OpenShift the one that it assigns, elsewhere 65532; for mock the image's."""
     image_pull_secrets: PullSecrets = []
     """Secrets to pull the engine's image with, beside spec.imagePullSecrets."""
 

@@ -3,13 +3,10 @@
 The next look comes in seconds, so a retry inside one would only hold a thread that others wait for.
 """
 
-import base64
-import binascii
 import io
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +17,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from weft_core.authority import bracketed
+from weft_operator.measuring.credentials import AUTH_FIELD, Credentials, read_file
 from weft_operator.measuring.observation import BlindError
 from weft_operator.measuring.queries import CLOCK
 
@@ -30,47 +28,16 @@ LOOK_S = 15.0
 
 MAX_BYTES = 16 * 1024 * 1024
 
-_AUTH = "spec.planning.prometheus.authSecretRef"
 
+class _TokenFile(requests.auth.AuthBase):
+    """Sends the token that a file holds at the moment of each request."""
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a Secret holds for a Prometheus server; nothing of it is ever shown."""
+    def __init__(self, path: str) -> None:
+        self._path = path
 
-    token: str = field(default="", repr=False)
-    user: str = ""
-    password: str = field(default="", repr=False)
-    ca: str = field(default="", repr=False)
-    """PEM certificates to trust besides the usual ones."""
-
-
-def credentials_of(secret: Mapping[str, Any] | None, name: str) -> Credentials:
-    """Return what the Secret ``authSecretRef`` names holds: token, or username and password; and ca.crt.
-
-    Raises:
-        BlindError: PrometheusUnauthorized, when it is not there or holds nothing of that.
-    """
-    data = (secret or {}).get("data") or {}
-    found = Credentials(
-        token=_text(data, "token"),
-        user=_text(data, "username"),
-        password=_text(data, "password"),
-        ca=_text(data, "ca.crt"),
-    )
-    if not (found.token or found.user or found.ca):
-        raise BlindError(
-            "PrometheusUnauthorized",
-            f"{_AUTH}: there is no Secret {name} with a non-empty key token, username or ca.crt in the service's "
-            "namespace; create it or correct the reference",
-        )
-    return found
-
-
-def _text(data: Mapping[str, Any], key: str) -> str:
-    try:
-        return base64.b64decode(data.get(key) or "", validate=True).decode().strip()
-    except (binascii.Error, ValueError):
-        return ""
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {read_file(self._path)}"
+        return request
 
 
 def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[object, list[object]]:
@@ -109,9 +76,10 @@ def _connect(url: str, credentials: Credentials, deadline: float) -> PrometheusC
     session.max_redirects = 0
     session.hooks["response"] = [lambda response, **_: _bounded(response, deadline)]
     base = url.rstrip("/")
+    bearer = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
     options: dict[str, Any] = {
-        "headers": {"Authorization": f"Bearer {credentials.token}"} if credentials.token else None,
-        "auth": (credentials.user, credentials.password) if credentials.user and not credentials.token else None,
+        "headers": {**credentials.headers, **bearer} or None,
+        "auth": _auth(credentials),
         "timeout": (CONNECT_S, READ_S),
     }
     server = PrometheusConnect(url=base, retry=Retry(total=0), session=session, **options)
@@ -120,8 +88,17 @@ def _connect(url: str, credentials: Credentials, deadline: float) -> PrometheusC
     return server
 
 
+def _auth(credentials: Credentials) -> tuple[str, str] | _TokenFile | None:
+    """Return how a request is signed where its headers do not do it; a service's Secret goes before the token file."""
+    if credentials.token:
+        return None
+    if credentials.user:
+        return credentials.user, credentials.password
+    return _TokenFile(credentials.token_file) if credentials.token_file else None
+
+
 class _Trusting(HTTPAdapter):
-    """Trusts the certificates of a Secret, which are in no file."""
+    """Trusts the certificates of a Secret or a ConfigMap besides the usual ones."""
 
     def __init__(self, ca: str, **options: Any) -> None:
         self._context = ssl.create_default_context()
@@ -129,7 +106,9 @@ class _Trusting(HTTPAdapter):
             self._context.load_verify_locations(cadata=ca)
         except ssl.SSLError as error:
             raise BlindError(
-                "PrometheusUnauthorized", f"{_AUTH}: ca.crt holds no PEM certificate; correct it"
+                "PrometheusUnauthorized",
+                f"there is no certificate in PEM form to trust; correct ca.crt of {AUTH_FIELD}, or the chart's "
+                "prometheus.ca",
             ) from error
         super().__init__(**options)
 
@@ -167,7 +146,7 @@ def _judge(response: requests.Response) -> None:
         raise BlindError(
             "PrometheusUnauthorized",
             f"{_shown(response.url)} answers {response.status_code}; give a Secret with a token, or with username and "
-            f"password, in {_AUTH}",
+            f"password, in {AUTH_FIELD}",
         )
     if response.status_code == 429 or response.status_code >= 500:
         raise BlindError(

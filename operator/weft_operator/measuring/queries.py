@@ -1,10 +1,11 @@
 """What Prometheus is asked about one service, as text: a few queries, each of several figures told apart by a label.
 
 Series are found by the labels `namespace` and `service`, which the chart's own Prometheus and its PodMonitors give to
-all that the pods of a service serve.
+all that the pods of a service serve, and by further ones where a server holds the series of several clusters.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIGURE = "figure"
@@ -53,16 +54,26 @@ def windows_of(window_s: float) -> Windows:
     return Windows(whole=whole, fast=min(whole, max(15, whole // 5)))
 
 
-def queries(namespace: str, service: str, windows: Windows, *, trial_s: int | None = None) -> tuple[str, ...]:
+def queries(
+    namespace: str,
+    service: str,
+    windows: Windows,
+    *,
+    trial_s: int | None = None,
+    matchers: Sequence[tuple[str, str]] = (),
+) -> tuple[str, ...]:
     """Return all queries about one service, in as few as their length allows; an answer has the label ``figure``.
 
     ``trial_s``: for how many seconds a plan has been on trial; then figures of single pods over these come, too.
+    ``matchers``: labels with their values that every series must have, beside those of the service.
     """
+    labels = dict.fromkeys([("namespace", namespace), ("service", service), *matchers])
+    scope = ",".join(f"{name}={_quoted(value)}" for name, value in labels)
     figures = {
-        **_presence(namespace, service, windows),
-        **_workload(namespace, service, windows),
-        **_service_level(namespace, service, windows),
-        **({} if trial_s is None else _trial(namespace, service, trial_s)),
+        **_presence(scope, windows),
+        **_workload(scope, windows),
+        **_service_level(scope, windows),
+        **({} if trial_s is None else _trial(scope, trial_s)),
     }
     found: list[str] = []
     for name, query in figures.items():
@@ -74,7 +85,7 @@ def queries(namespace: str, service: str, windows: Windows, *, trial_s: int | No
     return tuple(found)
 
 
-def _presence(namespace: str, service: str, windows: Windows) -> dict[str, str]:
+def _presence(scope: str, windows: Windows) -> dict[str, str]:
     """Return how well each pod is seen.
 
     ``last`` is the time of its newest sample, ``samples`` how many the window holds, ``steps`` at how many steps of
@@ -82,7 +93,7 @@ def _presence(namespace: str, service: str, windows: Windows) -> dict[str, str]:
     were seen when the window began, by the same look-up as ``_grown``. ``copies`` says how many jobs or servers scrape
     it: each of them counts every round anew. All are of the worst process of a pod.
     """
-    beat = f"{BEAT}{{{_selector(namespace, service)}}}"
+    beat = f"{BEAT}{{{_selector(scope)}}}"
     window = f"[{windows.whole}s:{windows.step}s]"
     return {
         "last": f"min by (pod) (timestamp({beat}) or max_over_time(timestamp({beat}){window}))",
@@ -94,11 +105,11 @@ def _presence(namespace: str, service: str, windows: Windows) -> dict[str, str]:
     }
 
 
-def _workload(namespace: str, service: str, windows: Windows) -> dict[str, str]:
+def _workload(scope: str, windows: Windows) -> dict[str, str]:
     """Return what arrived in the window."""
-    every, whole = _selector(namespace, service), windows.whole
-    first, later = _selector(namespace, service, 'phase="first"'), _selector(namespace, service, 'phase="later"')
-    refused = _selector(namespace, service, f'reason=~"{_REFUSED}"')
+    every, whole = _selector(scope), windows.whole
+    first, later = _selector(scope, 'phase="first"'), _selector(scope, 'phase="later"')
+    refused = _selector(scope, f'reason=~"{_REFUSED}"')
     return {
         "rounds": _grown("weft_router_rounds_total", every, whole, "phase"),
         "rounds_lately": _grown("weft_router_rounds_total", first, windows.fast),
@@ -111,13 +122,13 @@ def _workload(namespace: str, service: str, windows: Windows) -> dict[str, str]:
     }
 
 
-def _service_level(namespace: str, service: str, windows: Windows) -> dict[str, str]:
+def _service_level(scope: str, windows: Windows) -> dict[str, str]:
     """Return how the SLO was kept in both windows, and how full the workers are."""
-    every, whole = _selector(namespace, service), windows.whole
-    rounds = _selector(namespace, service, 'objective="round"')
-    first, later = _selector(namespace, service, 'phase="first"'), _selector(namespace, service, 'phase="later"')
-    decode = _selector(namespace, service, 'component="decode"')
-    kv = _selector(namespace, service, f'__name__=~"{_KV_USE}"')
+    every, whole = _selector(scope), windows.whole
+    rounds = _selector(scope, 'objective="round"')
+    first, later = _selector(scope, 'phase="first"'), _selector(scope, 'phase="later"')
+    decode = _selector(scope, 'component="decode"')
+    kv = _selector(scope, f'__name__=~"{_KV_USE}"')
     return {
         "slow": _grown("weft_router_slo_rounds_total", every, whole, "class, objective, outcome"),
         "fast": _grown("weft_router_slo_rounds_total", rounds, windows.fast, "class, outcome"),
@@ -132,9 +143,9 @@ def _service_level(namespace: str, service: str, windows: Windows) -> dict[str, 
     }
 
 
-def _trial(namespace: str, service: str, seconds: int) -> dict[str, str]:
+def _trial(scope: str, seconds: int) -> dict[str, str]:
     """Return what each pod did; the operator knows which of them are of which plan."""
-    every, rounds = _selector(namespace, service), _selector(namespace, service, 'objective="round"')
+    every, rounds = _selector(scope), _selector(scope, 'objective="round"')
     return {
         "pod_rounds": _grown("weft_router_slo_rounds_total", rounds, seconds, "pod, outcome"),
         "pod_ttft": _grown("weft_router_ttft_seconds_bucket", every, seconds, "pod, le"),
@@ -142,8 +153,13 @@ def _trial(namespace: str, service: str, seconds: int) -> dict[str, str]:
     }
 
 
-def _selector(namespace: str, service: str, *more: str) -> str:
-    return ",".join((f"namespace={json.dumps(namespace)}", f"service={json.dumps(service)}", *more))
+def _selector(scope: str, *more: str) -> str:
+    return ",".join((scope, *more))
+
+
+def _quoted(value: str) -> str:
+    """Return a string of PromQL; its escapes are Go's, which knows JSON's but for pairs of surrogates."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _histogram(name: str, metric: str, selector: str, window: int) -> dict[str, str]:

@@ -1,15 +1,17 @@
 """What the watch is to look at for one service: read from its spec and its pods in every pass."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from weft_core.durations import parse_duration
+from weft_operator.api.engine import SecretKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.manifest import COMPONENT_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 from weft_operator.measuring.queries import windows_of
 from weft_operator.measuring.reading import Subject
+from weft_operator.settings import PrometheusAccess
 
 _SERVING = ("coordinator", "prefill", "decode")
 
@@ -26,6 +28,11 @@ class Target:
     subject: Subject
     trial_since: datetime | None = None
     """Since when a plan is on trial, None where none is."""
+    access: PrometheusAccess = field(default_factory=PrometheusAccess)
+    """How the operator's own server is asked; nothing of it where the service names another one."""
+    headers: Mapping[str, str | SecretKey] = field(default_factory=dict, repr=False)
+    """The service's headers; values that are secret come from the service's namespace."""
+    matchers: tuple[tuple[str, str], ...] = ()
 
 
 def target_of(
@@ -33,10 +40,12 @@ def target_of(
     pods: Sequence[Manifest],
     *,
     default_url: str,
+    access: PrometheusAccess,
     trial_since: datetime | None = None,
 ) -> Target:
-    """Return the target of a service: the spec's Prometheus, else the operator's."""
+    """Return the target of a service: the spec's Prometheus, else the operator's with what gives access to it."""
     asked = spec.planning.prometheus
+    own = access if asked.url is None else PrometheusAccess()
     return Target(
         url=asked.url or default_url,
         secret=asked.auth_secret_ref.name if asked.auth_secret_ref is not None else None,
@@ -50,6 +59,9 @@ def target_of(
             target=spec.slo.attainment,
         ),
         trial_since=trial_since,
+        access=own,
+        headers={item.name: item.secret_key_ref or item.value or "" for item in asked.headers},
+        matchers=tuple(dict.fromkeys([*own.matchers, *((item.name, item.value) for item in asked.matchers)])),
     )
 
 

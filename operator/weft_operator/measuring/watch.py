@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from weft_operator.errors import ApiError, ForbiddenError
 from weft_operator.manifest import ServiceKey
+from weft_operator.measuring.credentials import Credentials, ReadSecret, credentials_for
 from weft_operator.measuring.observation import BlindError, Observation, Sight
-from weft_operator.measuring.prometheus import Credentials, ask, credentials_of
+from weft_operator.measuring.prometheus import ask
 from weft_operator.measuring.queries import queries
 from weft_operator.measuring.reading import Answers, read
 from weft_operator.measuring.shown import differs, figures
@@ -29,7 +29,6 @@ SHORTEST_TRIAL_S = 15
 log = logging.getLogger(__name__)
 
 Ask = Callable[[str, Credentials, tuple[str, ...]], tuple[object, list[object]]]
-ReadSecret = Callable[[ServiceKey, str], Awaitable[Mapping[str, Any] | None]]
 
 
 @dataclass(slots=True)
@@ -148,21 +147,10 @@ class Measurements:
                 "NotConfigured",
                 "no Prometheus is known; give spec.planning.prometheus.url, or the chart's prometheus.url",
             )
-        credentials = Credentials()
-        if target.secret is not None:
-            try:
-                secret = await self._read_secret(key, target.secret)
-            except ApiError as error:
-                lack = error.right.lack() if isinstance(error, ForbiddenError) and error.right is not None else ""
-                raise BlindError(
-                    "PrometheusUnauthorized",
-                    f"Secret {target.secret} of spec.planning.prometheus.authSecretRef cannot be read: "
-                    f"{lack or f'the API server answers {error.status}'}",
-                ) from error
-            credentials = credentials_of(secret, target.secret)
+        credentials = await credentials_for(key, target, self._read_secret)
         trial_s = None
         if target.trial_since is not None:
             trial_s = max(SHORTEST_TRIAL_S, int((self._clock() - target.trial_since).total_seconds()))
-        asked = queries(key.namespace, key.name, target.subject.windows, trial_s=trial_s)
+        asked = queries(key.namespace, key.name, target.subject.windows, trial_s=trial_s, matchers=target.matchers)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._ask, target.url, credentials, asked)
