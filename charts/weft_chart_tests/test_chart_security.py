@@ -75,6 +75,22 @@ def test_watched_namespaces_take_the_rights_elsewhere_away(render: Render) -> No
     assert [item["metadata"]["name"] for item in rendered.of_kind("ClusterRole")] == ["weft-system-weft-operator"]
 
 
+GANGS = {"volcano": "scheduling.volcano.sh", "kai": "scheduling.run.ai", "coscheduling": "scheduling.x-k8s.io"}
+
+
+def test_rights_to_kinds_of_other_projects_are_given_where_they_are_asked_for(render: Render) -> None:
+    before = rights(render().get("ClusterRole", "weft-system-weft-operator"))
+    verbs = ("get", "list", "create", "patch", "delete")
+    for names in (("volcano",), ("coscheduling", "kai")):
+        value = f"operator.gangSchedulers:=[{','.join(names)}]"
+        after = rights(render(value).get("ClusterRole", "weft-system-weft-operator"))
+        assert after - before == {(GANGS[name], "podgroups", verb) for name in names for verb in verbs}
+    watched = render(WATCHED, "operator.computeDomains=true").get(
+        "Role", "weft-system-weft-operator", namespace="team-a"
+    )
+    assert rights(watched) - before == {("resource.nvidia.com", "computedomains", verb) for verb in verbs}
+
+
 def test_the_operator_has_its_own_lease_and_no_other(render: Render) -> None:
     for values in ((), (WATCHED,)):
         role = render(*values).get("Role", "weft-operator-lease", namespace="weft-system")

@@ -5,8 +5,9 @@ taken to reach, all of PCIe where there is no NVLink); a measured cost profile r
 they are the user's, per pool.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 GB = 10**9
@@ -95,10 +96,74 @@ GPUS: Mapping[str, Gpu] = _catalogue(
         flops_8bit=2614.9 * TFLOPS,
     ),
     Gpu(
+        "amd-mi325x", 1307.4 * TFLOPS, 256 * GB, 6000e9, 448e9, 64e9, 50e9,
+        "AMD Instinct MI325X datasheet (dense), 896 GB/s Infinity Fabric both ways, one link of 64 GB/s between "
+        "two GPUs; 400 Gb/s per GPU assumed",
+        flops_8bit=2614.9 * TFLOPS,
+    ),
+    Gpu(
+        "amd-mi355x", 2516.6 * TFLOPS, 288 * GB, 8000e9, 537.6e9, 76.8e9, 50e9,
+        "AMD Instinct MI355X datasheet (dense), seven Infinity Fabric links of 153.6 GB/s both ways, one between two "
+        "GPUs; 400 Gb/s per GPU assumed",
+        flops_8bit=5033.2 * TFLOPS,
+    ),
+    Gpu(
+        "intel-gaudi2", 432 * TFLOPS, 96 * GB, 2450e9, 262.5e9, 37.5e9, 37.5e9,
+        "Intel Gaudi 2 white paper: 432 TFLOPS BF16 and 865 FP8, 96 GB, 2.45 TB/s, 24 ports of 100 Gb/s: in HLS-Gaudi2 "
+        "21 of them inside the node, three to each of the seven others, and three outside",
+        flops_8bit=865 * TFLOPS,
+    ),
+    Gpu(
+        "intel-gaudi3", 1835 * TFLOPS, 128 * GB, 3700e9, 525e9, 75e9, 75e9,
+        "Intel Gaudi 3 white paper: 1,835 TFLOPS BF16 and FP8, 128 GB, 3.7 TB/s, 24 ports of 200 Gb/s: in HLB-325 "
+        "21 of them inside the node, three to each of the seven others, and three outside",
+        flops_8bit=1835 * TFLOPS,
+    ),
+    Gpu(
         "aws-trainium2", 667 * TFLOPS, 96 * 2**30, 2900e9, 640e9, 160e9, 25e9,
         "AWS Neuron documentation, Trainium2 architecture (667 TFLOPS at 16 bit, 1,299 at 8, 96 GiB, 2.9 TB/s, "
         "NeuronLink-v3 1.28 TB/s both ways); 3.2 Tb/s per 16 chips as in trn2.48xlarge",
         flops_8bit=1299 * TFLOPS,
     ),
 )  # fmt: skip
-"""Accelerators by the name that ``gpuType`` uses; the figures of a virtual or sliced GPU are not in here."""
+"""Accelerators by the name that ``gpuType`` uses; those of MIG slices follow from their GPU's (``gpu_named``)."""
+
+MIG_GPUS = frozenset(
+    {"nvidia-a100-40", "nvidia-a100-80", "nvidia-h20", "nvidia-h100", "nvidia-h200", "nvidia-b200", "nvidia-gb200"}
+)
+"""GPUs that can be divided into MIG slices."""
+
+_SLICE = re.compile(r"(?P<gpu>.+)-mig-(?P<compute>[12347])g\.(?P<memory>[1-9][0-9]{0,2})gb")
+_COMPUTE_PARTS, _MEMORY_PARTS = 7, 8
+
+
+def gpu_named(name: str) -> Gpu | None:
+    """Return an accelerator by the name that ``gpuType`` uses, None for an unknown one.
+
+    ``nvidia-h100-mig-3g.40gb`` is a MIG slice: three sevenths of the GPU's compute, and of its memory, and the rate of
+    that, as many eighths as come to 40 GB (NVIDIA's MIG User Guide, table of profiles). Slices reach each other through
+    the host's memory alone: what one gets of the network adapter is taken for that, too.
+    """
+    if name in GPUS:
+        return GPUS[name]
+    match = _SLICE.fullmatch(name)
+    if match is None or match["gpu"] not in MIG_GPUS:
+        return None
+    whole, memory = GPUS[match["gpu"]], int(match["memory"]) * GB
+    eighths = round(_MEMORY_PARTS * memory / whole.memory_bytes)
+    if not 1 <= eighths <= _MEMORY_PARTS or memory > whole.memory_bytes:
+        return None
+    compute, share = int(match["compute"]) / _COMPUTE_PARTS, eighths / _MEMORY_PARTS
+    network = whole.kv_across_nodes * share
+    return replace(
+        whole,
+        name=name,
+        flops=whole.flops * compute,
+        flops_8bit=whole.flops_8bit * compute,
+        memory_bytes=memory,
+        memory_rate=whole.memory_rate * share,
+        scale_up=network,
+        kv_in_node=network,
+        kv_across_nodes=network,
+        source=f"{match['compute']}/7 of the compute and {eighths}/8 of the memory of {whole.name}: {whole.source}",
+    )

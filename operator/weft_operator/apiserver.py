@@ -41,6 +41,7 @@ PERSON = "weft-cli"
 """Field manager of what people change by the ``weft`` command."""
 
 PLURALS: Mapping[str, str] = {
+    "ComputeDomain": "computedomains",
     "ConfigMap": "configmaps",
     "ControllerRevision": "controllerrevisions",
     "CostProfile": "costprofiles",
@@ -53,6 +54,7 @@ PLURALS: Mapping[str, str] = {
     "Node": "nodes",
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",
+    "PodGroup": "podgroups",
     "Secret": "secrets",
     "Service": "services",
     "ServiceAccount": "serviceaccounts",

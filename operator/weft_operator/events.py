@@ -28,7 +28,7 @@ QUIET_REASONS = frozenset(
 
 _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
-    | {"ApplyFailed", "FormerObjects", "NameTaken", "RightMissing"}
+    | {"ApplyFailed", "FormerObjects", "KindMissing", "NameTaken", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
     | {"PredictedMissed", "SlowerThanPredicted", "MeasuringFailed", "NotUsable", "NoRoom", "NothingToMeasure"}
     | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}

@@ -127,7 +127,7 @@ def live_workers(
                 node=next((str(node) for pod in mine if (node := pod.get("spec", {}).get("nodeName"))), ""),
                 created=str(item["metadata"].get("creationTimestamp", "")),
                 serving=sum((condition_of(pod, "Ready") or {}).get("status") == "True" for pod in mine)
-                >= int((item.get("spec") or {}).get("replicas", 1)),
+                >= max(1, int((item.get("spec") or {}).get("replicas", 1))),
                 drain_asked=any(annotations_of(pod).get(DRAIN_ANNOTATION) for pod in mine),
             )
         )

@@ -17,7 +17,7 @@ FOR_PEOPLE = frozenset({"AwaitingApproval", "ReplanProposed", "ApprovalStale"})
 TRIED_AGAIN = frozenset({"PlannerTimeout", "PlannerCrashed", "NotPlaceable"})
 """Reasons of Planned=False that may pass by themselves: the planner is asked again."""
 
-_REFUSED = frozenset({"ApplyFailed", "NameTaken", "RightMissing"})
+_REFUSED = frozenset({"ApplyFailed", "KindMissing", "NameTaken", "RightMissing"})
 """Reasons of Progressing by which an object cannot be made or read."""
 
 

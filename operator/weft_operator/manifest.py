@@ -41,6 +41,8 @@ PROFILE_COMPONENT = "profile"
 DRAIN_REQUESTED = "requested"
 """The value of the annotation weft.dev/drain."""
 HASH_ANNOTATION = "weft.dev/applied-hash"
+RELEASED_ANNOTATION = "weft.dev/released-at"
+"""On a StatefulSet of a worker on several nodes: when it gave back the nodes that only some of its pods had found."""
 TEMPLATE_HASH_ANNOTATION = "weft.dev/template-hash"
 TOKEN_HASH_ANNOTATION = "weft.dev/token-hash"  # noqa: S105 - the name of an annotation
 

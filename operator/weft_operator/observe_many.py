@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import ApiServer
-from weft_operator.groups.observe import ObservedGroup
+from weft_operator.groups.companions import COMPANION_KINDS, NETWORK_POLICY, Kind, companion_kinds
+from weft_operator.groups.observe import ObservedGroup, list_companions
 from weft_operator.manifest import (
     COMPONENT_LABEL,
     SERVICE_LABEL,
@@ -57,14 +58,25 @@ def observe_many(api: ApiServer, namespace: str, names: Collection[str]) -> Mapp
     selector = f"{SERVICE_LABEL} in ({','.join(sorted(names))})"
     owned = _by_service(list_owned(api, namespace, selector))
     pods = _by_service(api.list("v1", "Pod", namespace=namespace, selector=selector))
+    # NetworkPolicies are among what services own; other kinds are rare, and only then asked for.
+    kinds = {kind for items in owned.values() for kind in _companion_kinds(items)} - {NETWORK_POLICY}
+    beside = _by_service(list_companions(api, namespace, selector, sorted(kinds)))
     found: dict[PassKey, Sight] = {}
     for service in there:
         key = ServiceKey(namespace, name_of(service))
         found[key] = of_service(api, key, service, owned[key.name], pods[key.name])
         for item in owned[key.name]:
             if item["kind"] == GROUP_KIND:
-                found[GroupKey(namespace, name_of(item))] = _of_group(item, owned[key.name], pods[key.name])
+                others = [*owned[key.name], *beside[key.name]]
+                found[GroupKey(namespace, name_of(item))] = _of_group(item, others, pods[key.name])
     return found
+
+
+def _companion_kinds(owned: Iterable[Manifest]) -> Iterator[Kind]:
+    items = list(owned)
+    sets = [item for item in items if item["kind"] == "StatefulSet"]
+    for group in (item for item in items if item["kind"] == GROUP_KIND):
+        yield from companion_kinds(group["spec"], sets)
 
 
 def _by_service(items: Iterable[Manifest]) -> defaultdict[str, list[Manifest]]:
@@ -84,10 +96,10 @@ def _of_group(group: Manifest, owned: Iterable[Manifest], pods: Iterable[Manifes
             item for item in owned if item["kind"] == "StatefulSet" and labels_of(item).get(COMPONENT_LABEL) == role
         ),
         pods=tuple(pod for pod in pods if labels_of(pod).get(COMPONENT_LABEL) == role),
-        policies=tuple(
+        beside=tuple(
             item
             for item in owned
-            if item["kind"] == "NetworkPolicy"
+            if item["kind"] in COMPANION_KINDS
             and WORKER_LABEL in labels_of(item)
             and labels_of(item).get(COMPONENT_LABEL) == role
         ),

@@ -6,7 +6,16 @@ from typing import Any
 
 from weft_operator.engines.ailments import ailment
 from weft_operator.fleet import Worker
-from weft_operator.manifest import WORKER_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
+from weft_operator.manifest import (
+    RELEASED_ANNOTATION,
+    WORKER_LABEL,
+    Manifest,
+    annotations_of,
+    condition_of,
+    is_terminating,
+    labels_of,
+    name_of,
+)
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULL_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"})
@@ -59,8 +68,8 @@ def worker_states(
         current = found is not None and name not in changed and is_current(found)
         revision = (found or {}).get("status", {}).get("updateRevision")
         nodes = int(((found or {}).get("spec") or {}).get("replicas", 1))
-        ready = current and sum(_serves(pod, revision) for pod in mine) >= nodes
-        trouble, unschedulable = ("", False) if ready else _trouble(mine)
+        ready = current and sum(_serves(pod, revision) for pod in mine) >= max(1, nodes)
+        trouble, unschedulable = ("", False) if ready else (_gave_back(found) or _trouble(mine))
         states.append(WorkerState(worker, name, ready, trouble, unschedulable))
     return tuple(states)
 
@@ -119,6 +128,14 @@ def _serves(pod: Mapping[str, Any], revision: object) -> bool:
         and ready.get("status") == "True"
         and labels_of(pod).get("controller-revision-hash") == revision
     )
+
+
+def _gave_back(item: Manifest | None) -> tuple[str, bool] | None:
+    """Return the words for a worker that holds no node until it is tried again."""
+    time = annotations_of(item).get(RELEASED_ANNOTATION) if item is not None else None
+    if not time:
+        return None
+    return f"only some of its pods found a node, which they gave back at {time}; it is tried again later", True
 
 
 def _trouble(pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:

@@ -8,6 +8,14 @@ REMEDY = (
     "to its role"
 )
 
+BY_VALUE = {
+    "scheduling.volcano.sh": "operator.gangSchedulers={volcano}",
+    "scheduling.run.ai": "operator.gangSchedulers={kai}",
+    "scheduling.x-k8s.io": "operator.gangSchedulers={coscheduling}",
+    "resource.nvidia.com": "operator.computeDomains=true",
+}
+"""API groups of other projects: which value of the chart gives the rights to what Weft makes in them."""
+
 _PATH = re.compile(r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+))?/(?P<rest>.+)")
 _ON_ONE = {"GET": "get", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 _ON_MANY = {"GET": "list", "POST": "create"}
@@ -29,7 +37,9 @@ class Right:
 
     def lack(self) -> str:
         """Return what to tell of it where it is missing: verb, resource, namespace and the remedy."""
-        return f"the operator may not {self}; {REMEDY}"
+        value = BY_VALUE.get(self.group)
+        remedy = f"apply Weft's chart again with {value} (helm upgrade --set '{value}')" if value else REMEDY
+        return f"the operator may not {self}; {remedy}"
 
 
 def right_for(method: str, path: str, *, watching: bool = False) -> Right | None:

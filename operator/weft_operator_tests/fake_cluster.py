@@ -10,10 +10,12 @@ from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.diff import Action, Apply, Scale, content_hash
 from weft_operator.errors import OperatorError
 from weft_operator.events import Fact
+from weft_operator.groups.companions import COMPANION_KINDS
 from weft_operator.groups.group import group_object
 from weft_operator.groups.observe import ObservedGroup
 from weft_operator.manifest import (
     COMPONENT_LABEL,
+    WORKER_LABEL,
     GroupKey,
     Manifest,
     ObjectKey,
@@ -98,6 +100,11 @@ class FakeCluster:
             group=_copied(group),
             statefulsets=tuple(_copied(item) for item in sets if _role(item) == group["spec"]["role"]),
             pods=tuple(_copied(pod) for pod in self.pods.values() if _role(pod) == group["spec"]["role"]),
+            beside=tuple(
+                _copied(item)
+                for item in self.objects.values()
+                if item["kind"] in COMPANION_KINDS and WORKER_LABEL in labels_of(item)
+            ),
         )
 
     async def write_group_status(self, key: GroupKey, status: dict[str, Any], *, version: str) -> None:

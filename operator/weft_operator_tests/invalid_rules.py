@@ -581,4 +581,71 @@ RULE_CASES: tuple[Case, ...] = (
         {"maxWindow": "400h"},
         rule="spec.rollout.canary.maxWindow: must be at most 168h; three windows are the default",
     ),
+    one_change(
+        "gang-without-queue",
+        "spec.scheduling",
+        {"gang": {"scheduler": "kueue"}},
+        rule="spec.scheduling.gang.queue: is needed for kueue and kai; name a LocalQueue of Kueue or a Queue of KAI",
+    ),
+    one_change(
+        "gang-with-a-queue-that-nothing-reads",
+        "spec.scheduling",
+        {"gang": {"scheduler": "coscheduling", "queue": "team-a"}},
+        rule="spec.scheduling.gang.queue: coscheduling has no queues; remove it",
+    ),
+    one_change(
+        "kueue-with-a-scheduler",
+        "spec.scheduling",
+        {"gang": {"scheduler": "kueue", "queue": "team-a", "schedulerName": "volcano"}},
+        rule="spec.scheduling.gang.schedulerName: kueue leaves placing to the cluster's scheduler; remove it",
+    ),
+    one_change(
+        "unknown-gang-scheduler",
+        "spec.scheduling",
+        {"gang": {"scheduler": "yunikorn"}},
+        words=("spec.scheduling.gang.scheduler", "Unsupported value"),
+    ),
+    one_change(
+        "topology-of-nothing",
+        "spec.capacity.pools.0.topology",
+        {"scope": "service"},
+        rule="spec.capacity.pools.topology: names no node label; add required or preferred",
+    ),
+    one_change(
+        "topology-of-no-label",
+        "spec.capacity.pools.0.topology",
+        {"required": "rack 1"},
+        words=("spec.capacity.pools[0].topology.required", "should match"),
+    ),
+    one_change(
+        "topology-of-one-node",
+        "spec.capacity.pools.0.topology",
+        {"required": "kubernetes.io/hostname"},
+        rule="spec.capacity.pools.topology.required: pods of one worker never share a node; name the label of a larger "
+        "part of the network",
+    ),
+    Case(
+        "workers-together-and-apart",
+        changed(
+            changed(service(), "spec.capacity.pools.0.topologyKey", "example.com/rack"),
+            "spec.capacity.pools.0.topology",
+            {"preferred": "example.com/rack", "scope": "service"},
+        ),
+        rule="spec.capacity.pools.topology: draws all workers to one part of topologyKey, over which they are spread; "
+        "name another label in one of them",
+    ),
+    one_change(
+        "worker-over-slices",
+        "spec.capacity.pools",
+        [{**POOL, "resource": "nvidia.com/mig-3g.40gb", "gpuType": "nvidia-h100-mig-3g.40gb"}],
+        rule="spec.capacity.pools.degrees: a worker on MIG slices takes one, for slices have no links between them; "
+        "set degrees to [1], or use whole GPUs",
+    ),
+    one_change(
+        "claim-with-the-name-of-ours",
+        "spec.capacity.pools",
+        [{**POOL, "computeDomain": True, "resourceClaims": [{"name": "compute-domain", "template": "imex"}]}],
+        rule="spec.capacity.pools.resourceClaims: compute-domain is the name of the claim that computeDomain brings; "
+        "rename yours",
+    ),
 )

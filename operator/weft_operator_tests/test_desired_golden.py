@@ -79,6 +79,40 @@ NODES = {
 }
 
 
+GANGS: dict[str, Manifest] = {
+    "kueue": {"queue": "team-a"},
+    "volcano": {"queue": "team-a"},
+    "kai": {"queue": "team-a"},
+    "coscheduling": {"schedulerName": "second-scheduler"},
+}
+
+
+@pytest.mark.parametrize("scheduler", sorted(GANGS))
+def test_what_gang_schedulers_read_is_that_of_the_golden_file(scheduler: str) -> None:
+    """On two nodes and on one: what names the scheduler, the queue and the PodGroup, of each object and its pods."""
+    body = changed(service(), "spec.scheduling", {"gang": {"scheduler": scheduler, **GANGS[scheduler]}})
+    pool = {"topology": {"required": "nvidia.com/gpu.clique"}, "computeDomain": True, "priorityClassName": "high"}
+    body["spec"]["capacity"]["pools"][0] |= pool
+    objects = [item for item in rendered(on_nodes(body)) if "weft.dev/worker" in item["metadata"]["labels"]]
+    pinned(f"gang-{scheduler}", [scheduled(item) for item in objects if item["kind"] != "NetworkPolicy"])
+
+
+def scheduled(item: Manifest) -> Manifest:
+    """Return the part of an object that schedulers read."""
+    if item["kind"] != "StatefulSet":
+        return item
+    template = item["spec"]["template"]
+    fields = ("affinity", "priorityClassName", "resourceClaims", "schedulerName", "topologySpreadConstraints")
+    pod: Manifest = {name: template["spec"][name] for name in fields if name in template["spec"]}
+    pod["engine"] = template["spec"]["containers"][0]["resources"]
+    metadata = {"name": item["metadata"]["name"], "labels": item["metadata"]["labels"]}
+    return {
+        "kind": item["kind"],
+        "metadata": metadata,
+        "spec": {"replicas": item["spec"]["replicas"], "template": {"metadata": template["metadata"], "spec": pod}},
+    }
+
+
 @pytest.mark.parametrize("name", sorted(NODES))
 def test_workers_on_several_nodes_are_those_of_the_golden_file(name: str) -> None:
     kinds = ("Service", "StatefulSet", "NetworkPolicy")
@@ -179,9 +213,10 @@ def test_the_pods_of_a_worker_take_their_nodes_gpus_and_stay_apart() -> None:
     pod = sets["demo-d8-0"]["template"]["spec"]
     engine = pod["containers"][0]
     assert engine["resources"]["limits"] == {"nvidia.com/gpu": "4", "rdma/ib": "1"}
-    (spread,) = pod["topologySpreadConstraints"]
-    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "DoNotSchedule")
-    assert spread["matchLabelKeys"] == ["weft.dev/worker"]
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    own = {"weft.dev/service": "demo", "weft.dev/worker": "demo-d8-0"}
+    assert apart == {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": own}}
+    assert "topologySpreadConstraints" not in pod
     for container in (engine, pod["initContainers"][0]):
         told = {item["name"]: item.get("value") for item in container["env"]}
         assert told["WEFT_WORKER"] == "demo-d8-0"
@@ -190,18 +225,6 @@ def test_the_pods_of_a_worker_take_their_nodes_gpus_and_stay_apart() -> None:
         assert names.index("WEFT_WORKER") < names.index("WEFT_LEADER"), "a variable knows only those before it"
     alone = sets["demo-p4-0"]["template"]["spec"]["containers"][0]
     assert not [item for item in alone["env"] if item["name"].startswith("WEFT_")], "nothing changes for other workers"
-
-
-def test_the_pods_of_one_worker_are_drawn_to_one_rack() -> None:
-    body = changed(service(), "spec.capacity.pools.0.topologyKey", "example.com/rack")
-    pods = engines(on_nodes(body))
-    (near,) = pods["demo-d8-0"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert near["podAffinityTerm"]["topologyKey"] == "example.com/rack"
-    assert near["podAffinityTerm"]["matchLabelKeys"] == ["weft.dev/worker"]
-    assert "affinity" not in pods["demo-p4-0"]
-    own: Manifest = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
-    pods = engines(on_nodes(changed(body, "spec.capacity.pools.0.affinity", own)))
-    assert pods["demo-d8-0"]["affinity"] == own
 
 
 def test_the_pods_of_one_worker_reach_each_other_and_no_others() -> None:

@@ -64,6 +64,7 @@ REACHED = [
     (conditions(draining=True), ("True", "AllReady"), ("True", "Draining")),
     (conditions(failure=("NameTaken", "StatefulSet demo-p4-0")), ("True", "AllReady"), ("False", "NameTaken")),
     (conditions(1, failure=("ApplyFailed", "422")), ("False", "NotReady"), ("False", "ApplyFailed")),
+    (conditions(1, failure=("KindMissing", "no PodGroup")), ("False", "NotReady"), ("False", "KindMissing")),
     (conditions(failure=("RightMissing", "may not patch")), ("True", "AllReady"), ("False", "RightMissing")),
 ]
 

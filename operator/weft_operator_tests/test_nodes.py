@@ -117,3 +117,13 @@ def test_nodes_beyond_what_the_budget_can_use_make_no_other_request() -> None:
     asked = [in_its_place(request, Capacity(total=300, free={"a": free}), None) for free in (few, many)]
     assert asked[0]["capacity"]["pools"] == [{"name": "a", "nodes": [3, 3, 2]}]
     assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/mig-3g.40gb", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu"]
+)
+def test_devices_of_any_plugin_are_counted_by_their_resource(resource: str) -> None:
+    found = node("x", 8)
+    found["status"]["allocatable"][resource] = "6"
+    capacity = capacity_of([pool("some", resource=resource, degrees=[1])], [found], [], service=DEMO)
+    assert (capacity.total, capacity.free) == (6, {"some": (6,)})

@@ -119,6 +119,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Progressing", "FormerObjects"): result(failure=Verdict("True", "FormerObjects", "it is being removed")),
     ("Progressing", "NameTaken"): result(failure=Verdict("False", "NameTaken", "remove it")),
     ("Progressing", "ApplyFailed"): result(failure=Verdict("False", "ApplyFailed", "422")),
+    ("Progressing", "KindMissing"): result(failure=Verdict("False", "KindMissing", "no PodGroup")),
     ("Progressing", "RightMissing"): result(failure=Verdict("False", "RightMissing", "may not list pods")),
     ("Drained", "NoneLeaving"): result(),
     ("Drained", "Draining"): result(leaving=("demo-p4-1",)),

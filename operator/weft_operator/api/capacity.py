@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, StringConstraints
 from weft_core.spans import fits_nodes
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
+from weft_operator.api.scheduling import Topology
 
 Degree = Annotated[int, Field(ge=1, le=64)]
 LabelText = Annotated[str, StringConstraints(max_length=317)]
@@ -68,6 +69,10 @@ def _claims_cover(pool: "Pool") -> bool:
     return all(any(item.degrees is None or degree in item.degrees for item in claims) for degree in pool.degrees)
 
 
+def _is_mig(pool: "Pool") -> bool:
+    return "/mig-" in pool.resource or "-mig-" in pool.gpu_type
+
+
 Rate = Annotated[float, Field(gt=0, le=10_000)]
 
 
@@ -90,7 +95,8 @@ class Pool(ApiModel):
     gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GPUs of this pool that the plan may use; capacity.gpus if absent."""
     resource: ResourceName = "nvidia.com/gpu"
-    """Extended resource that a GPU is requested by."""
+    """Extended resource that a GPU is requested by: nvidia.com/gpu, nvidia.com/mig-3g.40gb, amd.com/gpu,
+    habana.ai/gaudi."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
     """GPUs of one node; a worker of a larger degree fills several nodes."""
     degrees: Annotated[
@@ -127,6 +133,12 @@ class Pool(ApiModel):
     """Affinity of the pool's workers, as in a pod (nodeAffinity, podAffinity, podAntiAffinity)."""
     topology_key: Annotated[str, StringConstraints(min_length=1, max_length=317)] = "kubernetes.io/hostname"
     """Node label that workers of one role spread over."""
+    topology: Topology | None = None
+    """Part of the network that pods share; absent with another topologyKey than nodes, the pods of one worker on
+    several nodes prefer one part of that."""
+    compute_domain: bool | None = None
+    """Set this for GPUs that share memory over NVLink across nodes (GB200 NVL72): each worker on several nodes gets a
+    ComputeDomain of NVIDIA's DRA driver."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -155,6 +167,37 @@ class Pool(ApiModel):
             "!has(self.rdma) || self.rdma.resource != self.resource",
             "spec.capacity.pools.rdma.resource: is the same as the GPU's resource; name the network device's",
             lambda p: p.rdma is None or p.rdma.resource != p.resource,
+        ),
+        Rule(
+            "!(self.resource.contains('/mig-') || self.gpuType.contains('-mig-')) || self.degrees.all(d, d == 1)",
+            "spec.capacity.pools.degrees: a worker on MIG slices takes one, for slices have no links between them; set "
+            "degrees to [1], or use whole GPUs",
+            lambda p: not _is_mig(p) or all(d == 1 for d in p.degrees),
+        ),
+        Rule(
+            "!has(self.topology) || self.topology.scope != 'service'"
+            " || ((!has(self.topology.required) || self.topology.required != self.topologyKey)"
+            " && (!has(self.topology.preferred) || self.topology.preferred != self.topologyKey))",
+            "spec.capacity.pools.topology: draws all workers to one part of topologyKey, over which they are spread; "
+            "name another label in one of them",
+            lambda p: (
+                p.topology is None
+                or p.topology.scope != "service"
+                or p.topology_key not in (p.topology.required, p.topology.preferred)
+            ),
+        ),
+        Rule(
+            "!has(self.topology) || !has(self.topology.required) || self.topology.required != 'kubernetes.io/hostname'",
+            "spec.capacity.pools.topology.required: pods of one worker never share a node; name the label of a larger "
+            "part of the network",
+            lambda p: p.topology is None or p.topology.required != "kubernetes.io/hostname",
+        ),
+        Rule(
+            "!has(self.computeDomain) || !self.computeDomain || !has(self.resourceClaims)"
+            " || self.resourceClaims.all(c, c.name != 'compute-domain')",
+            "spec.capacity.pools.resourceClaims: compute-domain is the name of the claim that computeDomain brings; "
+            "rename yours",
+            lambda p: not p.compute_domain or all(c.name != "compute-domain" for c in p.resource_claims or ()),
         ),
     )
 

@@ -32,6 +32,14 @@ ResourceName = Annotated[
 ]
 """An extended resource as a device plug-in advertises it: nvidia.com/gpu, rdma/ib."""
 
+LabelKey = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=317
+    ),
+]
+"""The key of a label: topology.kubernetes.io/rack."""
+
 QUANTITY_PATTERN = r"^([0-9]+|[0-9]*\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
 

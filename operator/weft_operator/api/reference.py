@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from weft_core.gpus import GPUS
+from weft_core.gpus import GPUS, MIG_GPUS
 from weft_core.model_families import FAMILIES
 from weft_core.models import MODELS
 from weft_operator.api.cost_profile import CostProfileSpec
@@ -80,6 +80,7 @@ def api_page() -> str:
         "(`spec.profile.ref`) may use any name.",
         "",
         *(f"- `{name}`" for name in sorted(GPUS)),
+        f"- a MIG slice such as `nvidia-h100-mig-3g.40gb`, of {', '.join(f'`{name}`' for name in sorted(MIG_GPUS))}",
         "",
         "## Models",
         "",

@@ -15,6 +15,7 @@ from weft_operator.api.fields import PullSecrets, Role
 from weft_operator.api.front_door import Coordinator, Telemetry
 from weft_operator.api.network import NetworkPolicies
 from weft_operator.api.routing import PLAIN_CLASS, Routing
+from weft_operator.api.scheduling import Scheduling
 from weft_operator.api.serving import Analytic, Planning, Profile, Rollout
 from weft_operator.api.status import Status
 from weft_operator.api.templates import Templates, pools_known
@@ -105,6 +106,8 @@ class DisaggInferenceServiceSpec(ApiModel):
     """Where prefill tasks run."""
     rollout: Rollout = Rollout()
     """How workers are replaced."""
+    scheduling: Scheduling = Scheduling()
+    """How the pods of workers are scheduled."""
     coordinator: Coordinator = Coordinator()
     """The front door."""
     telemetry: Telemetry | None = None

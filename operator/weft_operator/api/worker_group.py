@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 from weft_operator.api.base import ApiModel
 from weft_operator.api.capacity import Degree
 from weft_operator.api.fields import DnsLabel, Duration, Role, ShortText, Text
+from weft_operator.api.scheduling import Gang, WorkerTopology
 from weft_operator.api.status import Condition
 
 GROUP_KIND = "WorkerGroup"
@@ -36,6 +37,14 @@ class WorkerGroupSpec(ApiModel):
     """Nodes that one worker spans, one pod on each."""
     isolated: bool | None = None
     """Network policies keep its pods apart; those of one worker on several nodes are then opened to each other."""
+    gang: Gang | None = None
+    """Who starts all pods of a worker or none."""
+    topology: WorkerTopology | None = None
+    """Part of the network that the pods of one worker on several nodes share."""
+    compute_domain: bool | None = None
+    """Each worker on several nodes gets a ComputeDomain, by which its GPUs share memory across nodes."""
+    unschedulable_timeout: Duration | None = None
+    """How long a worker of which only some pods have a node holds these; absent, until it is given up."""
     replicas: Annotated[int, Field(ge=0, le=MAX_WORKERS)] | None = None
     """Workers; while it is absent those that are there stay and none is made."""
     revision: Hash

@@ -1,13 +1,19 @@
-"""Where pods go: to nodes of a kind, workers of a role apart, the pods of one worker on nodes near each other."""
+"""Where pods go: to nodes of a kind, workers of a role apart, and all of a service near each other where pools ask.
+
+What keeps the pods of one worker apart, and near, is added with the worker's name (weft_operator.groups.placement).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from weft_operator.api.capacity import Pool, Toleration
+from weft_operator.api.scheduling import WorkerTopology
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.manifest import WORKER_LABEL, Manifest
+from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, Manifest
 
 HOSTNAME = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 NODE_LOSS_S = 15
 """How long a pod stays bound to a node that does not answer; Kubernetes' default is 300."""
@@ -54,36 +60,50 @@ def pull_secrets(spec: DisaggInferenceServiceSpec, *, engine: bool) -> Manifest:
     return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
-def spread(selector: Mapping[str, str], pool: Pool, *, nodes: int) -> Manifest:
-    """Return how the pods that a selector chooses, those of a role, are spread.
-
-    Workers are spread over the pool's topology as well as can be. The pods of one worker never share a node: each takes
-    a node's GPUs, and on one that has twice as many they would leave another half empty.
-    """
-    alone = nodes == 1
-    found: Manifest = {
-        "maxSkew": 1,
-        "topologyKey": pool.topology_key if alone else HOSTNAME,
-        "whenUnsatisfiable": "ScheduleAnyway" if alone else "DoNotSchedule",
-        "labelSelector": {"matchLabels": dict(selector)},
-    }
-    return found if alone else {**found, "matchLabelKeys": [WORKER_LABEL]}
-
-
-def affinity_of(selector: Mapping[str, str], pool: Pool, *, nodes: int) -> dict[str, Any]:
-    """Return the pool's affinity; where its topology is not nodes, those of one worker are drawn to one part of it.
-
-    Every layer of the model waits for the network between them. A pool's own podAffinity has the last word.
-    """
-    own: dict[str, Any] = dict(pool.affinity or {})
-    if nodes == 1 or pool.topology_key == HOSTNAME or "podAffinity" in own:
-        return own
-    term = {
-        "topologyKey": pool.topology_key,
-        "labelSelector": {"matchLabels": dict(selector)},
-        "matchLabelKeys": [WORKER_LABEL],
-    }
+def spread(selector: Mapping[str, str], pool: Pool) -> Manifest:
+    """Return how the pods that a selector chooses, those of a role, are spread over the pool's topology if they can."""
     return {
-        **own,
-        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]},
+        "maxSkew": 1,
+        "topologyKey": pool.topology_key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(selector)},
     }
+
+
+def affinity_of(service: str, pool: Pool) -> dict[str, Any]:
+    """Return the pool's affinity, with what draws all workers of the service to one part of the network."""
+    own: dict[str, Any] = dict(pool.affinity or {})
+    topology = pool.topology
+    if topology is None or topology.scope != "service":
+        return own
+    near = dict(own.get("podAffinity") or {})
+    if topology.required is not None:
+        near[_REQUIRED] = [*(near.get(_REQUIRED) or ()), _near(service, topology.required)]
+    if topology.preferred is not None:
+        term = {"weight": 100, "podAffinityTerm": _near(service, topology.preferred)}
+        near[_PREFERRED] = [*(near.get(_PREFERRED) or ()), term]
+    return {**own, "podAffinity": near}
+
+
+def _near(service: str, key: str) -> Manifest:
+    workers = {"key": COMPONENT_LABEL, "operator": "In", "values": ["prefill", "decode"]}
+    return {
+        "topologyKey": key,
+        "labelSelector": {"matchLabels": {SERVICE_LABEL: service}, "matchExpressions": [workers]},
+    }
+
+
+def worker_topology(pool: Pool) -> WorkerTopology | None:
+    """Return the part of the network that the pods of one worker on several nodes share.
+
+    Every layer of the model waits for the network between them. Without a word of it they prefer one part of what
+    workers are spread over, unless that is nodes, or the pool has a podAffinity of its own.
+    """
+    topology = pool.topology
+    if topology is not None:
+        if topology.scope == "service":
+            return None
+        return WorkerTopology(required=topology.required, preferred=topology.preferred)
+    if pool.topology_key == HOSTNAME or "podAffinity" in (pool.affinity or {}):
+        return None
+    return WorkerTopology(preferred=pool.topology_key)

@@ -9,10 +9,11 @@ A worker on several nodes has one pod on each, all of one template: the first le
 
 from weft_core.plan import PlannedGroup, content_hash
 from weft_core.spans import nodes_spanned
+from weft_operator.api.base import ApiModel
 from weft_operator.api.capacity import Pool
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.desired.config import profile_key
-from weft_operator.desired.placing import affinity_of, pod_placement, pull_secrets, spread
+from weft_operator.desired.placing import affinity_of, pod_placement, pull_secrets, spread, worker_topology
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     CONFIG_VOLUME,
@@ -90,13 +91,36 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
             "degree": group.degree,
             "pool": group.pool,
             "nodesPerWorker": nodes,
-            **({"isolated": True} if nodes > 1 and rendering.spec.network_policy.enabled else {}),
+            **_together(rendering, group),
             "revision": rendering.revision,
             "templateHash": content_hash(template, 16),
             "drainTimeout": rendering.spec.rollout.drain_timeout,
             "template": template,
         },
     }
+
+
+def _together(rendering: Rendering, group: PlannedGroup) -> Manifest:
+    """Return what holds the pods of one worker together: its gang, and on several nodes all that these share."""
+    spec, pool = rendering.spec, rendering.pool(group.pool)
+    gang = spec.scheduling.gang
+    found: Manifest = {} if gang is None else {"gang": _plain(gang)}
+    if _nodes(rendering, group) == 1:
+        return found
+    if spec.network_policy.enabled:
+        found["isolated"] = True
+    topology = worker_topology(pool)
+    if topology is not None:
+        found["topology"] = _plain(topology)
+    if pool.compute_domain:
+        found["computeDomain"] = True
+    if gang is None:
+        found["unschedulableTimeout"] = spec.rollout.unschedulable_timeout
+    return found
+
+
+def _plain(part: ApiModel) -> Manifest:
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest:
@@ -121,7 +145,6 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
         "terminationGracePeriodSeconds": drain_seconds(rendering) + STOP_MARGIN_S,
         **pod_placement(pool),
         **pull_secrets(rendering.spec, engine=True),
-        "topologySpreadConstraints": [spread(rendering.selector(worker.role), pool, nodes=nodes)],
         "initContainers": [_sidecar(rendering, worker, mounts, engine)],
         "containers": [_engine(rendering, worker, pool, engine)],
         "volumes": [
@@ -133,10 +156,13 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
             *engine.volumes,
         ],
     }
+    if nodes == 1:
+        # Workers on several nodes fill these, and their own pods are to be near each other, not apart.
+        pod["topologySpreadConstraints"] = [spread(rendering.selector(worker.role), pool)]
     claims = _claims(pool, worker.degree)
     if claims:
         pod["resourceClaims"] = claims
-    affinity = affinity_of(rendering.selector(worker.role), pool, nodes=nodes)
+    affinity = affinity_of(rendering.key.name, pool)
     if affinity:
         pod["affinity"] = affinity
     return pod

@@ -54,7 +54,7 @@ def restarts(
     waits: list[float] = []
     for item in statefulsets:
         nodes = int(item["spec"].get("replicas", 1))
-        if nodes == 1 or is_terminating(item):
+        if nodes <= 1 or is_terminating(item):
             continue
         mine = sorted((pod for pod in pods if labels_of(pod).get(WORKER_LABEL) == name_of(item)), key=name_of)
         due = _restart(item, mine)

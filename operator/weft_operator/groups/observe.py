@@ -1,9 +1,11 @@
 """Read one group from the API server, with all workers of its role: names and turns are shared with other groups."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from weft_operator.apiserver import ApiServer
-from weft_operator.errors import NotFoundError
+from weft_operator.errors import ForbiddenError, NotFoundError
+from weft_operator.groups.companions import Kind, companion_kinds
 from weft_operator.groups.group import group_object
 from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, WORKER_LABEL, GroupKey, Manifest
 
@@ -16,8 +18,8 @@ class ObservedGroup:
     statefulsets: tuple[Manifest, ...]
     """Those of all workers of the role, whosever they are."""
     pods: tuple[Manifest, ...]
-    policies: tuple[Manifest, ...] = ()
-    """NetworkPolicies of single workers, where a group has workers on several nodes."""
+    beside: tuple[Manifest, ...] = ()
+    """What single workers have beside their StatefulSets, where a group has workers on several nodes."""
 
 
 def observe_group(api: ApiServer, key: GroupKey) -> ObservedGroup | None:
@@ -27,15 +29,29 @@ def observe_group(api: ApiServer, key: GroupKey) -> ObservedGroup | None:
     except NotFoundError:
         return None
     spec = group["spec"]
-    several = int(spec.get("nodesPerWorker") or 1) > 1
     selector = f"{SERVICE_LABEL}={spec['service']},{COMPONENT_LABEL}={spec['role']}"
+    statefulsets = api.list("apps/v1", "StatefulSet", namespace=key.namespace, selector=selector)
     return ObservedGroup(
         group=group,
-        statefulsets=tuple(api.list("apps/v1", "StatefulSet", namespace=key.namespace, selector=selector)),
+        statefulsets=tuple(statefulsets),
         pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
-        policies=tuple(_policies(api, key.namespace, selector)) if several else (),
+        beside=tuple(list_companions(api, key.namespace, selector, companion_kinds(spec, statefulsets))),
     )
 
 
-def _policies(api: ApiServer, namespace: str, selector: str) -> list[Manifest]:
-    return api.list("networking.k8s.io/v1", "NetworkPolicy", namespace=namespace, selector=f"{selector},{WORKER_LABEL}")
+def list_companions(api: ApiServer, namespace: str, selector: str, kinds: Iterable[Kind]) -> list[Manifest]:
+    """Return the objects of some kinds that single workers have.
+
+    A kind that is not installed, or that the operator may not list, has none: to make one is then refused, and that
+    refusal is told with the worker.
+    """
+    found: list[Manifest] = []
+    for api_version, kind in kinds:
+        try:
+            found += api.list(api_version, kind, namespace=namespace, selector=f"{selector},{WORKER_LABEL}")
+        except NotFoundError:
+            continue
+        except ForbiddenError:
+            if kind == "NetworkPolicy":
+                raise
+    return found

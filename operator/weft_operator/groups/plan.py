@@ -6,11 +6,14 @@ from datetime import datetime
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.diff import Action, diff
+from weft_operator.events import Fact
 from weft_operator.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name
+from weft_operator.groups.companions import COMPANION_KINDS, companions
 from weft_operator.groups.group import Group, from_before
 from weft_operator.groups.nodes import Restart, deletions, restarts
 from weft_operator.groups.order import keep_order
-from weft_operator.groups.statefulset import opened, statefulset
+from weft_operator.groups.release import released
+from weft_operator.groups.statefulset import statefulset
 from weft_operator.manifest import (
     DRAIN_ANNOTATION,
     POOL_LABEL,
@@ -47,8 +50,10 @@ class GroupPlan:
     leaving: tuple[Leaving, ...]
     restarts: tuple[Restart, ...] = ()
     """Workers on several nodes of which one was lost, or leaves."""
-    restart_in: float | None = None
-    """In how many seconds another one may have to be restarted."""
+    released: tuple[Fact, ...] = ()
+    """What is told of workers on several nodes that give back the nodes that only some of their pods found."""
+    again_s: float | None = None
+    """In how many seconds another one may have to be restarted, or released."""
 
 
 def belongs(group: Group, item: Manifest) -> bool:
@@ -63,11 +68,11 @@ def plan_group(
     pods: Sequence[Manifest],
     records: Mapping[str, WorkerRecord],
     now: datetime,
-    policies: Sequence[Manifest] = (),
+    beside: Sequence[Manifest] = (),
 ) -> GroupPlan:
     """Return what to do; StatefulSets and pods are those of the group's role, other groups of the service included.
 
-    ``policies`` are the NetworkPolicies of the role's workers on several nodes.
+    ``beside`` is what the role's workers on several nodes have beside their StatefulSets.
     """
     service = group.spec.service
     mine = [item for item in statefulsets if belongs(group, item)]
@@ -77,11 +82,12 @@ def plan_group(
         group, live, taken=_taken(group, statefulsets, pods), records=records, held=_held(gone, live, pods)
     )
     names = {group.name_of(worker) for worker in chosen}
-    wanted = [statefulset(group, worker) for worker in chosen]
-    own = [item for item in policies if (controller_of(item) or {}).get("uid") == group.uid]
+    empty = released(group, [item for item in mine if name_of(item) in names], pods, now=now)
+    wanted = [statefulset(group, worker, released=empty.at.get(group.name_of(worker))) for worker in chosen]
+    own = [item for item in beside if (controller_of(item) or {}).get("uid") == group.uid]
     actions = (
-        # First, so that no pod of a worker begins where the others cannot reach it.
-        *diff([item for worker in chosen for item in opened(group, worker)], own, prunable=("NetworkPolicy",)),
+        # First, so that no pod of a worker begins where the others cannot reach it, or its scheduler does not know it.
+        *diff([item for worker in chosen for item in companions(group, worker)], own, prunable=COMPANION_KINDS),
         *diff(wanted, mine, prunable=("StatefulSet",)),
     )
     restarted, restart_in = restarts([item for item in mine if name_of(item) in names], pods, now=now)
@@ -96,7 +102,8 @@ def plan_group(
         waiting=staged.waiting,
         leaving=tuple(sorted(leaving, key=lambda item: item.name)),
         restarts=restarted,
-        restart_in=restart_in,
+        released=empty.fresh,
+        again_s=min((wait for wait in (restart_in, empty.again_s) if wait is not None), default=None),
     )
 
 

@@ -9,9 +9,10 @@ from weakref import WeakValueDictionary
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.diff import Action
-from weft_operator.errors import ApiError, StalledError, TransientError, refusal_of
+from weft_operator.errors import ApiError, StalledError, TransientError
 from weft_operator.events import Fact, worker_facts
 from weft_operator.fleet import next_loss
+from weft_operator.groups.companions import refusal
 from weft_operator.groups.group import Group, parse_group
 from weft_operator.groups.nodes import restart_facts
 from weft_operator.groups.observe import ObservedGroup
@@ -110,11 +111,11 @@ class GroupReconciler:
             pods=found.pods,
             records=records,
             now=now,
-            policies=found.policies,
+            beside=found.beside,
         )
         live, failure = await self._apply(group, found, plan.actions)
         settled = await self._report(key, group, found, plan, live, failure, records)
-        waits = [wait for wait in (next_loss(found.pods, now=now), plan.restart_in) if wait is not None]
+        waits = [wait for wait in (next_loss(found.pods, now=now), plan.again_s) if wait is not None]
         return Outcome(look_again=min(waits, default=None), actions=len(plan.actions), settled=settled)
 
     async def _apply(
@@ -131,7 +132,7 @@ class GroupReconciler:
                 raise
             except (StalledError, ApiError) as error:
                 log.warning("apply_failed", extra={"object": str(action.key), "error": str(error)})
-                failure = failure or refusal_of(error)
+                failure = failure or refusal(action.key, error)
                 continue
             log.info("carried_out", extra={"object": str(action.key), "reason": action.reason})
             if now is None or now["metadata"].get("generation", 0) != before.get(action.key.name):
@@ -171,7 +172,7 @@ class GroupReconciler:
             now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         # Events first: after a crash between the two the same facts are found again and have the same names.
-        for fact in (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts)):
+        for fact in (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts), *plan.released):
             try:
                 await self._cluster.post_event(group.service, group.owner_uid, fact)
             except ApiError as error:

@@ -1,15 +1,20 @@
 """One StatefulSet per worker, made from the group's template: its pods are the nodes that the worker spans."""
 
+from datetime import datetime
 from typing import Any
 
 from weft_core.plan import content_hash
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.fleet import Worker
+from weft_operator.groups.compute_domain import claiming
+from weft_operator.groups.gang import ganged, workload_labels
 from weft_operator.groups.group import GROUP_API, Group
+from weft_operator.groups.placement import placed
 from weft_operator.manifest import (
     COMPONENT_LABEL,
     DEGREE_LABEL,
     POOL_LABEL,
+    RELEASED_ANNOTATION,
     SERVICE_LABEL,
     TEMPLATE_HASH_ANNOTATION,
     WORKER_LABEL,
@@ -20,19 +25,24 @@ WORKER_VARIABLE = "WEFT_WORKER"
 """The environment variable that holds a worker's name; empty in the group's template."""
 
 
-def statefulset(group: Group, worker: Worker) -> Manifest:
-    """Return the StatefulSet of one worker of a group."""
+def statefulset(group: Group, worker: Worker, *, released: datetime | None = None) -> Manifest:
+    """Return the StatefulSet of one worker of a group, without pods where it gave its nodes back at a time."""
     spec, name = group.spec, group.name_of(worker)
     template = worker_template(group, name)
+    metadata = worker_metadata(group, name)
+    annotations = {TEMPLATE_HASH_ANNOTATION: content_hash(template, 16)}
+    if released is not None:
+        annotations[RELEASED_ANNOTATION] = released.isoformat()
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": {
-            **_metadata(group, name),
-            "annotations": {TEMPLATE_HASH_ANNOTATION: content_hash(template, 16)},
+            **metadata,
+            "labels": {**metadata["labels"], **workload_labels(spec)},
+            "annotations": annotations,
         },
         "spec": {
-            "replicas": spec.nodes_per_worker,
+            "replicas": spec.nodes_per_worker if released is None else 0,
             "serviceName": f"{spec.service}-{spec.role}",
             # In order they would wait for ever: the first pod is ready only when the engines of all nodes have met.
             "podManagementPolicy": "Parallel",
@@ -45,27 +55,8 @@ def statefulset(group: Group, worker: Worker) -> Manifest:
     }
 
 
-def opened(group: Group, worker: Worker) -> tuple[Manifest, ...]:
-    """Return the NetworkPolicy that lets the pods of a worker on several nodes reach each other at every port.
-
-    Ranks connect to each other at ports of the kernel's choice. None where nothing keeps pods apart: a policy that
-    chooses a pod also closes it to whom it does not name.
-    """
-    if group.spec.nodes_per_worker == 1 or not group.spec.isolated:
-        return ()
-    name = group.name_of(worker)
-    pods = {"podSelector": {"matchLabels": {SERVICE_LABEL: group.spec.service, WORKER_LABEL: name}}}
-    return (
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": _metadata(group, name),
-            "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
-        },
-    )
-
-
-def _metadata(group: Group, name: str) -> Manifest:
+def worker_metadata(group: Group, name: str) -> Manifest:
+    """Return the metadata of an object of one worker, owned by its group."""
     spec = group.spec
     return {
         "name": name,
@@ -93,7 +84,10 @@ def _metadata(group: Group, name: str) -> Manifest:
 
 
 def worker_template(group: Group, name: str) -> dict[str, Any]:
-    """Return the group's template with the worker's name in it; what is the same in both is shared, not copied."""
+    """Return the group's template with the worker's name in it, and with what its own pods need of each other.
+
+    What is the same in both is shared, not copied.
+    """
     template = group.spec.template
     metadata, pod = template["metadata"], template["spec"]
     containers = {
@@ -101,11 +95,12 @@ def worker_template(group: Group, name: str) -> dict[str, Any]:
         for field in ("initContainers", "containers")
         if pod.get(field)
     }
-    return {
+    named = {
         **template,
         "metadata": {**metadata, "labels": {**metadata["labels"], WORKER_LABEL: name}},
-        "spec": {**pod, **containers},
+        "spec": claiming(group.spec, name, placed(group.spec, name, {**pod, **containers})),
     }
+    return ganged(group.spec, name, named)
 
 
 def _named(container: Manifest, name: str) -> Manifest:

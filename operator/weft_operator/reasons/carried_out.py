@@ -102,6 +102,12 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "The message holds the server's answer.",
             cause="An admission webhook, a quota or a policy refused it.",
         ),
+        "KindMissing": Reason(
+            "The cluster lacks a kind that the spec asks for: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
+            "Install what the message names, or change the field that it names.",
+            cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
+            "not there.",
+        ),
         "RightMissing": Reason(
             "The operator lacks a right that it needs for this service; the message names verb, resource and "
             "namespace. What needs it is not done meanwhile, and what runs stays; other services go on. It is tried "

@@ -36,6 +36,12 @@ GROUP_PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "The message holds the server's answer.",
             cause="An admission webhook, a quota or a policy refused it.",
         ),
+        "KindMissing": Reason(
+            "The cluster lacks a kind that the spec asks for: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
+            "Install what the message names, or change the field that it names.",
+            cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
+            "not there.",
+        ),
         "RightMissing": Reason(
             "The operator lacks a right that it needs for a worker: the message names verb, resource and namespace.",
             "Apply Weft's chart again (`helm upgrade`), or give the right to the operator's role yourself.",

@@ -9,7 +9,7 @@ from weft_core.analytic import ModelDoesNotFit, derive_profile
 from weft_core.config_fields import ModelConfigError
 from weft_core.cost import CostProfile
 from weft_core.dimensions import ModelDimensions
-from weft_core.gpus import GPUS, Gpu
+from weft_core.gpus import Gpu, gpu_named
 from weft_core.hf_config import config_of_text, dimensions_of_config
 from weft_core.memory import expert_share, kv_layout, weight_bytes
 from weft_core.models import MODELS
@@ -84,7 +84,7 @@ def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = 
             ) from error
     if dimensions is not None:
         dimensions = with_format(dimensions, kv_format)
-    return Known(dimensions, GPUS.get(gpu))
+    return Known(dimensions, gpu_named(gpu))
 
 
 def completed(about: About, facts: Known, degrees: Iterable[int]) -> About:

@@ -11,7 +11,7 @@ from weft_core.config_fields import ModelConfigError
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import Efficiency
-from weft_core.gpus import GPUS, Gpu
+from weft_core.gpus import GPUS, Gpu, gpu_named
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_from_json
@@ -144,7 +144,7 @@ def _measured(given: Mapping[str, CostProfile], pool: Pool) -> CostProfile:
 
 def _gpu_of(pool: Pool) -> Gpu:
     """Return a pool's accelerator with the pool's own interconnect."""
-    gpu = GPUS.get(pool.gpu_type)
+    gpu = gpu_named(pool.gpu_type)
     if gpu is None:
         raise Infeasible("UnknownGpu", _unknown("capacity.pools.gpuType", pool.gpu_type, GPUS, OTHER_GPU))
     own = pool.interconnect
@@ -210,7 +210,10 @@ def _other_gpus(model: ModelDimensions, degrees: list[int], efficiency: Efficien
 OTHER_MODEL = (
     "For any other model give its Hugging Face config.json (spec.model.config) or a cost profile (spec.profile.ref)"
 )
-OTHER_GPU = "Give a cost profile (spec.profile.ref) for anything else"
+OTHER_GPU = (
+    "A MIG slice is named after its GPU (nvidia-h100-mig-3g.40gb). "
+    "Give a cost profile (spec.profile.ref) for anything else"
+)
 
 
 def _unknown(field: str, name: str, known: Iterable[str], otherwise: str) -> str:

@@ -1,0 +1,188 @@
+"""Without a gang scheduler: a worker of which only some pods found a node gives these back, and tries again later."""
+
+import copy
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_operator.diff import Apply, Delete
+from weft_operator.fleet import live_workers
+from weft_operator.groups.group import Group
+from weft_operator.groups.plan import GroupPlan, plan_group
+from weft_operator.manifest import COMPONENT_LABEL, RELEASED_ANNOTATION, Manifest, labels_of
+from weft_operator.readiness import worker_states
+from weft_operator_tests.test_groups_plan import NOW, group, made
+
+TIMEOUT_S = 600.0
+SPAN = {"degree": 16, "nodesPerWorker": 2}
+ALONE: dict[str, Any] = {**SPAN, "unschedulableTimeout": "10m"}
+GANG = {**SPAN, "gang": {"scheduler": "kueue", "queue": "team-a"}}
+
+
+def node(item: Manifest, rank: int, *, on: str = "", waits_s: float = 0.0) -> Manifest:
+    """Return a pod that is on a node, or has waited for one for so long."""
+    scheduled: Manifest = {"type": "PodScheduled", "status": "True"}
+    if not on:
+        since = (NOW - timedelta(seconds=waits_s)).isoformat()
+        scheduled = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes", "lastTransitionTime": since}
+    labels = {**item["spec"]["template"]["metadata"]["labels"], "controller-revision-hash": "r"}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"{item['metadata']['name']}-{rank}", "uid": f"pod-{rank}", "labels": labels},
+        "spec": {"nodeName": on} if on else {},
+        "status": {"conditions": [scheduled]},
+    }
+
+
+def run(of: Group, sets: Sequence[Manifest], pods: Sequence[Manifest], *, now: datetime = NOW) -> GroupPlan:
+    return plan_group(of, statefulsets=sets, pods=pods, records={}, now=now)
+
+
+def sizes(plan: GroupPlan) -> dict[str, int]:
+    """Return the pods that applied StatefulSets ask for."""
+    return {
+        item.key.name: item.manifest["spec"]["replicas"]
+        for item in plan.actions
+        if isinstance(item, Apply) and item.key.kind == "StatefulSet"
+    }
+
+
+def live(plan: GroupPlan, sets: Sequence[Manifest]) -> list[Manifest]:
+    """Return the StatefulSets as they are once a plan is carried out."""
+    applied = {item.key.name: item.manifest for item in plan.actions if isinstance(item, Apply)}
+    return [{**item, **applied.get(item["metadata"]["name"], {}), "status": item["status"]} for item in sets]
+
+
+def test_a_worker_that_found_only_some_nodes_gives_them_back_after_the_timeout() -> None:
+    of = group(1, **ALONE)
+    sets = made(of, 0)
+    half = [node(sets[0], 0, on="node-a"), node(sets[0], 1, waits_s=TIMEOUT_S - 60)]
+    waits = run(of, sets, half)
+    assert (waits.actions, waits.released, waits.again_s) == ((), (), 60.0)
+    plan = run(of, sets, [half[0], node(sets[0], 1, waits_s=TIMEOUT_S + 1)])
+    assert sizes(plan) == {"demo-p16-0": 0}
+    (fact,) = plan.released
+    assert (fact.type, fact.reason) == ("Warning", "WorkerReleased")
+    assert "found nodes for 1 of its 2 pods within 10m (spec.rollout.unschedulableTimeout)" in fact.message
+    empty = live(plan, sets)
+    (state,) = worker_states("demo", plan.fleet.workers, statefulsets=empty, pods=[], changed=frozenset())
+    assert (state.ready, state.unschedulable) == (False, True)
+    assert "gave back at 2026-01-01T00:00:00+00:00" in state.trouble
+    (worker,) = live_workers("demo", empty, [], now=NOW)
+    assert not worker.serving
+    held = run(of, empty, [], now=NOW + timedelta(seconds=TIMEOUT_S))
+    assert sizes(held) == {}, "its nodes are left to others"
+    assert held.again_s is not None
+    assert 0 < held.again_s <= TIMEOUT_S
+    again = run(of, empty, [], now=NOW + timedelta(seconds=2 * TIMEOUT_S))
+    assert sizes(again) == {"demo-p16-0": 2}
+    (found,) = live(again, empty)
+    assert RELEASED_ANNOTATION not in found["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("places", [("node-a", "node-b"), ("", "")], ids=["all on nodes", "none on a node"])
+def test_a_worker_with_all_or_no_pods_on_nodes_gives_nothing_back(places: tuple[str, str]) -> None:
+    of = group(1, **ALONE)
+    sets = made(of, 0)
+    pods = [node(sets[0], rank, on=on, waits_s=10 * TIMEOUT_S) for rank, on in enumerate(places)]
+    assert run(of, sets, pods).actions == ()
+
+
+def test_a_gang_scheduler_is_left_to_its_own_rules() -> None:
+    of = group(1, **GANG)
+    sets = made(of, 0)
+    pods = [node(sets[0], 0, on="node-a"), node(sets[0], 1, waits_s=10 * TIMEOUT_S)]
+    assert run(of, sets, pods).actions == ()
+
+
+def test_one_of_two_gives_its_nodes_back_and_the_other_gets_its_turn() -> None:
+    of = group(2, **ALONE)
+    sets = made(of, 0, 1)
+    pods = [
+        *(node(sets[0], rank, on="node-a" * (rank == 0), waits_s=TIMEOUT_S + 1) for rank in (0, 1)),
+        *(node(sets[1], rank, on="node-b" * (rank == 0), waits_s=TIMEOUT_S + 1) for rank in (0, 1)),
+    ]
+    plan = run(of, sets, pods)
+    assert sizes(plan) == {"demo-p16-1": 0}, "the newer one"
+    after = live(plan, sets)
+    assert sizes(run(of, after, pods[:2], now=NOW + timedelta(seconds=20))) == {}
+    assert sizes(run(of, after, pods[:2], now=NOW + timedelta(seconds=31))) == {"demo-p16-0": 0}, "it had its turn"
+
+
+@dataclass
+class Cluster:
+    """Nodes for one pod each; a scheduler that takes pods one by one, and the StatefulSet controller."""
+
+    nodes: int
+    chance: random.Random
+    now: datetime = NOW
+    sets: dict[str, Manifest] = field(default_factory=dict)
+    pods: dict[str, Manifest] = field(default_factory=dict)
+    made: int = 0
+
+    def apply(self, plan: GroupPlan) -> None:
+        for action in plan.actions:
+            if isinstance(action, Apply) and action.key.kind == "StatefulSet":
+                before = self.sets.get(action.key.name)
+                found = copy.deepcopy(action.manifest)
+                self.made += before is None
+                times = {"uid": f"set-{self.made}", "creationTimestamp": self.now.isoformat()}
+                found["metadata"] |= times if before is None else {k: before["metadata"][k] for k in times}
+                found["metadata"]["generation"] = 1
+                found["status"] = {"observedGeneration": 1, "updateRevision": "r"}
+                self.sets[action.key.name] = found
+            if isinstance(action, Delete):
+                self.sets.pop(action.key.name, None)
+
+    def of_role(self, items: dict[str, Manifest], role: str) -> list[Manifest]:
+        return [item for item in items.values() if labels_of(item)[COMPONENT_LABEL] == role]
+
+    def settle(self) -> None:
+        """Make and remove pods, then bind those that find a free node, in any order."""
+        ranks = {name: range(item["spec"]["replicas"]) for name, item in self.sets.items()}
+        wanted = {f"{name}-{rank}": self.sets[name] for name, some in ranks.items() for rank in some}
+        self.pods = {name: pod for name, pod in self.pods.items() if name in wanted}
+        for name, item in wanted.items():
+            if name not in self.pods:
+                self.pods[name] = node(item, int(name.rpartition("-")[2]))
+                self.pods[name]["status"]["conditions"][0]["lastTransitionTime"] = self.now.isoformat()
+                self.pods[name]["metadata"] |= {"name": name, "uid": f"{name} of {self.now}"}
+        waiting = [pod for pod in self.pods.values() if not pod["spec"]]
+        self.chance.shuffle(waiting)
+        for pod in waiting[: self.nodes - sum(bool(pod["spec"]) for pod in self.pods.values())]:
+            pod["spec"]["nodeName"] = "a node"
+            pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+
+    def whole(self) -> int:
+        """Return how many workers have all their pods on nodes."""
+        return sum(
+            item["spec"]["replicas"] == 2 and all(self.pods[f"{name}-{rank}"]["spec"] for rank in (0, 1))
+            for name, item in self.sets.items()
+        )
+
+
+@settings(max_examples=20, deadline=None)
+@given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=2), nodes=st.integers(2, 5), seed=st.integers(0, 2**16))
+def test_workers_that_hold_each_others_nodes_come_to_serve_as_many_as_there_is_room_for(
+    counts: list[int], nodes: int, seed: int
+) -> None:
+    """Of one role, or of two that see nothing of each other: as many as fit are whole after some hours at most."""
+    roles = ("prefill", "decode")[: len(counts)]
+    groups = [group(count, role=role, uid=role, **ALONE) for count, role in zip(counts, roles, strict=True)]
+    cluster = Cluster(nodes, random.Random(seed))
+    room = min(sum(counts), nodes // 2)
+    for _ in range(24 * 60):
+        for of in groups:
+            sets, pods = (cluster.of_role(items, of.spec.role) for items in (cluster.sets, cluster.pods))
+            cluster.apply(run(of, sets, pods, now=cluster.now))
+        cluster.settle()
+        if cluster.whole() == room:
+            return
+        cluster.now += timedelta(minutes=1)
+    raise AssertionError(f"{cluster.whole()} of {room} workers have their nodes after a day")
