@@ -1,5 +1,6 @@
 """Rights and networks: nothing more than is used."""
 
+import json
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_rights_to_kinds_of_other_projects_are_given_where_they_are_asked_for(re
     before = rights(render().get("ClusterRole", "weft-system-weft-operator"))
     verbs = ("get", "list", "create", "patch", "delete")
     for names in (("volcano",), ("coscheduling", "kai")):
-        value = f"operator.gangSchedulers:=[{','.join(names)}]"
+        value = f"operator.gangSchedulers:={json.dumps(names)}"
         after = rights(render(value).get("ClusterRole", "weft-system-weft-operator"))
         assert after - before == {(GANGS[name], "podgroups", verb) for name in names for verb in verbs}
     watched = render(WATCHED, "operator.computeDomains=true").get(

@@ -18,7 +18,7 @@ from weft_operator_tests.test_groups_plan import NOW, group, made
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import World
 
-SPAN = {"degree": 16, "nodesPerWorker": 2}
+SPAN: dict[str, Any] = {"degree": 16, "nodesPerWorker": 2}
 VOLCANO: dict[str, Any] = {**SPAN, "gang": {"scheduler": "volcano"}, "computeDomain": True}
 ROOT = "/apis/{}/namespaces/default/{}"
 

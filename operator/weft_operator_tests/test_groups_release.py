@@ -20,9 +20,9 @@ from weft_operator.readiness import worker_states
 from weft_operator_tests.test_groups_plan import NOW, group, made
 
 TIMEOUT_S = 600.0
-SPAN = {"degree": 16, "nodesPerWorker": 2}
+SPAN: dict[str, Any] = {"degree": 16, "nodesPerWorker": 2}
 ALONE: dict[str, Any] = {**SPAN, "unschedulableTimeout": "10m"}
-GANG = {**SPAN, "gang": {"scheduler": "kueue", "queue": "team-a"}}
+GANG: dict[str, Any] = {**SPAN, "gang": {"scheduler": "kueue", "queue": "team-a"}}
 
 
 def node(item: Manifest, rank: int, *, on: str = "", waits_s: float = 0.0) -> Manifest:

@@ -12,7 +12,7 @@ from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 from weft_operator.api.scheduling import Topology
 
 Degree = Annotated[int, Field(ge=1, le=64)]
-LabelText = Annotated[str, StringConstraints(max_length=317)]
+LabelValue = Annotated[str, StringConstraints(max_length=63)]
 
 
 class Toleration(ApiModel):
@@ -113,7 +113,7 @@ class Pool(ApiModel):
     """Bandwidth of KV transfers, where it differs from the GPU's data sheet."""
     rdma: Rdma | None = None
     """Network devices for KV transfers."""
-    node_selector: Annotated[dict[str, LabelText], Field(max_length=16)] = {}
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=16)] = {}
     """Labels of the pool's nodes."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
     """Taints of the pool's nodes."""

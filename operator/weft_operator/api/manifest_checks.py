@@ -19,6 +19,7 @@ from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.fields import DURATION_PATTERN, QUANTITY_PATTERN
 from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
+from weft_operator.api.size import too_large
 from weft_operator.manifest import Manifest
 from weft_operator.pod_templates.overrides import protected_field
 
@@ -56,6 +57,9 @@ FORMS = {
     r"^https://\S+$": "must be a URL that begins with https://",
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time of day such as 08:30, in quotes",
     r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$": "must be a time zone such as Europe/Berlin or UTC",
+    r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$": (
+        "must be the key of a label such as topology.kubernetes.io/rack"
+    ),
     r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "must be a range of addresses such as 10.0.0.0/8 or fd00::/8",
 }
 """What texts of a pattern are, for people."""
@@ -74,7 +78,9 @@ def service_messages(manifest: Json) -> list[str]:
         body = _known(_body(manifest), _schema(service_crd), "", [])
         fault = protected_field(DisaggInferenceService.model_validate(body).spec)
         found += [fault] if fault is not None else []
-    return found
+    spec = manifest.get("spec")
+    large = too_large(spec) if isinstance(spec, Mapping) else None
+    return [*found, large] if large is not None else found
 
 
 def profile_messages(manifest: Json) -> list[str]:

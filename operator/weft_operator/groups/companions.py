@@ -61,7 +61,7 @@ def companion_kinds(spec: Mapping[str, Any], statefulsets: Iterable[Manifest]) -
     if int(spec.get("nodesPerWorker") or 1) == 1:
         return ()
     found = {NETWORK_POLICY}
-    scheduler = (spec.get("gang") or {}).get("scheduler")
+    scheduler = str((spec.get("gang") or {}).get("scheduler"))
     if scheduler in POD_GROUP_APIS:
         found.add((POD_GROUP_APIS[scheduler], POD_GROUP))
     if spec.get("computeDomain"):

@@ -46,7 +46,7 @@ def released(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Mani
     patience_s = parse_duration(timeout)
     at: dict[str, datetime] = {}
     waits: list[float] = []
-    due: list[tuple[str, Manifest, Sequence[Manifest]]] = []
+    due: list[tuple[Manifest, Sequence[Manifest]]] = []
     for item in statefulsets:
         if is_terminating(item):
             continue
@@ -65,16 +65,16 @@ def released(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Mani
         if left > 0:
             waits.append(left)
         else:
-            due.append((str(item["metadata"].get("creationTimestamp", "")), item, mine))
+            due.append((item, mine))
     turn = max(((time - now).total_seconds() + TURN_S for time in at.values()), default=0.0)
     if not due:
         return Released(at, again_s=min(waits, default=None))
     if turn > 0:
         return Released(at, again_s=min([*waits, turn]))
-    _, item, mine = max(due, key=lambda one: (one[0], name_of(one[1])))
-    at[name_of(item)] = now
-    waits.append(TURN_S if len(due) > 1 else _pause_s(item, now, patience_s))
-    return Released(at, (_fact(item, mine, timeout),), min(waits))
+    newest, its_pods = max(due, key=lambda one: (str(one[0]["metadata"].get("creationTimestamp", "")), name_of(one[0])))
+    at[name_of(newest)] = now
+    waits.append(TURN_S if len(due) > 1 else _pause_s(newest, now, patience_s))
+    return Released(at, (_fact(newest, its_pods, timeout),), min(waits))
 
 
 def released_at(item: Mapping[str, Manifest]) -> datetime | None:

@@ -97,9 +97,10 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The budget, the bounds or the free nodes do not allow a plan for what is seen.",
         ),
         "InvalidSpec": Reason(
-            "The stored spec breaks a rule of this operator's version.",
+            "The stored spec breaks a rule of this operator's version, or is too large to be stored with its plan.",
             "Correct the field that the message names.",
-            cause="The object was stored before this rule existed, or while the CRD was an older one.",
+            cause="The object was stored before this rule existed, or while the CRD was an older one; the API server "
+            "cannot tell how large a spec is.",
         ),
         "ProtectedField": Reason(
             meaning="A patch of `spec.podTemplates` changes a field by which workers pair, drain, stay closed or are "
