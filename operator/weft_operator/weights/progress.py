@@ -1,0 +1,78 @@
+"""How far a download is: written to the Redis of the service by the pod that downloads, read there by the operator.
+
+The pods of a service speak to its Redis in any case, so that progress needs no right of the API server's, no open port
+and no path through the network that is not there yet. Where Redis is away, the download goes on and nobody hears of it.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from redis.exceptions import RedisError
+
+from weft_core.heartbeat import key_prefix
+from weft_operator.manifest import ServiceKey
+from weft_operator.measuring.redis_reading import reader
+
+TOLD_S = 60
+"""So long a word of a pod that ended stays."""
+PAUSE_S = 10.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Bytes that are there, bytes in all (0 before that is known), and bytes per second."""
+
+    done: int
+    total: int
+    rate: float
+
+
+def progress_key(namespace: str, service: str, pod: str) -> str:
+    """Return the key at which a pod tells its progress."""
+    return f"{key_prefix(namespace, service)}weights:{pod}"
+
+
+def progress_value(progress: Progress) -> str:
+    """Return what a pod writes there."""
+    return json.dumps(asdict(progress))
+
+
+class ProgressReader:
+    """Reads the progress of a service's downloads; without Redis there is none, and nothing waits for it."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = reader(url)
+        self._again = 0.0
+
+    async def read(self, service: ServiceKey, pods: Sequence[str]) -> Mapping[str, Progress]:
+        """Return the progress of each pod that told one."""
+        now = asyncio.get_running_loop().time()
+        if not pods or now < self._again:
+            return {}
+        keys = [progress_key(service.namespace, service.name, pod) for pod in pods]
+        try:
+            values = cast(list[bytes | None], await self._redis.mget(keys))
+        except (RedisError, OSError, ValueError) as error:
+            self._again = now + PAUSE_S
+            log.info("progress_not_read", extra={"service": str(service), "error": repr(error)})
+            return {}
+        found = {pod: _progress(value) for pod, value in zip(pods, values, strict=True) if value is not None}
+        return {pod: progress for pod, progress in found.items() if progress is not None}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+
+def _progress(raw: bytes) -> Progress | None:
+    try:
+        body = json.loads(raw)
+        return Progress(max(0, int(body["done"])), max(0, int(body["total"])), max(0.0, float(body["rate"])))
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None

@@ -1,0 +1,114 @@
+"""What a download source offers: files with sizes and checksums, and their bytes from any position on. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Literal, Protocol
+
+Algorithm = Literal["sha256", "git-blob", "md5"]
+
+
+class FetchError(Exception):
+    """Report what no further attempt mends: the message says what is wrong and what to do."""
+
+
+class TransientFetchError(Exception):
+    """Report what may pass by itself: the network, or a server that is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What the bytes of a file must come to; ``git-blob`` is the SHA-1 that git names a file by."""
+
+    algorithm: Algorithm
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a model; ``version`` identifies its content at the source, "" where the source has none."""
+
+    path: str
+    size: int
+    checksum: Checksum | None = None
+    version: str = ""
+
+    @property
+    def identity(self) -> str:
+        """Return what tells this content from another one of the same name."""
+        return f"{self.size}:{self.checksum.digest if self.checksum is not None else self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files of a model, and the version that they belong to: a commit, or ""."""
+
+    files: tuple[RemoteFile, ...]
+    version: str = ""
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The bytes of a file from ``start`` on; a server may ignore from where they were asked for."""
+
+    start: int
+    chunks: Iterator[bytes]
+
+
+class Source(Protocol):
+    """Where a model is downloaded from."""
+
+    def list_files(self) -> Listing:
+        """Return the files of the model.
+
+        Raises:
+            FetchError: there is no such model, or it may not be read.
+            TransientFetchError: the source does not answer.
+        """
+
+    def open(self, file: RemoteFile, offset: int) -> AbstractContextManager[Body]:
+        """Open a file at a position; reading may raise TransientFetchError."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+FORMATS_BESIDE_SAFETENSORS = (
+    "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.ot", "*.tflite",
+    "original/*", "onnx/*", "openvino/*",
+)  # fmt: skip
+"""The same weights in formats that engines do not load where there are safetensors."""
+
+
+def select_files(files: Iterable[RemoteFile], include: Sequence[str], exclude: Sequence[str]) -> tuple[RemoteFile, ...]:
+    """Return the files to download, by patterns over their paths; without any, one format of the weights.
+
+    Raises:
+        FetchError: nothing is left, or a path leads out of the model's folder.
+    """
+    offered = [file for file in files if not PurePosixPath(file.path).name.startswith(".")]
+    if not exclude and not include and any(file.path.endswith(".safetensors") for file in offered):
+        exclude = FORMATS_BESIDE_SAFETENSORS
+        if any(file.path.startswith("model") and file.path.endswith(".safetensors") for file in offered):
+            exclude = (*exclude, "consolidated*.safetensors")
+    chosen = [
+        file for file in offered if (not include or _matches(file.path, include)) and not _matches(file.path, exclude)
+    ]
+    for file in chosen:
+        path = PurePosixPath(file.path)
+        if path.is_absolute() or ".." in path.parts or "\0" in file.path or not path.parts:
+            raise FetchError(f"the source lists a file {file.path!r} outside the model's folder; it is not downloaded")
+    if not chosen:
+        raise FetchError("no file is left to download; correct include and exclude, or the prefix of an S3 source")
+    return tuple(sorted(chosen, key=lambda file: file.path))
+
+
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)

@@ -1,0 +1,359 @@
+"""The program that fills a cache, against a hub and a bucket over real sockets that break, lie and refuse."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from weft_mock.weights import SHARDS, MockWeights
+from weft_operator.weights import download as downloads
+from weft_operator.weights import fetch
+from weft_operator.weights.download import digest_of, download_all, gigabytes
+from weft_operator.weights.folder import MANIFEST, ModelFolder, remove_unused
+from weft_operator.weights.remote import FetchError, Listing, RemoteFile, TransientFetchError, select_files
+
+pytestmark = pytest.mark.component
+
+NAME = "team/demo/0123456789"
+TOKEN = "hf_do-not-tell"
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s3cret-do-not-tell"}
+
+
+@contextmanager
+def served(model: MockWeights) -> Iterator[str]:
+    """Serve a model on a free port of loopback, in a thread, and give its URL."""
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(model.app(), access_log=None, shutdown_timeout=0.1)
+    loop.run_until_complete(runner.setup())
+    # Both names of loopback: the hub redirects from one to the other.
+    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def hub(url: str, **parts: Any) -> dict[str, Any]:
+    return {"kind": "hub", "endpoint": url, "repo": "acme/tiny", "revision": "main", **parts}
+
+
+def bucket(url: str, **parts: Any) -> dict[str, Any]:
+    return {"kind": "s3", "endpoint": url, "bucket": "models", "prefix": "tiny", "region": "us-east-1", **parts}
+
+
+def run(
+    tmp_path: Path, source: dict[str, Any], env: dict[str, str] | None = None, verb: str = "fetch"
+) -> tuple[int, str]:
+    """Run the program; return its exit code and last words."""
+    say = tmp_path / "last-words"
+    code = fetch.main(
+        [verb, f"--root={tmp_path / 'cache'}", f"--model={NAME}", f"--say={say}", f"--ready={tmp_path / 'ready'}"],
+        {fetch.SOURCE_VARIABLE: json.dumps(source), **(env or {})},
+    )
+    return code, say.read_text(encoding="utf-8")
+
+
+def cached(tmp_path: Path) -> ModelFolder:
+    return ModelFolder(tmp_path / "cache", NAME)
+
+
+def check_whole(
+    tmp_path: Path, model: MockWeights, *, beside: frozenset[str] = frozenset({"pytorch_model.bin"})
+) -> None:
+    """Every file that belongs there is as the source has it, and there is nothing else."""
+    folder = cached(tmp_path)
+    there = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()} - {MANIFEST}
+    assert there == model.files.keys() - beside
+    assert all((folder.path / name).read_bytes() == model.files[name] for name in there)
+    assert not folder.partial.exists()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let attempts follow each other soon, and undo what the program sets for its process."""
+    monkeypatch.setattr(fetch, "download_all", lambda *args, **parts: download_all(*args, **parts, pause_s=0.01))
+    root, handlers, level = logging.getLogger(), list(logging.getLogger().handlers), logging.getLogger().level
+    term = signal.getsignal(signal.SIGTERM)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    signal.signal(signal.SIGTERM, term)
+
+
+@pytest.mark.parametrize("kind", [hub, bucket])
+def test_a_download_that_breaks_goes_on_where_it_stopped(tmp_path: Path, kind: Any) -> None:
+    model = MockWeights(break_after=1 << 20)
+    with served(model) as url:
+        code, said = run(tmp_path, kind(url))
+    assert (code, json.loads(said)["bytes"]) == (0, sum(map(len, model.files.values())) - 26)
+    check_whole(tmp_path, model)
+    assert max(model.offsets) > 0, "the second request of a shard began behind what was there"
+    assert all(model.sent[name] <= model.shard_bytes + (1 << 20) for name in SHARDS), "nothing much was sent twice"
+
+
+def test_a_program_that_is_ended_leaves_what_the_next_one_goes_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = MockWeights(break_after=1 << 20)
+    monkeypatch.setattr(downloads, "GIVE_UP_S", 0.0)
+    with served(model) as url:
+        code, said = run(tmp_path, hub(url))
+        assert code == 1, said
+        folder = cached(tmp_path)
+        assert folder.version() is None
+        assert folder.size() >= 1 << 20
+        assert run(tmp_path, hub(url))[0] == 0
+        check_whole(tmp_path, model)
+        asked = dict(model.asked)
+        assert run(tmp_path, hub(url))[0] == 0
+        assert model.asked == asked, "what is there is not downloaded again"
+
+
+def test_a_corrupt_answer_is_downloaded_again_and_a_source_that_stays_so_is_given_up(tmp_path: Path) -> None:
+    model = MockWeights(corrupt=1)
+    with served(model) as url:
+        assert run(tmp_path, hub(url))[0] == 0
+        check_whole(tmp_path, model)
+        assert model.asked[SHARDS[0]] == 2
+        model.corrupt, model.commit = 99, "f" * 40
+        cached(tmp_path).remove()
+        code, said = run(tmp_path, hub(url))
+    assert (code, cached(tmp_path).version()) == (fetch.PERMANENT, None)
+    assert said.startswith(f"{SHARDS[0]}: what was downloaded 3 times has not the checksum")
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_bucket_is_verified_by_etags_or_by_its_list_of_sums(tmp_path: Path, sums: bool) -> None:
+    model = MockWeights(sums=sums, corrupt=1, access_key=KEYS["AWS_ACCESS_KEY_ID"])
+    with served(model) as url:
+        assert run(tmp_path, bucket(url), KEYS)[0] == 0
+        check_whole(tmp_path, model)
+        assert model.asked[SHARDS[0]] == 2, "the wrong byte was found"
+
+
+def test_a_server_without_ranges_is_followed_from_the_beginning(tmp_path: Path) -> None:
+    model = MockWeights(break_after=1 << 20, ignore_range=True)
+    with served(model) as url:
+        assert run(tmp_path, hub(url))[0] == 0
+    check_whole(tmp_path, model)
+
+
+def test_a_source_that_is_away_for_a_moment_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = fetch._list
+    monkeypatch.setattr(fetch, "_list", lambda source, halt: listed(source, halt, 0.01))
+    model = MockWeights(away=2)
+    with served(model) as url:
+        assert run(tmp_path, hub(url))[0] == 0
+
+
+def test_tokens_go_to_the_hub_alone_and_into_no_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = MockWeights(token=TOKEN, break_after=1 << 20)
+    with served(model) as url:
+        code, said = run(tmp_path, hub(url), {"HF_TOKEN": TOKEN})
+        assert (code, model.refused) == (0, 0)
+        cached(tmp_path).remove()
+        refused = run(tmp_path, hub(url), {"HF_TOKEN": "hf_wrong-do-not-tell"})
+        without = run(tmp_path, hub(url))
+    assert refused[0] == without[0] == fetch.PERMANENT
+    assert "tokenSecretRef is valid" in refused[1]
+    assert "give a token in spec.model.source.huggingFace.tokenSecretRef" in without[1]
+    out, err = capfd.readouterr()
+    words = "".join((said, refused[1], without[1], out, err))
+    assert "download_interrupted" in words, "it does log"
+    assert "do-not-tell" not in words
+    assert "signed-url-secret" not in words
+
+
+def test_keys_of_a_bucket_go_into_no_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = MockWeights(access_key="OTHER")
+    with served(model) as url:
+        code, said = run(tmp_path, bucket(url), KEYS)
+    assert code == fetch.PERMANENT
+    assert "credentialsSecretRef" in said
+    assert "do-not-tell" not in said + "".join(capfd.readouterr())
+
+
+def test_what_does_not_exist_is_told_with_the_field(tmp_path: Path) -> None:
+    with served(MockWeights()) as url:
+        for source, field in (
+            (hub(url, revision="v9"), "spec.model.source.huggingFace.revision"),
+            (hub(url, repo="acme/other"), "spec.model.name"),
+            (bucket(url, prefix="none"), "spec.model.source.s3.bucket or prefix"),
+            (bucket(url, bucket="none"), "spec.model.source.s3.bucket or prefix"),
+            (hub(url, include=["*.xyz"]), "include and exclude"),
+        ):
+            code, said = run(tmp_path, source)
+            assert (code, field in said) == (fetch.PERMANENT, True), said
+
+
+def test_a_new_version_takes_no_file_of_the_one_before_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "GIVE_UP_S", 0.0)
+    model = MockWeights(break_after=1 << 20, extra={"tokenizer.json": b"version 1"})
+    with served(model) as url:
+        assert run(tmp_path, hub(url))[0] == 1
+        model.commit, model.extra = "e" * 40, {"tokenizer.json": b"version 2"}
+        code, said = run(tmp_path, hub(url))
+    assert (code, json.loads(said)["version"]) == (0, "e" * 40)
+    check_whole(tmp_path, model)
+
+
+def test_a_damaged_model_gets_what_is_missing_only(tmp_path: Path) -> None:
+    model = MockWeights()
+    with served(model) as url:
+        assert run(tmp_path, hub(url))[0] == 0
+        (cached(tmp_path).path / SHARDS[1]).unlink()
+        assert run(tmp_path, hub(url))[0] == 0
+    check_whole(tmp_path, model)
+    assert (model.asked[SHARDS[0]], model.asked[SHARDS[1]]) == (1, 2)
+
+
+def test_two_programs_download_once(tmp_path: Path) -> None:
+    model = MockWeights(rate=20e6)
+    codes = []
+    with served(model) as url:
+        threads = [
+            threading.Thread(
+                target=lambda: codes.append(
+                    fetch._fetch(cached(tmp_path), {fetch.SOURCE_VARIABLE: json.dumps(hub(url))}, threading.Event())
+                )
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len(codes) == 3
+    assert dict(model.asked) == dict.fromkeys(model.files.keys() - {"pytorch_model.bin"}, 1)
+
+
+def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    used, unused, recent = (ModelFolder(root, f"team/demo/{key}") for key in ("used", "unused", "recent"))
+    for model in (used, unused, recent):
+        model.path.mkdir(parents=True)
+        model.lock_file.touch()
+    for model in (used, unused):
+        os.utime(model.lock_file, (time.time() - 1000, time.time() - 1000))
+    with used.locked(shared=True):
+        os.utime(used.lock_file, (time.time() - 1000, time.time() - 1000))
+        assert remove_unused(root, 100) == ["team/demo/unused"]
+    assert (used.path.exists(), unused.path.exists(), recent.path.exists()) == (True, False, True)
+
+
+def test_a_sidecar_says_that_the_model_is_there_and_holds_it(tmp_path: Path) -> None:
+    model = MockWeights()
+    halt, said = threading.Event(), []
+    with served(model) as url:
+        given = fetch._arguments(
+            [
+                "hold",
+                f"--root={tmp_path / 'cache'}",
+                f"--model={NAME}",
+                f"--ready={tmp_path / 'ready'}",
+                "--keep-unused-seconds=5",
+            ]
+        )
+        env = {fetch.SOURCE_VARIABLE: json.dumps(hub(url))}
+        thread = threading.Thread(target=lambda: said.append(fetch._run(given, cached(tmp_path), env, halt)))
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        check_whole(tmp_path, model)
+        with cached(tmp_path).locked(wait=False) as alone:
+            assert alone is None, "the sidecar holds the model"
+        with cached(tmp_path).locked(shared=True, wait=False) as beside:
+            assert beside is not None, "with others"
+        halt.set()
+        thread.join(10)
+    assert said == ["ended"]
+
+
+def test_remove_ends_a_model_with_its_lock(tmp_path: Path) -> None:
+    folder = cached(tmp_path)
+    folder.path.mkdir(parents=True)
+    folder.partial.mkdir()
+    assert run(tmp_path, {}, verb="remove") == (0, "removed")
+    assert list((tmp_path / "cache").rglob("*0123456789*")) == []
+
+
+def test_a_volume_without_room_is_told_before_the_download(tmp_path: Path) -> None:
+    listing = Listing((RemoteFile("model.safetensors", 10**18),))
+    with pytest.raises(FetchError, match=r"1000000000 GB are still to be downloaded; enlarge it"):
+        download_all(None, listing, tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_volume_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/weights/team")
+
+    monkeypatch.setattr(ModelFolder, "begin", denied)
+    with served(MockWeights()) as url:
+        code, said = run(tmp_path, hub(url))
+    assert (code, said) == (fetch.PERMANENT, "/weights/team cannot be written; make it writable for user 65532")
+
+
+def test_one_format_of_the_weights_is_chosen_and_no_path_leads_out() -> None:
+    names = (
+        "config.json",
+        "model.safetensors",
+        "consolidated.safetensors",
+        "pytorch_model.bin",
+        "original/x.pth",
+        ".gitattributes",
+    )
+    files = [RemoteFile(name, 1) for name in names]
+    assert [file.path for file in select_files(files, (), ())] == ["config.json", "model.safetensors"]
+    assert [file.path for file in select_files(files, ("*.bin",), ())] == ["pytorch_model.bin"]
+    assert "original/x.pth" in [file.path for file in select_files(files, (), ("*.bin",))]
+    assert [file.path for file in select_files([RemoteFile("pytorch_model.bin", 1)], (), ())] == ["pytorch_model.bin"]
+    for path in ("../x", "/etc/passwd", "a/../../x"):
+        with pytest.raises(FetchError, match="outside the model's folder"):
+            select_files([RemoteFile(path, 1)], (), ())
+
+
+def test_git_names_files_by_these_sums(tmp_path: Path) -> None:
+    path = tmp_path / "hello"
+    path.write_bytes(b"hello\n")
+    assert digest_of(path, "git-blob") == "ce013625030ba8dba906f756967f9e9ca394464a"
+    assert digest_of(path, "sha256") == hashlib.sha256(b"hello\n").hexdigest()
+
+
+def test_sizes_are_for_people() -> None:
+    assert [gigabytes(size) for size in (141.2e9, 12.34e9, 3e6, 1500, 2.5e12)] == [
+        "141 GB",
+        "12.3 GB",
+        "3 MB",
+        "1.5 kB",
+        "2500 GB",
+    ]
+
+
+def test_an_answer_that_ends_early_is_no_whole_file(tmp_path: Path) -> None:
+    model = MockWeights(away=99)
+    with (
+        served(model) as url,
+        closing(fetch.source_of(hub(url), {})) as source,
+        pytest.raises(TransientFetchError, match="answers 503"),
+    ):
+        source.list_files()
