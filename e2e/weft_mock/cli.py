@@ -126,6 +126,11 @@ class _ListCommand(click.Command):
 @click.option(
     "--nodes-listen", default="[::]:29500", show_default=True, help="HOST:PORT where the one that leads is joined."
 )
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="Folder that must hold a config.json and safetensors; none is loaded. Without it there is no start.",
+)
 @click.option("--fault", default="{}", help="Faults from the start, as for python -m weft_mock.fault.")
 def mock_engine(
     *,
@@ -158,6 +163,7 @@ def mock_engine(
     node_rank: int,
     leader: str,
     nodes_listen: str,
+    weights: Path | None,
     fault: str,
 ) -> int:
     """Serve an engine's API and P/D protocol from a cost profile, without a GPU.
@@ -176,6 +182,7 @@ def mock_engine(
 
     try:
         host, port = _address("--listen", listen)
+        _insist_on_weights(weights)
         config = EngineConfig(
             model=model,
             profile=profile_from_json(_json("--profile", profile.read_bytes())),
@@ -228,6 +235,11 @@ def _json(flag: str, text: str | bytes) -> dict[str, object]:
     if not isinstance(body, dict):
         raise ValueError(f"{flag}: a JSON object is needed")
     return body
+
+
+def _insist_on_weights(folder: Path | None) -> None:
+    if folder is not None and not ((folder / "config.json").is_file() and any(folder.glob("*.safetensors"))):
+        raise ValueError(f"--weights: {folder} holds no config.json and safetensors")
 
 
 def _address(flag: str, text: str) -> tuple[str, int]:

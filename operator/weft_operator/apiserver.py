@@ -52,6 +52,7 @@ PLURALS: Mapping[str, str] = {
     "Lease": "leases",
     "NetworkPolicy": "networkpolicies",
     "Node": "nodes",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",
     "PodGroup": "podgroups",
@@ -188,15 +189,15 @@ class ApiServer:
             content="application/apply-patch+yaml",
         )
 
-    def create(self, manifest: Manifest) -> Manifest:
-        """Create an object.
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Create an object, or only have it checked.
 
         Raises:
             ConflictError: it exists.
         """
         key = _key(manifest)
         path = collection_path(key.api_version, key.kind, key.namespace)
-        query = {"fieldManager": FIELD_MANAGER}
+        query = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
         return self._request("POST", path, resource=PLURALS[key.kind], query=query, body=manifest)
 
     def replace(self, manifest: Manifest) -> Manifest:

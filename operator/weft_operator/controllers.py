@@ -24,6 +24,7 @@ from weft_operator.reconcile import Outcome, Reconciler
 from weft_operator.replanning.memory import Memories
 from weft_operator.settings import Settings
 from weft_operator.sleeping.sleeper import Sleeper
+from weft_operator.weights.progress import ProgressReader
 
 OnePass = Callable[[PassKey, Sight | None], Awaitable[Outcome]]
 """Makes one pass over a service or a group, with what was listed of it a moment ago, if it was."""
@@ -48,6 +49,7 @@ async def controllers(
         read_secret=cluster.read_secret, wake=wake, clock=lambda: datetime.now(UTC), heed=memories.heed
     )
     heartbeats = Heartbeats(settings.redis_url)
+    progress = ProgressReader(settings.redis_url)
     demand = DemandWatch(settings.redis_url, wake=wake, clock=asyncio.get_running_loop().time)
     reconciler = Reconciler(
         cluster=cluster,
@@ -56,6 +58,7 @@ async def controllers(
         memories=memories,
         sleeper=Sleeper(demand=demand, heartbeats=heartbeats.read, memories=memories, clock=lambda: datetime.now(UTC)),
         heartbeats=heartbeats.read,
+        progress=progress.read,
         missing_rights=lambda: api.traffic.missing_rights,
         settings=settings,
         clock=lambda: datetime.now(UTC),
@@ -94,4 +97,5 @@ async def controllers(
         await measurements.close()
         await demand.close()
         await heartbeats.close()
+        await progress.close()
         await desk.close()

@@ -150,6 +150,14 @@ def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace:
                 f"{field}: there is no Secret {ref.name} with a non-empty key {ref.key} in namespace "
                 f"{namespace}; create it or correct the reference",
             )
+    s3 = spec.model.source.s3 if spec.model.source is not None else None
+    if s3 is not None and s3.credentials_secret_ref is not None and not observed.model_keys_found:
+        raise StalledError(
+            "SecretNotFound",
+            f"spec.model.source.s3.credentialsSecretRef: there is no Secret {s3.credentials_secret_ref.name} with "
+            f"non-empty keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in namespace {namespace}; create it or "
+            "correct the reference",
+        )
     tls, jwt = spec.coordinator.tls, spec.coordinator.auth.jwt
     if tls is not None and not observed.certificate_found:
         raise StalledError(

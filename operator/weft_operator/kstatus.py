@@ -17,8 +17,8 @@ FOR_PEOPLE = frozenset({"AwaitingApproval", "ReplanProposed", "ApprovalStale"})
 TRIED_AGAIN = frozenset({"PlannerTimeout", "PlannerCrashed", "NotPlaceable"})
 """Reasons of Planned=False that may pass by themselves: the planner is asked again."""
 
-_REFUSED = frozenset({"ApplyFailed", "KindMissing", "NameTaken", "RightMissing"})
-"""Reasons of Progressing by which an object cannot be made or read."""
+_REFUSED = frozenset({"ApplyFailed", "KindMissing", "ModelRefused", "NameTaken", "RightMissing"})
+"""Reasons of Progressing by which an object cannot be made or read, or workers cannot have their weights."""
 
 
 class Said(Protocol):

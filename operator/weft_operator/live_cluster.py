@@ -22,6 +22,7 @@ from weft_operator.observe import Observed
 from weft_operator.observe_many import Sight, observe_many
 from weft_operator.pace import Pace
 from weft_operator.planning.nodes import Capacity
+from weft_operator.weights.image_volumes import ImageVolumes
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class LiveCluster:
         self._api = api
         self._pace = Pace()
         self._machines = Machines(api)
+        self._image_volumes = ImageVolumes(api)
         self._lent: dict[PassKey, Sight] = {}
         self._borrowers: set[asyncio.Task[object] | None] = set()
 
@@ -93,6 +95,10 @@ class LiveCluster:
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
         return await asyncio.to_thread(self._machines.capacity, pools, key)
+
+    async def image_volumes_refusal(self, namespace: str) -> str:
+        """Return why pods may have no image volumes, "" where they may."""
+        return await asyncio.to_thread(self._image_volumes.refusal, namespace)
 
     async def read_secret(self, key: ServiceKey, name: str) -> Manifest | None:
         """Return a Secret that a service's spec names, None when it is not there."""

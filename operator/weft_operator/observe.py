@@ -14,14 +14,17 @@ from weft_operator.live_profile.targets import profile_name
 from weft_operator.manifest import (
     COMPONENT_LABEL,
     SERVICE_LABEL,
+    WEIGHTS_COMPONENT,
     Manifest,
     ObjectKey,
     ServiceKey,
+    condition_of,
     controller_of,
     key_of,
     labels_of,
 )
 from weft_operator.rights import Right
+from weft_operator.weights.cache import own_claim
 
 OWNED_KINDS: tuple[tuple[str, str], ...] = (
     (f"{GROUP}/{VERSION}", GROUP_KIND),
@@ -64,6 +67,10 @@ class Observed:
     """The same for ``coordinator.auth.jwt.jwksConfigMapRef``."""
     jobs_refused: Right | None = None
     """The right that is missing to read the Jobs that measure; they alone are then not known."""
+    claims: Mapping[str, Manifest] = field(default_factory=dict)
+    """The PersistentVolumeClaims that weights are cached on, or were, by name."""
+    model_keys_found: bool = True
+    """The same for ``model.source.s3.credentialsSecretRef``, for both keys that it must have."""
     trace: Manifest | None = None
     """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
 
@@ -103,7 +110,9 @@ def of_service(
     if token is not None and labels_of(token).get(SERVICE_LABEL) == key.name:
         found = [*found, token]
     measured, jobs_refused = _measured(api, key, service.get("spec") or {})
-    found = [*found, *measured]
+    cached, claims = _cached(api, key, service)
+    # Both list the Jobs, of which each service has its own.
+    found = [*found, *{key_of(item): item for item in (*measured, *cached)}.values()]
     uid = service["metadata"]["uid"]
     owned, former, workers = [], [], []
     groups = {item["metadata"]["uid"] for item in found if item["kind"] == GROUP_KIND}
@@ -127,11 +136,13 @@ def of_service(
         former=tuple(former),
         profiles=_profiles(api, key, spec),
         jobs_refused=jobs_refused,
+        claims=claims,
         trace=_trace(api, key, spec),
         api_key_found=_secret_found(api, key, front.get("auth"), "apiKeySecretRef"),
         model_token_found=_secret_found(
             api, key, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
         ),
+        model_keys_found=_keys_found(api, key, ((spec.get("model") or {}).get("source") or {}).get("s3")),
         certificate_found=_certificate_found(api, key, front.get("tls")),
         jwks_found=_jwks_found(api, key, (front.get("auth") or {}).get("jwt")),
     )
@@ -180,6 +191,35 @@ def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> tuple[li
     return [*profiles, *jobs], None
 
 
+def _cached(api: ApiServer, key: ServiceKey, service: Manifest) -> tuple[list[Manifest], dict[str, Manifest]]:
+    """Return what fills the cache of a service's weights, and the claims they are on; of others nothing is asked.
+
+    While the condition ModelReady is told, something may be left of a cache that the spec does not name any more.
+    """
+    source = ((service.get("spec") or {}).get("model") or {}).get("source") or {}
+    named = [
+        str(claim.get("existingClaim") or own_claim(key.name))
+        for kind in ("huggingFace", "s3")
+        if (claim := ((source.get(kind) or {}).get("cache") or {}).get("claim"))
+    ]
+    if not named and condition_of(service, "ModelReady") is None:
+        return [], {}
+    jobs = api.list("batch/v1", "Job", namespace=key.namespace, selector=f"{SERVICE_LABEL}={key.name}")
+    jobs = [job for job in jobs if labels_of(job).get(COMPONENT_LABEL) == WEIGHTS_COMPONENT]
+    mounted = [
+        str(volume["persistentVolumeClaim"]["claimName"])
+        for job in jobs
+        for volume in job["spec"]["template"]["spec"].get("volumes") or ()
+        if volume.get("persistentVolumeClaim")
+    ]
+    claims = {}
+    for name in sorted({own_claim(key.name), *named, *mounted}):
+        found = _get(api, ObjectKey("v1", "PersistentVolumeClaim", key.namespace, name))
+        if found is not None:
+            claims[name] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **found}
+    return [*jobs, *claims.values()], claims
+
+
 def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
     name = ((spec.get("workload") or {}).get("traceConfigMap") or {}).get("name")
     return _get(api, ObjectKey("v1", "ConfigMap", key.namespace, name)) if name else None
@@ -189,6 +229,14 @@ def _secret_found(api: ApiServer, key: ServiceKey, part: dict[str, Any] | None, 
     """Tell whether a reference's Secret and key are there and not empty; no reference is no lack."""
     ref = (part or {}).get(field)
     return not ref or _filled(_get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"])), ref["key"])
+
+
+def _keys_found(api: ApiServer, key: ServiceKey, s3: dict[str, Any] | None) -> bool:
+    ref = (s3 or {}).get("credentialsSecretRef")
+    if not ref:
+        return True
+    secret = _get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"]))
+    return _filled(secret, "AWS_ACCESS_KEY_ID") and _filled(secret, "AWS_SECRET_ACCESS_KEY")
 
 
 def _certificate_found(api: ApiServer, key: ServiceKey, tls: dict[str, Any] | None) -> bool:

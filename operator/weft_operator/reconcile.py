@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.capacity import Pool
@@ -26,9 +26,7 @@ from weft_operator.diff import Action, Delete, Scale
 from weft_operator.engines.seen import ask_again_s, judges
 from weft_operator.errors import ApiError, ForbiddenError, StalledError, TransientError, WaitingError, refusal_of
 from weft_operator.events import Fact, unwatched_facts
-from weft_operator.goal import (
-    Goal,
-)
+from weft_operator.goal import Goal, last_record
 from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
@@ -63,6 +61,8 @@ from weft_operator.sleeping.sleeper import Sleeper
 from weft_operator.status import Result, Verdict, build_status
 from weft_operator.telling import post, tell, tell_held_up, timestamp
 from weft_operator.wanted import kept_token, ledger_of, plan_actions, rendering_of
+from weft_operator.weights.decide import ModelState
+from weft_operator.weights.gate import ReadProgress, goal_meanwhile, held_back, no_progress, read_state
 
 REFUSED_S = 60.0
 """Until a measuring object that was refused, by a quota for one, is tried again."""
@@ -87,6 +87,9 @@ class Cluster(Protocol):
 
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
         """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
+
+    async def image_volumes_refusal(self, namespace: str) -> str:
+        """Return why pods may have no image volumes, "" where they may."""
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
         """Carry out one action; return the object as it is now, None when it is deleted."""
@@ -130,6 +133,7 @@ class Reconciler:
         memories: Memories,
         sleeper: Sleeper,
         heartbeats: Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]],
+        progress: ReadProgress = no_progress,
         missing_rights: Callable[[], Iterable[Right]] = tuple,
         settings: Settings,
         clock: Callable[[], datetime],
@@ -140,6 +144,7 @@ class Reconciler:
         self._memories = memories
         self._sleeper = sleeper
         self._heartbeats = heartbeats
+        self._progress = progress
         self._missing_rights = missing_rights
         self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
         """The rights to watch for the lack of which an event was posted."""
@@ -202,9 +207,24 @@ class Reconciler:
                 ),
                 said=(observed.service.get("status") or {}).get("observed"),
             )
-        result, actions = await self._carry_out(key, observed, goal)
-        result, measured, measuring_s = await self._measure(key, observed, result)
-        actions = (*actions, *measured)
+        model, fetched = await self._fetch(key, observed, goal)
+        before = last_record(observed)
+        missing = held_back(goal, before, model)
+        meanwhile = goal_meanwhile(goal, before) if missing else goal
+        result, actions = await self._carry_out(key, observed, meanwhile)
+        if missing:
+            waits_for: Literal["Coming", "Refused"] = "Coming" if model.waits else "Refused"
+            result = replace(result, model_missing=waits_for)
+            if meanwhile.record is None and goal.record is not None:
+                name = revision_name(key.name, goal.record.plan)
+                number = revision_number(name, observed.of_kind("ControllerRevision"))
+                result = replace(result, record=goal.record, number=number)
+        result = replace(result, model=model.verdict)
+        measured: tuple[Action, ...] = ()
+        measuring_s: float | None = None
+        if not missing:
+            result, measured, measuring_s = await self._measure(key, observed, result)
+        actions = (*fetched, *actions, *measured)
         untold: float | None = None
         asked = {} if goal.record is None else judges(goal.record.spec, paired=goal.record.paired)
         if asked:
@@ -215,7 +235,7 @@ class Reconciler:
         deadline = None if result.step is None else result.step.again_s
         waits = [
             *self._decider.again_s(key),
-            *(wait for wait in (goal.again_s, deadline, untold, measuring_s) if wait is not None),
+            *(wait for wait in (goal.again_s, deadline, untold, measuring_s, model.again_s) if wait is not None),
         ]
         return Outcome(look_again=min(waits) if waits else None, actions=len(actions), settled=ready)
 
@@ -309,6 +329,26 @@ class Reconciler:
         # What serves is as it should be, so this is told here alone, and tried again without haste.
         refused = Verdict("False", "MeasuringFailed", applied.failure.message)
         return replace(result, measuring=refused), applied.done, REFUSED_S
+
+    async def _fetch(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[ModelState, tuple[Action, ...]]:
+        """Go on with bringing the weights to where workers load them; return how it stands and what was done."""
+        if goal.record is None:
+            return ModelState(), ()
+        token = self._token(key, observed)
+        now = self._clock()
+        state = await read_state(
+            self._rendering(key, observed, goal.record, token),
+            observed,
+            token=token,
+            images=self._cluster,
+            progress=self._progress,
+            now=now,
+        )
+        applied = await self._apply(state.actions, observed)
+        if applied.failure is None:
+            return state, applied.done
+        verdict = state.verdict if state.ready else Verdict("False", "FetchFailed", applied.failure.message)
+        return replace(state, verdict=verdict, again_s=REFUSED_S), applied.done
 
     def _token(self, key: ServiceKey, observed: Observed) -> bytes:
         return kept_token(key, observed) or self._new_token()

@@ -18,6 +18,11 @@ LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "SLOMet": ("weft status NAME", "weft top NAME", "weft rollout history NAME"),
         "CostModelFresh": ("weft status NAME", "weft top NAME", "kubectl describe costprofile PROFILE"),
         "ProfileMeasured": ("weft status NAME", "kubectl get jobs,pods -l app.kubernetes.io/component=profile"),
+        "ModelReady": (
+            "weft status NAME",
+            "kubectl get jobs,pods,pvc -l weft.dev/service=NAME,app.kubernetes.io/component=weights",
+            "kubectl logs -l weft.dev/service=NAME,app.kubernetes.io/component=weights --tail 50",
+        ),
         "EnginePlugin": ("weft status NAME", "weft logs NAME --container all --tail 50"),
         "KVTransportVerified": (
             "weft status NAME",

@@ -77,6 +77,10 @@ class Result:
     """How far what is seen is from what the plan of ``record`` was made for."""
     measuring: Verdict | None = None
     """How the measurement of the cost profile stands; None where none is asked for."""
+    model: Verdict | None = None
+    """How it stands with the weights; None where the engines load them from elsewhere by themselves."""
+    model_missing: Literal["", "Coming", "Refused"] = ""
+    """Whether workers for the spec wait for weights, and these come by themselves, or only after a change."""
     heartbeats: Mapping[str, WorkerRecord] | None = None
     """What workers say of themselves, by name; None where nothing is asked of them."""
 
@@ -102,11 +106,13 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
     was = {item["type"]: item for item in before.get("conditions") or ()}
     if result.measuring is not None:
         verdicts["ProfileMeasured"] = result.measuring
+    if result.model is not None:
+        verdicts["ModelReady"] = result.model
     verdicts |= _of_engines(result, was)
     verdicts |= {"Reconciling": Verdict(*reconciling(verdicts)), "Stalled": Verdict(*stalled(verdicts))}
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
-    if _replanning(result):
+    if _replanning(result) or result.model_missing == "Coming":
         # These are still about the workers of the plan before, so nobody may read them as an answer to the new spec.
         observed = min(observed, int(before.get("observedGeneration") or 0))
         for kind in ABOUT_WORKERS:
@@ -152,6 +158,8 @@ def ready(result: Result) -> Verdict:
     """Return the condition Ready: True only when the coordinator and every planned worker are ready."""
     if result.record is None:
         return Verdict("False", "NotPlanned", f"no plan yet: {result.planned.message}")
+    if result.model_missing and not result.groups:
+        return Verdict("False", "ModelNotReady", f"no worker starts without its weights: {_model_words(result)}")
     if result.record.standing.asleep_at is not None:
         return _at_zero(result, result.record, result.record.standing.asleep_at)
     missing = [state for state in result.workers if not state.ready]
@@ -214,6 +222,11 @@ def progressing(result: Result) -> Verdict:
     if result.record is None:
         waiting: Truth = "True" if result.planned.reason == "Planning" else "False"
         return Verdict(waiting, "WaitingForPlan", "nothing is deployed before there is a plan")
+    if result.model_missing:
+        kept = "; workers of the last plan keep running" if result.groups else ""
+        if result.model_missing == "Coming":
+            return Verdict("True", "WaitingForModel", f"{_model_words(result)}{kept}")
+        return Verdict("False", "ModelRefused", f"{_model_words(result)}{kept}")
     if result.step is not None and result.step.refusal is not None:
         on_the_way: Truth = "True" if result.step.outcome == "Returning" else "False"
         failed = result.step.refusal.reason == "CanaryFailed"
@@ -323,6 +336,10 @@ def _said(condition: Mapping[str, Any]) -> Verdict:
 def _replanning(result: Result) -> bool:
     """Tell whether the workers are those of a plan before while the planner is at work on the spec."""
     return result.record is not None and result.planned.reason == "Planning"
+
+
+def _model_words(result: Result) -> str:
+    return "" if result.model is None else result.model.message
 
 
 def _trouble(states: Sequence[WorkerState]) -> str:

@@ -45,6 +45,10 @@ class FakeCluster:
         self.profile: Manifest | None = None
         self.more_profiles: dict[str, Manifest] = {}
         self.trace: Manifest | None = None
+        self.claims: dict[str, Manifest] = {}
+        """Claims that people made."""
+        self.image_volumes = ""
+        """Why the cluster has no image volumes."""
         self.secrets: dict[str, Manifest] = {}
         self.api_key_found = True
         self.model_token_found = True
@@ -81,6 +85,10 @@ class FakeCluster:
                 **self.more_profiles,
             },
             former=self.former,
+            claims={
+                **self.claims,
+                **{key.name: item for key, item in self.objects.items() if key.kind == "PersistentVolumeClaim"},
+            },
             trace=self.trace,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,
@@ -117,6 +125,9 @@ class FakeCluster:
         if self.gpus is None:
             return None
         return Capacity(total=self.gpus, free={pool.name: self.nodes for pool in pools} if self.nodes else {})
+
+    async def image_volumes_refusal(self, _namespace: str) -> str:
+        return self.image_volumes
 
     async def read_secret(self, _key: ServiceKey, name: str) -> Manifest | None:
         return self.secrets.get(name)

@@ -60,7 +60,39 @@ RULE_CASES: tuple[Case, ...] = (
         "two-model-sources",
         "spec.model.source",
         {"huggingFace": {}, "pvc": {"claimName": "models"}},
-        rule="spec.model.source: give exactly one of huggingFace and pvc",
+        rule="spec.model.source: give exactly one of huggingFace, pvc, s3 and oci",
+    ),
+    one_change(
+        "no-model-source",
+        "spec.model.source",
+        {},
+        rule="spec.model.source: give exactly one of huggingFace, pvc, s3 and oci",
+    ),
+    one_change(
+        "two-caches",
+        "spec.model.source",
+        {"huggingFace": {"cache": {"claim": {"size": "1Ti"}, "node": {"path": "/models"}}}},
+        rule="spec.model.source: give exactly one of cache.claim and cache.node",
+    ),
+    one_change(
+        "a-claim-of-whom",
+        "spec.model.source",
+        {"huggingFace": {"cache": {"claim": {"size": "1Ti", "existingClaim": "models"}}}},
+        rule="spec.model.source: give exactly one of cache.claim.existingClaim and cache.claim.size",
+    ),
+    one_change(
+        "a-class-for-an-existing-claim",
+        "spec.model.source",
+        {"huggingFace": {"cache": {"claim": {"existingClaim": "models", "storageClassName": "nfs"}}}},
+        rule="spec.model.source: cache.claim.storageClassName is of the claim that is made for the service; remove it, "
+        "or replace existingClaim by size",
+    ),
+    one_change(
+        "a-mirror-without-a-cache",
+        "spec.model.source",
+        {"huggingFace": {"endpoint": "https://hub.example.com"}},
+        rule="spec.model.source.huggingFace: endpoint, include and exclude are for a download into a cache; set cache "
+        "or remove them",
     ),
     one_change(
         "ttft-below-itl",

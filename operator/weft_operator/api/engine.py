@@ -1,4 +1,4 @@
-"""What is served and by which engine."""
+"""The inference engine of a service."""
 
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.fields import Fraction, ObjectName, PullSecrets, Quantity
+from weft_operator.api.fields import Fraction, PullSecrets, Quantity
 
 Arg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
@@ -112,84 +112,6 @@ class Resources(ApiModel):
     """What the scheduler sets aside."""
     limits: Annotated[dict[str, Quantity], Field(max_length=16)] = {}
     """What the container may use at most."""
-
-
-class SecretKey(ApiModel):
-    """One key of a Secret in the service's namespace."""
-
-    name: ObjectName
-    """Name of the Secret."""
-    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", min_length=1, max_length=253)]
-    """Key in the Secret."""
-
-
-class HuggingFace(ApiModel):
-    """Weights from the Hugging Face hub, loaded by the engine at start."""
-
-    revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", min_length=1, max_length=128)] | None = (
-        None
-    )
-    """Branch, tag or commit; the repository's default branch if absent."""
-    token_secret_ref: SecretKey | None = None
-    """Access token for gated models."""
-
-
-class Pvc(ApiModel):
-    """Weights on a volume that every worker mounts read-only."""
-
-    claim_name: ObjectName
-    """PersistentVolumeClaim in the service's namespace, ReadOnlyMany or ReadWriteMany."""
-    path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", max_length=512)] = "."
-    """Folder of the model on the volume."""
-
-
-class ModelSource(ApiModel):
-    """Where the weights come from."""
-
-    hugging_face: HuggingFace | None = None
-    """The Hugging Face hub."""
-    pvc: Pvc | None = None
-    """A volume."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "has(self.huggingFace) != has(self.pvc)",
-            "spec.model.source: give exactly one of huggingFace and pvc",
-            lambda s: (s.hugging_face is None) != (s.pvc is None),
-        ),
-    )
-
-
-class Model(ApiModel):
-    """The model that is served."""
-
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$", max_length=128)]
-    """Name that clients ask for, and the model's id on the hub: meta-llama/Llama-3.1-70B-Instruct."""
-    source: ModelSource | None = None
-    """Where the weights come from; the hub, by the model's name, if absent."""
-    max_model_len: Annotated[int, Field(ge=256, le=10_485_760)] = 32768
-    """Longest context in tokens, prompt and answer together."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
-    """Number format of weights and activations."""
-    kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
-    """Number format of the KV cache; auto follows dtype."""
-    config: (
-        Annotated[
-            dict[str, JsonValue],
-            Field(max_length=512, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
-        ]
-        | None
-    ) = None
-    """The model's Hugging Face config.json, for an analytic profile of a model that is not in the catalogue."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "self.name == oldSelf.name",
-            "spec.model.name: cannot change, because workers of two models cannot exchange KV; "
-            "create a second service for the other model",
-            None,
-        ),
-    )
 
 
 class BlockTokens(ApiModel):

@@ -6,9 +6,10 @@ from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.capacity import LabelText, Toleration
-from weft_operator.api.engine import Resources, SecretKey
+from weft_operator.api.capacity import LabelValue, Toleration
+from weft_operator.api.engine import Resources
 from weft_operator.api.fields import Duration, ObjectName
+from weft_operator.api.references import SecretKey, SecretName
 from weft_operator.api.routing import Rates
 
 Claim = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -74,13 +75,6 @@ class Auth(ApiModel):
     """Tokens that an identity provider signed."""
 
 
-class SecretName(ApiModel):
-    """A Secret in the service's namespace."""
-
-    name: ObjectName
-    """Name of the Secret."""
-
-
 class Tls(ApiModel):
     """TLS of the front door; the Service then listens on port 443."""
 
@@ -124,7 +118,7 @@ class Coordinator(ApiModel):
     """More coordinators for plans that carry more; always replicas of them if absent."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
     """CPU and memory of a coordinator."""
-    node_selector: Annotated[dict[str, LabelText], Field(max_length=16)] = {}  # noqa: RUF012 - pydantic copies it
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=16)] = {}  # noqa: RUF012 - pydantic copies it
     """Labels of the nodes that coordinators run on."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = []  # noqa: RUF012 - pydantic copies it
     """Taints of these nodes."""

@@ -9,9 +9,8 @@ from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.engine import SecretKey
 from weft_operator.api.fields import Duration
-from weft_operator.api.front_door import SecretName
+from weft_operator.api.references import SecretKey, SecretName
 
 HEADER_NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$"
 HEADER_VALUE = r"^[!-~]([ -~]*[!-~])?$"

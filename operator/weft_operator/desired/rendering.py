@@ -69,7 +69,7 @@ class Rendering:
         engine = self.spec.engine
         return content_hash(
             {
-                "model": self.spec.model.model_dump(mode="json", by_alias=True),
+                "model": self.spec.model.identity(),
                 "type": engine.type,
                 "image": engine.image or self.settings.mock_image,
                 "args": list(engine.args),

@@ -48,9 +48,12 @@ from weft_operator.manifest import (
     POOL_LABEL,
     REVISION_LABEL,
     TOKEN_HASH_ANNOTATION,
+    WEIGHTS_ANNOTATION,
     Manifest,
 )
 from weft_operator.pod_templates.overrides import overridden
+from weft_operator.weights.cache import cached_model
+from weft_operator.weights.objects import sidecar
 
 _SHM_VOLUME = "shm"
 
@@ -60,6 +63,7 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
 
     Its controller adds the worker's name to the template, as a label and as the variable WEFT_WORKER.
     """
+    cached = cached_model(rendering.spec.model)
     identity = {DEGREE_LABEL: str(group.degree), POOL_LABEL: group.pool, REVISION_LABEL: rendering.revision}
     template = overridden(
         rendering.spec,
@@ -69,6 +73,7 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
                 "annotations": {
                     "kubectl.kubernetes.io/default-container": "engine",
                     TOKEN_HASH_ANNOTATION: mounts.token_hash,
+                    **({} if cached is None else {WEIGHTS_ANNOTATION: cached.key}),
                 },
             },
             "spec": _pod(rendering, group, mounts),
@@ -134,6 +139,7 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
             paired=rendering.record.paired,
             nodes=nodes,
             secret=rendering.name("token"),
+            service=rendering.key,
             profile_file=f"{CONFIG_FOLDER}/{_profile_key(rendering, worker)}",
         ),
     )
@@ -159,6 +165,11 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
     if nodes == 1:
         # Workers on several nodes fill these, and their own pods are to be near each other, not apart.
         pod["topologySpreadConstraints"] = [spread(rendering.selector(worker.role), pool)]
+    cached = cached_model(rendering.spec.model)
+    if cached is not None and cached.cache.node is not None:
+        container, volume = sidecar(rendering, mounts, cached)
+        pod["initContainers"].append(container)
+        pod["volumes"].append(volume)
     claims = _claims(pool, worker.degree)
     if claims:
         pod["resourceClaims"] = claims

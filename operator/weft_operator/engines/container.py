@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from weft_core.plan import Role
-from weft_operator.manifest import Manifest
+from weft_operator.manifest import Manifest, ServiceKey
 
 ENGINE_PORT = 8000
 SIDE_CHANNEL_PORT = 5600
@@ -32,12 +32,16 @@ LOOPBACK = "127.0.0.1"
 the kernel gives it to their loopback device."""
 
 
+_NO_SERVICE = ServiceKey("", "")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """The worker an engine is started for; ``default_image`` serves where the spec names none.
 
     ``paired``: it hands KV to workers of the other role; ``profile_file`` is its cost profile, for the mock engine.
     ``nodes``: how many it spans; its pods then know the variables above. ``secret``: that of the service's token.
+    ``service``: whose weights it loads, where they are cached.
     """
 
     role: Role
@@ -46,6 +50,7 @@ class EngineRequest:
     paired: bool = True
     nodes: int = 1
     secret: str = ""
+    service: ServiceKey = _NO_SERVICE
     profile_file: str = f"{CONFIG_FOLDER}/profile.json"
 
 

@@ -13,6 +13,7 @@ from weft_operator.engines.container import (
     EngineRequest,
     KvPorts,
 )
+from weft_operator.engines.weights import weights_of
 
 _SIDE_CHANNEL = KvPorts(single=(SIDE_CHANNEL_PORT,), span=None)
 KV_PORTS: dict[Role, KvPorts] = {"prefill": _SIDE_CHANNEL, "decode": _SIDE_CHANNEL}
@@ -50,9 +51,15 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
             args.append(f"--chunk={mock.chunk_tokens}")
         if mock.kv_capacity_tokens is not None:
             args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
+    weights = weights_of(spec, request.service)
+    if weights.env:
+        args.append(f"--weights={weights.model}")  # it loads none, and insists that they are there
     return EngineContainer(
         image=spec.engine.image or request.default_image,
         args=(*args, *spec.engine.args),
+        env=weights.env,
+        volumes=weights.volumes if weights.env else (),
+        mounts=weights.mounts if weights.env else (),
         start_seconds=120,
         probe_period=1,
         last_words=False,  # its pods stay those of operators before this field

@@ -32,7 +32,7 @@ _POD_NAME = "$(POD_NAME)"
 
 def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return SGLang's command line, environment and volumes."""
-    weights, prefill = weights_of(spec), request.role == "prefill"
+    weights, prefill = weights_of(spec, request.service), request.role == "prefill"
     args = [
         f"--model-path={weights.model}",
         f"--served-model-name={spec.model.name}",
@@ -62,7 +62,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         args=(*args, *spec.engine.args),
         host=_POD_NAME if prefill else LOOPBACK,
         ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),
-        env=(("SGLANG_HOST_IP", "$(POD_IP)"), *HOME_ENV),
+        env=(("SGLANG_HOST_IP", "$(POD_IP)"), *HOME_ENV, *weights.env),
         secret_env=weights.secret_env,
         volumes=weights.volumes,
         mounts=weights.mounts,

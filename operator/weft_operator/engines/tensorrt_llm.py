@@ -39,7 +39,7 @@ _ON_NODES = f'if [ "${RANK_VARIABLE}" = 0 ]; then {_SERVE}; else {_LEND}; fi'
 
 def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return the command line of ``trtllm-serve``, its environment and volumes."""
-    weights, over_nodes = weights_of(spec), request.nodes > 1
+    weights, over_nodes = weights_of(spec, request.service), request.nodes > 1
     options = _file(request.role if request.paired else "both", over_nodes=over_nodes)
     args = [
         weights.model,
@@ -57,7 +57,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         command=("/bin/sh", "-c", _ON_NODES, "trtllm") if over_nodes else ("trtllm-serve",),
         args=(*args, *spec.engine.args),
         ports=(),
-        env=HOME_ENV,
+        env=(*HOME_ENV, *weights.env),
         secret_env=weights.secret_env,
         volumes=weights.volumes,
         mounts=weights.mounts,

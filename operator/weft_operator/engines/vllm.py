@@ -54,7 +54,7 @@ _ON_NODES = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm se
 
 def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return vLLM's command line, environment and volumes."""
-    weights = weights_of(spec)
+    weights = weights_of(spec, request.service)
     plugin = spec.engine.plugin is not None
     args = [
         weights.model,
@@ -93,6 +93,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
             ("VLLM_NO_USAGE_STATS", "1"),
             *HOME_ENV,
             ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108
+            *weights.env,
         ),
         secret_env=weights.secret_env,
         volumes=(*weights.volumes, *((_proof_volume(request.secret),) if plugin else ())),

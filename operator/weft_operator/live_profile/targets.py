@@ -9,6 +9,9 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 KV_TIMED = frozenset({"vllm", "mock"})
 """Engines whose KV transfers ``weft profile engine`` can time."""
 
+_KEPT = {"source": {"hugging_face": {"cache"}, "s3": {"cache"}}}
+"""Where weights are kept changes no figure."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
@@ -49,7 +52,7 @@ def identity(spec: DisaggInferenceServiceSpec, gpu: str) -> str:
     return content_hash(
         {
             "gpu": gpu,
-            "model": spec.model.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "model": spec.model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_KEPT),
             "engine": [engine.type, engine.image or "", *engine.args, f"{engine.memory_fraction:g}"],
             "env": [[item.name, item.value] for item in engine.env],
             "mock": None if engine.mock is None else engine.mock.model_dump(mode="json", by_alias=True),

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft_operator.api.engine import SecretKey
 from weft_operator.api.measuring import HEADER_NAME, HEADER_VALUE
+from weft_operator.api.references import SecretKey
 from weft_operator.errors import ApiError, ForbiddenError
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.observation import BlindError

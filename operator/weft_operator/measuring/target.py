@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weft_core.durations import parse_duration
-from weft_operator.api.engine import SecretKey
+from weft_operator.api.references import SecretKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.manifest import COMPONENT_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 from weft_operator.measuring.queries import windows_of

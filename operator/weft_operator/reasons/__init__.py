@@ -7,6 +7,7 @@ from weft_operator.reasons.carried_out import DRAINED, PROGRESSING, READY, RECON
 from weft_operator.reasons.engines import ENGINE_PLUGIN, KV_TRANSPORT_VERIFIED
 from weft_operator.reasons.groups import GROUP_PROGRESSING, GROUP_READY
 from weft_operator.reasons.measured import METRICS_AVAILABLE, SLO_MET
+from weft_operator.reasons.model import MODEL_READY
 from weft_operator.reasons.planned import PLANNED
 from weft_operator.reasons.predicted import COST_MODEL_FRESH, PROFILE_MEASURED, SLO_FEASIBLE
 from weft_operator.reasons.reason import Reason
@@ -35,14 +36,15 @@ ConditionType = Literal[
     "SLOMet",
     "CostModelFresh",
     "ProfileMeasured",
+    "ModelReady",
     "EnginePlugin",
     "KVTransportVerified",
     "Reconciling",
     "Stalled",
 ]
 CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
-"""In the order of the status; ProfileMeasured is only there where it is asked for, EnginePlugin and
-KVTransportVerified where engines tell."""
+"""In the order of the status; ProfileMeasured is only there where it is asked for, ModelReady where weights are
+cached or in an image, EnginePlugin and KVTransportVerified where engines tell."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is in force.",
@@ -51,6 +53,7 @@ MEANING: Mapping[ConditionType, str] = {
     "Drained": "Every worker that was to leave has handed its sessions over and is gone.",
     "SLOFeasible": "The plan in force should hold the SLO at the traffic that it was made for.",
     "MetricsAvailable": "Prometheus tells what the running service does. While it does not, nothing shrinks.",
+    "ModelReady": "The weights are where the workers load them. Only with a cache or an image in `spec.model.source`.",
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
     "KVTransportVerified": "KV goes between all pairs of engines, and over RDMA where they have it. Only for vLLM.",
     "Reconciling": "The service is not yet as its spec and plan want it: what deployment tools wait for (kstatus).",
@@ -70,6 +73,7 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "SLOMet": SLO_MET,
     "CostModelFresh": COST_MODEL_FRESH,
     "ProfileMeasured": PROFILE_MEASURED,
+    "ModelReady": MODEL_READY,
     "EnginePlugin": ENGINE_PLUGIN,
     "KVTransportVerified": KV_TRANSPORT_VERIFIED,
     "Reconciling": RECONCILING,

@@ -21,6 +21,11 @@ READY: Mapping[str, Reason] = MappingProxyType(
             "`kubectl describe deployment` of the service's name tells why.",
             cause="Its image cannot be pulled, its configuration is refused, or no node has room.",
         ),
+        "ModelNotReady": Reason(
+            "No worker runs, because the weights are not there yet.",
+            "See the condition ModelReady.",
+            cause="The service is new and its weights are being downloaded, or they cannot be.",
+        ),
         "NoPrefillWorker": Reason(
             "No prefill worker is ready.",
             "See the message, then the pods' events.",
@@ -81,6 +86,18 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "Measure the cost profile again (`weft profile`) where it was too fast; see MetricsAvailable where "
             "nothing was seen. Another plan is tried when the spec or the traffic changes.",
             cause="A cost profile that is too fast, an engine that is slower than the one before, or missing metrics.",
+        ),
+        "WaitingForModel": Reason(
+            "The weights that the spec asks for are being downloaded. Workers start when they are there; until then "
+            "those of the last plan, if there are any, keep running with what they loaded.",
+            "Wait; the condition ModelReady says how far it is, and what is in the way.",
+            cause="The service is new, or `spec.model.source` changed.",
+        ),
+        "ModelRefused": Reason(
+            "The weights that the spec asks for cannot be had as it says; workers of the last plan, if there are any, "
+            "keep running.",
+            "See the condition ModelReady.",
+            cause="The cluster has no image volumes, or the claim that the spec names is not there.",
         ),
         "WaitingForPlan": Reason(
             "There is no plan for the current spec yet; workers of the last plan keep running.",

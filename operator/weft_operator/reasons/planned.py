@@ -125,8 +125,9 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="It was not applied yet, or the key in it has another name.",
         ),
         "SecretNotFound": Reason(
-            "`spec.coordinator.auth.apiKeySecretRef`, `spec.coordinator.tls.secretRef` or "
-            "`spec.model.source.huggingFace.tokenSecretRef` names a Secret or key that is not there.",
+            "`spec.coordinator.auth.apiKeySecretRef`, `spec.coordinator.tls.secretRef`, "
+            "`spec.model.source.huggingFace.tokenSecretRef` or `spec.model.source.s3.credentialsSecretRef` names a "
+            "Secret or key that is not there.",
             "Create the Secret with that key, or correct the reference.",
             cause="It was not created yet, is in another namespace, or its key is empty.",
         ),

@@ -1,8 +1,8 @@
 """The program of the pods that fill a cache: download a model and verify it, hold it, or remove it.
 
 ``fetch`` runs in a Job that fills a claim. ``hold`` runs in a sidecar beside an engine that loads from a folder of its
-node: it downloads what is missing there, says by a file that the model is there, and holds its lock while the pod lives,
-so that no other program removes it. ``remove`` ends a model that nobody uses any more.
+node: it downloads what is missing there, says by a file that the model is there, and holds its lock while the pod
+lives, so that no other program removes it. ``remove`` ends a model that nobody uses any more.
 
 The pod has no token of the API server. What it says last is its termination message, which the operator reads from the
 pod's status; its exit code 2 says that no further attempt helps. Tokens and keys come by environment variables and are

@@ -1,0 +1,247 @@
+"""Whether the weights of a service are where its workers load them, and what is done so that they are. Pure.
+
+All that is remembered is in the cluster. The Job that downloaded a model stays; its success says that the model is
+there. A Job is of one model (its key is in its name) and one claim (its uid is in an annotation), so another source or
+another claim brings another Job, and an ended Job of a model that nobody uses brings the one that removes it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from weft_operator.api.model import CacheClaim
+from weft_operator.desired.identity import service_account, token_secret
+from weft_operator.desired.rendering import Rendering
+from weft_operator.desired.router import Mounts
+from weft_operator.diff import Action, Apply, Delete, diff, stamped
+from weft_operator.manifest import (
+    COMPONENT_LABEL,
+    WEIGHTS_ANNOTATION,
+    WEIGHTS_COMPONENT,
+    Manifest,
+    annotations_of,
+    is_terminating,
+    key_of,
+    labels_of,
+    name_of,
+)
+from weft_operator.observe import Observed
+from weft_operator.status import Verdict
+from weft_operator.weights import objects, seen
+from weft_operator.weights.cache import CachedModel, cached_model, own_claim
+from weft_operator.weights.progress import Progress
+
+LOOK_S = 10.0
+"""How often a download is looked at: its Job is not watched, and its progress is in Redis."""
+AGAIN_S = 300.0
+"""A Job that failed is made again after so long; it goes on where the one before stopped."""
+MAX_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """What to say of the weights (None: nothing) and what to do; workers start only where ``ready``.
+
+    ``waits``: whether what is missing comes by itself. ``again_s``: when to look although nothing happens.
+    """
+
+    verdict: Verdict | None = None
+    ready: bool = True
+    waits: bool = False
+    actions: tuple[Action, ...] = ()
+    again_s: float | None = None
+
+
+def model_state(
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    *,
+    token: bytes,
+    progress: Mapping[str, Progress],
+    image_volumes: str,
+    now: datetime,
+) -> ModelState:
+    """Return the state of a service's weights; ``image_volumes`` says why the cluster has none, "" where it has."""
+    model, source = cached_model(rendering.spec.model), rendering.spec.model.source
+    if model is not None and not rendering.settings.operator_image:
+        words = "the operator does not know its own image, which downloads: set WEFT_OPERATOR_IMAGE, as the chart does"
+        return ModelState(Verdict("False", "FetchFailed", words), ready=False)
+    if model is None:
+        found = _image(source.oci.reference, image_volumes) if source is not None and source.oci else ModelState()
+    elif model.cache.claim is None:
+        found = _on_nodes(observed, model, progress)
+    else:
+        found = _on_claim(
+            rendering, observed, mounts, model, model.cache.claim, token=token, progress=progress, now=now
+        )
+    removed = removals(rendering, observed, model)
+    verdict = found.verdict
+    if verdict is None and _leftovers(rendering, observed):
+        # The condition is what has Jobs and claims read, so it stays until nothing is left.
+        verdict = Verdict("True", "RemovingWeights", "cached weights are removed as soon as no worker uses them")
+    again = [wait for wait in (found.again_s, LOOK_S if verdict is not found.verdict else None) if wait is not None]
+    return ModelState(verdict, found.ready, found.waits, (*found.actions, *removed), min(again, default=None))
+
+
+def _image(reference: str, refusal: str) -> ModelState:
+    if refusal:
+        return ModelState(Verdict("False", "ImageVolumesUnsupported", refusal), ready=False, again_s=LOOK_S * 6)
+    return ModelState(
+        Verdict("True", "ImageVolume", f"each node pulls {reference} once, and workers mount it read-only")
+    )
+
+
+def _on_nodes(observed: Observed, model: CachedModel, progress: Mapping[str, Progress]) -> ModelState:
+    pods = seen.worker_pods(observed, model.key)
+    missing = [pod for pod in pods if not seen.is_started(pod)]
+    if not pods:
+        words = "no worker is on a node yet; each node downloads the weights once, before its first engine starts"
+        return ModelState(Verdict("Unknown", "FetchPending", words))
+    if not missing:
+        words = f"the weights are on the nodes of all {len(pods)} workers"
+        return ModelState(Verdict("True", "WeightsReady", words))
+    for pod in missing:
+        # A sidecar that ended is started again and goes on; what it said is what to mend.
+        if words := seen.last_words([pod]):
+            node = (pod.get("spec") or {}).get("nodeName", "no node yet")
+            return ModelState(Verdict("False", "FetchFailed", f"on {node}: {words}"), again_s=LOOK_S)
+    if words := seen.waits(missing):
+        return ModelState(Verdict("False", "FetchPending", words), again_s=LOOK_S)
+    rows = seen.by_node(missing[:MAX_NAMED], progress)
+    text = f"{len(pods) - len(missing)} of {len(pods)} workers have their weights; {'; '.join(rows)}"
+    return ModelState(Verdict("False", "Downloading", text), again_s=LOOK_S)
+
+
+def _on_claim(
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    model: CachedModel,
+    asked: CacheClaim,
+    *,
+    token: bytes,
+    progress: Mapping[str, Progress],
+    now: datetime,
+) -> ModelState:
+    """Return the state of weights on a claim: first the claim, then the Job that fills it."""
+    name = model.claim_name(rendering.key.name) or ""
+    live = observed.claims.get(name)
+    before: list[Manifest] = [service_account(rendering), token_secret(rendering, token)]
+    if asked.existing_claim is None:
+        before.append(objects.claim(rendering, asked))
+    actions = diff(before, observed.owned, prunable=())
+    if live is None or is_terminating(live):
+        if asked.existing_claim is not None:
+            words = (
+                f"spec.model.source: there is no PersistentVolumeClaim {name} in namespace {rendering.key.namespace}; "
+                "create it, or correct cache.claim.existingClaim"
+            )
+            return ModelState(Verdict("False", "ClaimNotFound", words), ready=False, again_s=LOOK_S)
+        words = f"making the claim {name} for the weights"
+        return _waiting("FetchPending", words, actions, again_s=1.0)
+    uid = str(live["metadata"].get("uid", ""))
+    job = observed.named("Job", objects.fetch_name(rendering.key.name, model.key))
+    if job is None:
+        if _is_being_removed(rendering, observed, model.key):
+            return _waiting("FetchPending", "what is left of these weights is being removed first", actions)
+        made = stamped(objects.fetch_job(rendering, mounts, model, claim_uid=uid))
+        words = f"Job {name_of(made)} begins to download the weights onto claim {name}"
+        fetch = Apply(made, reason="to download the weights", fresh=True)
+        return _waiting("Downloading", words, (*actions, fetch))
+    if is_terminating(job):
+        return _waiting("FetchPending", f"Job {name_of(job)} is being removed before another try", actions, again_s=2.0)
+    if annotations_of(job).get(objects.CLAIM_ANNOTATION) != uid:
+        words = f"claim {name} is another one than that which Job {name_of(job)} filled; it is filled again"
+        return _waiting("FetchPending", words, (*actions, _removed(job, "its claim is gone")), again_s=2.0)
+    return _of_job(observed, job, name, actions, progress=progress, now=now)
+
+
+def _of_job(
+    observed: Observed,
+    job: Manifest,
+    claim: str,
+    actions: tuple[Action, ...],
+    *,
+    progress: Mapping[str, Progress],
+    now: datetime,
+) -> ModelState:
+    """Return the state of weights by the Job that downloads them."""
+    pods, end = seen.job_pods(observed, name_of(job)), seen.job_end(job)
+    if end is None:
+        if words := seen.waits(pods):
+            return _waiting("FetchPending", words, actions)
+        running = next((name_of(pod) for pod in reversed(pods)), "")
+        words = f"Job {name_of(job)} downloads the weights: {seen.progress_text(progress.get(running))}"
+        if said := seen.last_words(pods[:-1]):
+            words = f"{words}; the pod before said: {said}"
+        return _waiting("Downloading", words, actions)
+    done, why, since = end
+    if done:
+        what = seen.what_was_loaded(seen.last_words(pods))
+        words = f"the weights{f' ({what})' if what else ''} are verified and on claim {claim}"
+        return ModelState(Verdict("True", "WeightsReady", words), actions=actions)
+    words = f"Job {name_of(job)} did not download the weights: {seen.last_words(pods) or why}"
+    left = AGAIN_S if since is None else AGAIN_S - (now - since).total_seconds()
+    if left <= 0:
+        return _waiting("FetchFailed", words, (*actions, _removed(job, "to try again")), again_s=2.0)
+    again = f"{words}; it is tried again {AGAIN_S / 60:.0f} min after it failed, or at once when the Job is deleted"
+    return _waiting("FetchFailed", again, actions, again_s=min(left, LOOK_S * 6))
+
+
+def removals(rendering: Rendering, observed: Observed, wanted: CachedModel | None) -> tuple[Action, ...]:
+    """Return what removes the weights that no worker uses: the folder on a claim, or all of a claim made for them."""
+    own = own_claim(rendering.key.name)
+    doomed = own if wanted is None or wanted.claim_name(rendering.key.name) != own else ""
+    used = seen.in_use(observed)
+    if wanted is not None:
+        used |= {(wanted.claim_name(rendering.key.name) or "", wanted.key)}
+    actions: list[Action] = []
+    for job in _fetches(rendering, observed):
+        key = annotations_of(job).get(WEIGHTS_ANNOTATION, "")
+        volume = next(item for item in job["spec"]["template"]["spec"]["volumes"] if item.get("persistentVolumeClaim"))
+        claim = volume["persistentVolumeClaim"]["claimName"]
+        if (claim, key) in used or is_terminating(job):
+            continue
+        if claim in observed.claims and claim != doomed:
+            made = stamped(objects.remove_job(rendering, key, {**volume}))
+            before = observed.named("Job", name_of(made))
+            if before is not None:
+                # One that ended is of an earlier time; the Job that downloaded stays as the memory of what to remove.
+                actions += [_removed(before, "to remove these weights once more")] if seen.job_end(before) else []
+                continue
+            actions.append(Apply(made, reason="no worker uses these weights", fresh=True))
+        actions.append(_removed(job, "no worker uses these weights"))
+    live = observed.named("PersistentVolumeClaim", doomed)
+    if live is not None and not is_terminating(live) and doomed not in {claim for claim, _ in used}:
+        uid = str(live["metadata"].get("uid", ""))
+        actions.append(Delete(key_of(live), uid=uid, reason="nothing is cached on it any more"))
+    return tuple(actions)
+
+
+def _leftovers(rendering: Rendering, observed: Observed) -> bool:
+    """Tell whether a cache that the spec does not ask for any more is still there."""
+    own = observed.named("PersistentVolumeClaim", own_claim(rendering.key.name))
+    return own is not None or any(True for _ in _fetches(rendering, observed))
+
+
+def _fetches(rendering: Rendering, observed: Observed) -> Iterator[Manifest]:
+    """Yield the Jobs that download, or did."""
+    for job in observed.of_kind("Job"):
+        key = annotations_of(job).get(WEIGHTS_ANNOTATION, "")
+        of_weights = labels_of(job).get(COMPONENT_LABEL) == WEIGHTS_COMPONENT
+        if of_weights and name_of(job) == objects.fetch_name(rendering.key.name, key):
+            yield job
+
+
+def _is_being_removed(rendering: Rendering, observed: Observed, key: str) -> bool:
+    job = observed.named("Job", objects.remove_name(rendering.key.name, key))
+    return job is not None and seen.job_end(job) is None
+
+
+def _waiting(reason: str, words: str, actions: tuple[Action, ...], again_s: float = LOOK_S) -> ModelState:
+    return ModelState(Verdict("False", reason, words), ready=False, waits=True, actions=actions, again_s=again_s)
+
+
+def _removed(job: Manifest, reason: str) -> Delete:
+    return Delete(key_of(job), uid=str(job["metadata"].get("uid", "")), reason=reason)

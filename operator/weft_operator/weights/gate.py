@@ -1,0 +1,84 @@
+"""Hold back the workers of a spec whose weights are not there: the shell around ``decide``."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Protocol
+
+from weft_operator.api.model import Model
+from weft_operator.desired import Rendering, mounts_of
+from weft_operator.desired.rendering import PlanRecord
+from weft_operator.goal import Goal
+from weft_operator.manifest import COMPONENT_LABEL, WEIGHTS_COMPONENT, ServiceKey, labels_of, name_of
+from weft_operator.observe import Observed
+from weft_operator.weights.cache import cached_model
+from weft_operator.weights.decide import ModelState, model_state
+from weft_operator.weights.progress import Progress
+from weft_operator.weights.seen import worker_pods
+
+ReadProgress = Callable[[ServiceKey, Sequence[str]], Awaitable[Mapping[str, Progress]]]
+
+
+class Images(Protocol):
+    """Where it is seen whether pods may have image volumes."""
+
+    async def image_volumes_refusal(self, namespace: str) -> str:
+        """Return why they may not, "" where they may."""
+
+
+async def no_progress(_key: ServiceKey, _pods: Sequence[str]) -> Mapping[str, Progress]:
+    """Read no progress, for operators without Redis."""
+    return {}
+
+
+async def read_state(
+    rendering: Rendering,
+    observed: Observed,
+    *,
+    token: bytes,
+    images: Images,
+    progress: ReadProgress,
+    now: datetime,
+) -> ModelState:
+    """Return the state of the weights that a service is rendered for.
+
+    Raises:
+        ApiError: the API server refused or did not answer.
+    """
+    model, source = cached_model(rendering.spec.model), rendering.spec.model.source
+    pods = [pod for pod in observed.pods if labels_of(pod).get(COMPONENT_LABEL) == WEIGHTS_COMPONENT]
+    if model is not None and model.cache.node is not None:
+        pods = worker_pods(observed, model.key)
+    refusal = ""
+    if source is not None and source.oci is not None:
+        refusal = await images.image_volumes_refusal(rendering.key.namespace)
+    return model_state(
+        rendering,
+        observed,
+        mounts_of(rendering, token=token),
+        token=token,
+        progress={} if model is None else await progress(rendering.key, [name_of(pod) for pod in pods]),
+        image_volumes=refusal,
+        now=now,
+    )
+
+
+def held_back(goal: Goal, before: PlanRecord | None, state: ModelState) -> bool:
+    """Tell whether the workers of a goal wait for weights: those that run with the same ones go on."""
+    if goal.record is None or state.ready:
+        return False
+    return before is None or _place(before.spec.model) != _place(goal.record.spec.model)
+
+
+def goal_meanwhile(goal: Goal, before: PlanRecord | None) -> Goal:
+    """Return what is carried out while workers wait: the last plan with its spec, None at first."""
+    return replace(goal, record=before)
+
+
+def _place(model: Model) -> tuple[str, ...]:
+    """Return what weights are loaded and from where: those of another place are another matter."""
+    cached, source = cached_model(model), model.source
+    if cached is not None:
+        claim = cached.cache.claim
+        return ("cache", cached.key, "" if claim is None else claim.existing_claim or "own")
+    return ("image", source.oci.reference) if source is not None and source.oci is not None else ("engine",)

@@ -1,0 +1,76 @@
+"""Whether a cluster has image volumes: its API server is asked to check a Job with one, and makes none."""
+
+import time
+
+from weft_operator.apiserver import ApiServer
+from weft_operator.errors import InvalidError
+from weft_operator.manifest import Manifest
+
+ASKED_AGAIN_S = 60.0
+"""A refusal holds for so long; support is taken to last."""
+
+REFUSAL = (
+    "spec.model.source.oci: the API server of this cluster refuses image volumes; use Kubernetes 1.35 or newer, or set "
+    "the feature gate ImageVolume on it and on the kubelets, or take the weights from huggingFace, s3 or pvc"
+)
+
+
+class ImageVolumes:
+    """Knows whether the API server takes image volumes."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self._supported = False
+        self._again = 0.0
+
+    def refusal(self, namespace: str) -> str:
+        """Return why weights cannot come in an image, "" where they can.
+
+        Raises:
+            ApiError: the API server refused the question for another reason, or did not answer.
+        """
+        if not self._supported and time.monotonic() >= self._again:
+            try:
+                self._api.create(_probe(namespace), dry_run=True)
+                self._supported = True
+            except InvalidError as error:
+                # Without the feature the field is dropped, and a volume of no type is left.
+                if "volumes" not in str(error):
+                    raise
+                self._again = time.monotonic() + ASKED_AGAIN_S
+        return "" if self._supported else REFUSAL
+
+
+def _probe(namespace: str) -> Manifest:
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    container = {
+        "name": "probe",
+        "image": "weft.dev/probe:1",
+        "securityContext": security,
+        "volumeMounts": [{"name": "model", "mountPath": "/models", "readOnly": True}],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "weft-image-volume-probe", "namespace": namespace},
+        "spec": {
+            "suspend": True,
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "automountServiceAccountToken": False,
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": 65532,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "containers": [container],
+                    "volumes": [{"name": "model", "image": {"reference": "weft.dev/probe:1"}}],
+                }
+            },
+        },
+    }
