@@ -52,6 +52,7 @@ class FakeCluster:
         self.secrets: dict[str, Manifest] = {}
         self.api_key_found = True
         self.model_token_found = True
+        self.model_keys_found = True
         self.certificate_found = True
         self.jwks_found = True
         self.gpus: int | None = gpus
@@ -92,6 +93,7 @@ class FakeCluster:
             trace=self.trace,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,
+            model_keys_found=self.model_keys_found,
             certificate_found=self.certificate_found,
             jwks_found=self.jwks_found,
         )
@@ -269,6 +271,7 @@ class FakeCluster:
                 "namespace": item["metadata"]["namespace"],
                 "uid": self._uid(),
                 "labels": {**template["metadata"]["labels"], "controller-revision-hash": revision},
+                "annotations": dict(template["metadata"].get("annotations") or {}),
             },
             "spec": {**template["spec"], "nodeName": "node-1"},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 TELLERS = {"runbook.py", "events.py", "kstatus.py"}
 """Modules that speak of reasons and give none, but for the two that kstatus derives."""
 
-FIRST = {"StalledError", "Infeasible", "Refused", "BlindError", "Sight"}
+FIRST = {"StalledError", "Infeasible", "Refused", "BlindError", "Sight", "_waiting"}
 SECOND = {"Verdict", "Undoing", "Keep", "_judged"}
 
 Reached = tuple[str, str]
@@ -160,6 +160,16 @@ RESULTS: Mapping[Reached, Result] = {
             *("Measured", "Measuring", "Waiting", "NoRoom", "MeasuringFailed", "NotUsable", "NothingToMeasure"),
         )
     },
+    **{
+        ("ModelReady", reason): result(model=Verdict("False", reason, "see test_reconcile_weights.py"))
+        for reason in (
+            *("WeightsReady", "ImageVolume", "RemovingWeights", "Downloading", "FetchPending", "FetchFailed"),
+            *("ClaimNotFound", "ImageVolumesUnsupported"),
+        )
+    },
+    ("Ready", "ModelNotReady"): dataclasses.replace(result(), groups=(), model_missing="Coming"),
+    ("Progressing", "WaitingForModel"): dataclasses.replace(result(), model_missing="Coming"),
+    ("Progressing", "ModelRefused"): dataclasses.replace(result(), model_missing="Refused"),
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),

@@ -1,0 +1,245 @@
+"""What is rendered and decided for cached weights: claims, Jobs, sidecars, and when what is removed."""
+
+import json
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from weft_operator.api.model import Model
+from weft_operator.desired import mounts_of
+from weft_operator.desired.rendering import Rendering
+from weft_operator.engines import EngineRequest, engine_container
+from weft_operator.manifest import Manifest
+from weft_operator.weights import objects, seen
+from weft_operator.weights.cache import CachedModel, cached_model
+from weft_operator.weights.image_volumes import REFUSAL, ImageVolumes
+from weft_operator.weights.progress import Progress, ProgressReader, progress_key, progress_value
+from weft_operator_tests.samples import KEY, SETTINGS, TOKEN, rendered, rendering
+from weft_operator_tests.test_engines import BODIES
+from weft_operator_tests.valid import changed, service, spec, vllm_service
+
+GOLDEN = Path(__file__).parent / "golden" / "weights.yaml"
+OPERATOR = "registry.example.com/weft-operator:1"
+TOKEN_REF = {"tokenSecretRef": {"name": "huggingface", "key": "token"}}
+CLAIM = {
+    "huggingFace": {**TOKEN_REF, "revision": "v1", "cache": {"claim": {"size": "300Gi", "storageClassName": "nfs"}}}
+}
+NODE = {"huggingFace": {**TOKEN_REF, "revision": "v1", "cache": {"node": {"path": "/var/lib/weft"}}}}
+S3 = {
+    "s3": {
+        "endpoint": "https://minio.example.com",
+        "bucket": "models",
+        "prefix": "llama/70b",
+        "credentialsSecretRef": {"name": "s3"},
+        "cache": {"claim": {"existingClaim": "shared"}},
+    }
+}
+OCI = {"oci": {"reference": "registry.example.com/models/llama:1", "path": "weights"}}
+
+
+def with_source(source: dict[str, Any], body: Manifest | None = None, *, redis: str = "") -> Rendering:
+    base = rendering(changed(body or service(), "spec.model.source", source))
+    settings = replace(SETTINGS, operator_image=OPERATOR, redis_url=redis or SETTINGS.redis_url)
+    return replace(base, settings=settings)
+
+
+def model_of(base: Rendering) -> CachedModel:
+    found = cached_model(base.spec.model)
+    assert found is not None
+    return found
+
+
+def test_objects_are_as_pinned() -> None:
+    """WEFT_UPDATE_GOLDEN=1 rewrites the file; read the diff."""
+    claim, s3, node = with_source(CLAIM, redis="redis://:secret@redis:6379/0"), with_source(S3), with_source(NODE)
+    asked = model_of(claim).cache.claim
+    assert asked is not None
+    found = [
+        objects.claim(claim, asked),
+        *(objects.fetch_job(one, mounts_of(one, token=TOKEN), model_of(one), claim_uid="1-2-3") for one in (claim, s3)),
+        objects.remove_job(claim, model_of(claim).key, model_of(claim).volume("demo")),
+        *objects.sidecar(node, mounts_of(node, token=TOKEN), model_of(node)),
+    ]
+    text = yaml.safe_dump_all(found, sort_keys=False, width=120)
+    if os.environ.get("WEFT_UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+    assert "secret@redis" not in text
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("source", [CLAIM, NODE, S3, OCI], ids=["claim", "node", "s3", "oci"])
+def test_every_engine_loads_from_the_cache_offline_and_without_a_token(engine: str, source: dict[str, Any]) -> None:
+    asked = spec(changed(BODIES[engine], "spec.model.source", source))
+    container = engine_container(asked, EngineRequest(role="decode", degree=8, default_image="", service=KEY))
+    cached = cached_model(asked.model)
+    folder = "/models/weights" if cached is None else f"/models/default/demo/{cached.key}"
+    assert any(word.removeprefix("--model-path=") == folder for word in container.args)
+    assert not any(word.startswith("--revision") for word in container.args)
+    assert ("HF_HUB_OFFLINE", "1") in container.env
+    assert container.secret_env == ()
+    assert [mount["readOnly"] for mount in container.mounts] == [True]
+    if engine != "tensorrt-llm":
+        assert f"--served-model-name={asked.model.name}" in container.args
+
+
+def test_the_mock_engine_insists_on_weights_that_are_cached() -> None:
+    container = engine_container(
+        with_source(CLAIM).spec, EngineRequest(role="decode", degree=8, default_image="", service=KEY)
+    )
+    assert f"--weights=/models/default/demo/{model_of(with_source(CLAIM)).key}" in container.args
+
+
+def test_only_what_is_loaded_makes_another_model() -> None:
+    def key(source: dict[str, Any]) -> str:
+        return model_of(with_source(source)).key
+
+    hub = CLAIM["huggingFace"]
+    assert key(CLAIM) == key(NODE), "where it is kept is no part of it"
+    assert key({"huggingFace": {**hub, "tokenSecretRef": {"name": "other", "key": "token"}}}) == key(CLAIM)
+    others = [
+        {"huggingFace": {**hub, "revision": "v2"}},
+        {"huggingFace": {**hub, "endpoint": "https://hub.example.com"}},
+        {"huggingFace": {**hub, "exclude": ["*.bin"]}},
+        S3,
+        {"s3": {**S3["s3"], "prefix": "llama/8b"}},
+    ]
+    assert len({key(source) for source in (CLAIM, *others)}) == 6
+
+
+def test_a_larger_claim_restarts_no_worker_and_another_revision_does() -> None:
+    def revision(source: dict[str, Any]) -> str:
+        return with_source(source, vllm_service()).revision
+
+    hub = CLAIM["huggingFace"]
+    larger = {"huggingFace": {**hub, "cache": {"claim": {"size": "600Gi", "storageClassName": "nfs"}}}}
+    assert revision(larger) == revision(CLAIM)
+    assert revision({"huggingFace": {**hub, "revision": "v2"}}) != revision(CLAIM)
+    plain = {"huggingFace": {**TOKEN_REF, "revision": "v1"}}
+    body = Model.model_validate({"name": "a/b", "source": plain}).identity()
+    assert body["source"] == {"huggingFace": {**TOKEN_REF, "revision": "v1"}, "pvc": None}, (
+        "as before there were caches"
+    )
+
+
+def test_on_nodes_the_engine_waits_for_the_sidecar_that_holds_the_weights() -> None:
+    for item in rendered(with_source(NODE)):
+        if item["kind"] != "StatefulSet":
+            continue
+        pod = item["spec"]["template"]["spec"]
+        router, weights = pod["initContainers"]
+        assert (router["name"], weights["name"], weights["restartPolicy"]) == ("router", "weights", "Always")
+        assert weights["startupProbe"]["failureThreshold"] * weights["startupProbe"]["periodSeconds"] == 86400
+        assert {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "huggingface", "key": "token"}}} in weights[
+            "env"
+        ]
+        engine = pod["containers"][0]
+        assert all(variable["name"] != "HF_TOKEN" for variable in engine["env"])
+        mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in engine["volumeMounts"]}
+        assert mounts["/models"] is True
+        volume = next(volume for volume in pod["volumes"] if volume["name"] == "model")
+        assert volume["hostPath"] == {"path": "/var/lib/weft", "type": "Directory"}
+
+
+def test_no_token_is_in_an_argument() -> None:
+    base = with_source(S3)
+    job = objects.fetch_job(base, mounts_of(base, token=TOKEN), model_of(base), claim_uid="1")
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"] == ["fetch", "--root=/weights", f"--model=default/demo/{model_of(base).key}"]
+    names = {variable["name"]: "valueFrom" in variable for variable in container["env"] if "AWS" in variable["name"]}
+    assert names == {"AWS_ACCESS_KEY_ID": True, "AWS_SECRET_ACCESS_KEY": True, "AWS_SESSION_TOKEN": True}
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (None, "how far it is cannot be seen"),
+        (Progress(0, 0, 0), "it asks what there is to download"),
+        (Progress(12_300_000_000, 141_000_000_000, 340e6), "12.3 GB of 141 GB, 340 MB/s, about 6 min left"),
+        (Progress(140_000_000_000, 141_000_000_000, 340e6), "140 GB of 141 GB, 340 MB/s, about 3 s left"),
+        (Progress(12_300_000_000, 141_000_000_000, 0), "12.3 GB of 141 GB, nothing in the last half minute"),
+        (Progress(141, 141, 5), "0.141 kB of 0.141 kB; it verifies them"),
+    ],
+)
+def test_progress_is_told_in_words(progress: Progress | None, text: str) -> None:
+    assert seen.progress_text(progress) == text
+
+
+class Stored:
+    """As much of Redis as is asked."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values = values
+
+    async def mget(self, keys: list[str]) -> list[bytes | None]:
+        return [self.values[key].encode() if key in self.values else None for key in keys]
+
+
+async def test_progress_is_read_and_what_cannot_be_read_is_left_out() -> None:
+    told = Progress(5, 10, 1.5)
+    reader = ProgressReader("redis://127.0.0.1:1/0")
+    values = {progress_key("default", "demo", pod): text for pod, text in (("a", progress_value(told)), ("b", "none"))}
+    reader._redis = Stored(values)  # type: ignore[assignment]
+    assert await reader.read(KEY, ["a", "b", "c"]) == {"a": told}
+    await ProgressReader("redis://127.0.0.1:1/0").close()
+
+
+async def test_without_redis_there_is_no_progress_and_nothing_waits() -> None:
+    reader = ProgressReader("redis://127.0.0.1:1/0")
+    assert await reader.read(KEY, ["a"]) == {}
+    await reader.close()
+
+
+class Refusing:
+    """An API server that answers what a test says to the question for image volumes."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.asked: list[Manifest] = []
+
+    def create(self, manifest: Manifest, *, dry_run: bool) -> Manifest:
+        assert dry_run
+        self.asked.append(manifest)
+        if self.error is not None:
+            raise self.error
+        return manifest
+
+
+def test_image_volumes_are_asked_for_once_where_there_are_any() -> None:
+    from weft_operator.errors import InvalidError, TransientError
+
+    api = Refusing(
+        InvalidError(
+            "POST jobs: 422 spec.template.spec.volumes[0]: Required value: must specify a volume type", status=422
+        )
+    )
+    images = ImageVolumes(api)  # type: ignore[arg-type]
+    assert [images.refusal("default"), images.refusal("default")] == [REFUSAL, REFUSAL]
+    assert len(api.asked) == 1, "a refusal holds for a while"
+    api.error, images._again = None, 0.0
+    assert [images.refusal("default"), images.refusal("other")] == ["", ""]
+    assert len(api.asked) == 2
+    for error in (TransientError("no answer"), InvalidError("another rule", status=422)):
+        with pytest.raises(type(error)):
+            ImageVolumes(Refusing(error)).refusal("default")  # type: ignore[arg-type]
+
+
+def test_an_end_is_read_from_the_job() -> None:
+    when = "2026-01-01T00:00:00Z"
+    job = {
+        "status": {
+            "conditions": [
+                {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "lastTransitionTime": when}
+            ]
+        }
+    }
+    assert seen.job_end(job) == (False, "BackoffLimitExceeded", datetime(2026, 1, 1, tzinfo=UTC))
+    assert seen.job_end({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}) is None
+    words = json.dumps({"bytes": 141_000_000_000, "version": "abc", "seconds": 1})
+    assert seen.what_was_loaded(words) == "141 GB, version abc"
+    assert seen.what_was_loaded("Killed") == ""
