@@ -42,6 +42,8 @@ class MockWeights:
     """The first answer of each shard ends after so many bytes; 0: none breaks."""
     corrupt: int = 0
     """So many whole answers of the first shard have a wrong byte."""
+    storage: str = ""
+    """URL of the host to which the hub sends for large files; localhost if empty."""
     ignore_range: bool = False
     away: int = 0
     """So many requests are answered by 503 first."""
@@ -109,8 +111,8 @@ class MockWeights:
         name = request.match_info["path"]
         if len(self.files.get(name, b"")) >= LARGE:
             # Another host, to which no client may carry the token.
-            port = request.url.port
-            raise web.HTTPFound(f"http://localhost:{port}/storage/{name}?X-Signature=signed-url-secret")
+            storage = self.storage or f"http://localhost:{request.url.port}"
+            raise web.HTTPFound(f"{storage}/storage/{name}?X-Signature=signed-url-secret")
         return await self._send(request, name)
 
     async def _storage(self, request: web.Request) -> web.StreamResponse:
@@ -220,6 +222,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--listen", default="127.0.0.1:8000", help="HOST:PORT")
     parser.add_argument("--repo", default="acme/tiny", help="name of the model at the hub")
     parser.add_argument("--token", default="", help="token that the hub insists on")
+    parser.add_argument("--storage", default="", help="URL of this server by another name, to send for large files to")
     parser.add_argument("--access-key", default="", help="access key by which requests to the bucket are signed")
     parser.add_argument("--shard-bytes", type=int, default=4 << 20)
     parser.add_argument(
@@ -231,6 +234,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = MockWeights(
         repo=given.repo,
         token=given.token,
+        storage=given.storage,
         access_key=given.access_key,
         shard_bytes=given.shard_bytes,
         break_after=given.break_after,
