@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.groups.reconcile import GroupReconciler
 from weft_operator.manifest import Manifest, ServiceKey
+from weft_operator.measuring.credentials import Credentials
 from weft_operator.measuring.observation import BlindError
-from weft_operator.measuring.prometheus import Credentials
 from weft_operator.measuring.watch import Measurements
 from weft_operator.planning.child import Answer
 from weft_operator.planning.desk import PlannerDesk
