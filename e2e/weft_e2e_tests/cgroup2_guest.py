@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from weft_e2e_tests.footprint import leftovers, machine, occupied, survivors
 
 NAME = "vm"
 TOP = Path("/sys/fs/cgroup")
-UP = ("up", "--nodes", "2", "--gpus", "2", "--rdma", "0")
+UP = ("up", "--gpus", "0", "--rdma", "0")
 WAIT_SECONDS = 240.0  # a step that takes five seconds on a processor of its own takes a minute on an emulated one
 COMMAND_SECONDS = 900.0
 PLACE_SECONDS = 1500.0
@@ -38,6 +39,7 @@ mkdir /sys/fs/cgroup/boxes/one
 echo $$ > /sys/fs/cgroup/boxes/one/cgroup.procs
 exec unshare --cgroup --mount sh -ec 'umount /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup; exec "$@"' in "$@"
 """
+NODES = {"root": 2, "container": 1, "service": 2, "scope": 1}
 PLACES = {
     "root": THIS,
     "container": ["sh", "-c", CONTAINER, "container", *THIS],
@@ -67,13 +69,19 @@ def eventually(what: str, condition: Callable[[], bool]) -> None:
         time.sleep(1)
 
 
-def weft_cluster(*words: str) -> str:
+def weft_cluster(*words: str) -> None:
     """Run `weft cluster` as a user does; its own words explain a failure."""
     command = [sys.executable, "-m", "weft_e2e.cluster", words[0], "--name", NAME, *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS)
-    if done.returncode != 0:
-        raise RuntimeError(f"weft cluster {' '.join(words)}: {done.stdout[-1500:]}{done.stderr[-3000:]}")
-    return done.stdout
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        watchdog = threading.Timer(COMMAND_SECONDS, process.kill)
+        watchdog.start()
+        lines = []
+        for line in process.stdout or ():
+            report("progress", command=words[0], line=line.rstrip())
+            lines.append(line)
+        watchdog.cancel()
+    if process.returncode != 0:
+        raise RuntimeError(f"weft cluster {' '.join(words)} ended with {process.returncode}: {''.join(lines)[-4000:]}")
 
 
 def live(place: str) -> None:
@@ -82,8 +90,9 @@ def live(place: str) -> None:
     report("machine", place=place, own=own_group(), kernel=os.uname().release, versions=mounted_versions())
     groups, untouched = all_groups(), machine()
 
-    with timed("up") as facts:
-        facts["printed"] = weft_cluster(*UP).splitlines()
+    nodes = NODES[place]
+    with timed("up"):
+        weft_cluster(*UP, "--nodes", str(nodes))
     top = cgroups.find(paths.cgroup)
     report("nodes", ready=ready(cluster), groups=[str(group.relative_to(TOP)) for group in top], own=own_group())
 
@@ -91,13 +100,14 @@ def live(place: str) -> None:
         facts |= limits(cluster, top[0] / "node-1")
 
     used = occupied(NAME)
-    node_2 = cgroups.processes(cgroups.find(paths.cgroup, "node-2"))
-    with timed("power-off", processes=len(node_2)) as facts:
-        weft_cluster("power-off", "node-2")
-        facts["groups_left"] = [str(group) for group in cgroups.find(paths.cgroup, "node-2")]
-        facts["processes_left"] = sorted(pid for pid in node_2 if alive(pid))
-        eventually("node-2 is not Ready", lambda: not ready(cluster)["node-2"])
-        facts["nodes"] = ready(cluster)
+    if nodes > 1:
+        node_2 = cgroups.processes(cgroups.find(paths.cgroup, "node-2"))
+        with timed("power-off", processes=len(node_2)) as facts:
+            weft_cluster("power-off", "node-2")
+            facts["groups_left"] = [str(group) for group in cgroups.find(paths.cgroup, "node-2")]
+            facts["processes_left"] = sorted(pid for pid in node_2 if alive(pid))
+            eventually("node-2 is not Ready", lambda: not ready(cluster)["node-2"])
+            facts["nodes"] = ready(cluster)
 
     with timed("down", processes=len(survivors(used)), namespaces=len(used.namespaces)) as facts:
         weft_cluster("down")
@@ -111,10 +121,10 @@ def limits(cluster: Cluster, node_group: Path) -> dict[str, object]:
     """Run a pod within its limits and one beyond; return what the kernel was told and what it did."""
     image = archives.single_program(cluster.paths.root, "busybox", BUSYBOX, user=65532)
     cluster.load([str(image.file)])
-    cluster.kubectl("apply", "-f", "-", input=pod("within", image.name, ["sleep", "3600"]))
+    cluster.kubectl("create", "--validate=false", "-f", "-", input=pod("within", image.name, ["sleep", "3600"]))
     # Reads this much into one buffer.
     hungry = ["dd", "if=/dev/zero", "of=/dev/null", f"bs={OVER_LIMIT}", "count=1"]
-    cluster.kubectl("apply", "-f", "-", input=pod("beyond", image.name, hungry))
+    cluster.kubectl("create", "--validate=false", "-f", "-", input=pod("beyond", image.name, hungry))
     eventually("the pod is Ready", lambda: phase(cluster, "within") == "Running")
     eventually("the other pod ends", lambda: phase(cluster, "beyond") in ("Failed", "Succeeded"))
     status = json.loads(cluster.kubectl("get", "pod", "beyond", "-o", "json").stdout)["status"]

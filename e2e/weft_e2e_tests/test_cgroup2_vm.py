@@ -8,6 +8,7 @@ import os
 import pytest
 
 from weft_e2e.vm import Report, boot
+from weft_e2e_tests.cgroup2_guest import NODES
 
 needs_vm = pytest.mark.skipif(not os.environ.get("WEFT_E2E_CGROUP2"), reason="emulates a machine: make e2e-cgroup2")
 LIMIT_SECONDS = 2700.0
@@ -43,7 +44,7 @@ def test_a_cluster_lives_and_leaves_nothing(reports: list[Report]) -> None:
     assert reports[-1] == {"step": "done"}
     for place, steps in lives(reports).items():
         assert steps["machine"]["versions"] == ["cgroup2"], place
-        assert steps["nodes"]["ready"] == {"node-1": True, "node-2": True}, place
+        assert steps["nodes"]["ready"] == dict.fromkeys(("node-1", "node-2")[: NODES[place]], True), place
         (group,) = steps["nodes"]["groups"]
         assert group.startswith(PARENTS[place]), place
 
@@ -52,10 +53,11 @@ def test_a_cluster_lives_and_leaves_nothing(reports: list[Report]) -> None:
         assert limits["kernel"]["cpu.max"] == ["25000 100000"] * 2, place
         assert limits["ended"] == "OOMKilled", place
 
-        off = steps["power-off"]
-        assert off["processes"] > 3, place
-        assert (off["groups_left"], off["processes_left"]) == ([], []), place
-        assert off["nodes"] == {"node-1": True, "node-2": False}, place
+        if NODES[place] > 1:
+            off = steps["power-off"]
+            assert off["processes"] > 3, place
+            assert (off["groups_left"], off["processes_left"]) == ([], []), place
+            assert off["nodes"] == {"node-1": True, "node-2": False}, place
 
         down = steps["down"]
         assert down["processes"] > 8, place

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from weft_e2e.cluster import images, kubectl, state
+from weft_e2e.cluster import api_probe, images, kubectl, state
 from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig
 from weft_e2e.cluster.coredns import NAME as DNS_NAME
 from weft_e2e.cluster.coredns import NAMESPACE as DNS_NAMESPACE
@@ -23,12 +23,7 @@ def await_api(paths: ClusterPaths) -> None:
     """Wait until the API server is ready, asked as a user on this machine asks it."""
 
     def ready() -> str:
-        argv = kubectl.kubectl_argv("get", "--raw", "/readyz")
-        try:
-            done = kubectl.run(argv, paths.kubeconfig, timeout=10, check=False)
-        except CommandError as error:  # no answer in time, as on a busy machine: asked again until the deadline
-            return str(error)
-        return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1][:300]
+        return "no answer to /readyz with status 200" if _get(paths, "/readyz") is None else ""
 
     _await(paths, "the API server", API_SECONDS, ready, (CONTROL_PLANE,))
 
@@ -40,14 +35,10 @@ def await_nodes(config: ClusterConfig, paths: ClusterPaths, nodes: Sequence[str]
     """
 
     def ready() -> str:
-        argv = kubectl.kubectl_argv("get", "nodes", "-o", "json")
-        try:
-            items = {
-                item["metadata"]["name"]: item
-                for item in json.loads(kubectl.run(argv, paths.kubeconfig).stdout)["items"]
-            }
-        except CommandError as error:
-            return str(error)
+        body = _get(paths, "/api/v1/nodes")
+        if body is None:
+            return "the API server does not list the nodes"
+        items = {item["metadata"]["name"]: item for item in json.loads(body)["items"]}
         waiting = [node for node in nodes if node not in items or not node_is_complete(items[node], config, since)]
         return f"waiting for {', '.join(waiting)}" if waiting else ""
 
@@ -94,6 +85,12 @@ def await_containerd(paths: ClusterPaths, pids: dict[str, int]) -> None:
     _await(paths, "containerd", CONTAINERD_SECONDS, ready, tuple(pids))
 
 
+def _get(paths: ClusterPaths, path: str) -> bytes | None:
+    """Ask the API server as a user on this machine does; a kubectl each time would take a core from what is awaited."""
+    url = f"https://127.0.0.1:{state.require(paths).api_port}{path}"
+    return api_probe.fetch(url, api_probe.user_context(paths.pki, "admin"))
+
+
 def _await(paths: ClusterPaths, what: str, limit_s: float, ready: Callable[[], str], members: Sequence[str]) -> None:
     """Call `ready` until it returns "" (its words say what is missing); a member that ended is noticed at once."""
     limit_s = scaled(limit_s)
@@ -105,4 +102,4 @@ def _await(paths: ClusterPaths, what: str, limit_s: float, ready: Callable[[], s
         if time.monotonic() > deadline:
             logs = ", ".join(str(paths.log(member, "*")) for member in members)
             raise StartError(f"{what} not ready after {limit_s:.0f} s: {reason}; see {logs}")
-        time.sleep(0.1)
+        time.sleep(scaled(0.1))

@@ -21,7 +21,7 @@ PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
 DISTRIBUTIONS = ("click", "cryptography", "cffi", "pycparser", "pyyaml")
 """What `weft cluster` imports beside the standard library."""
 CODE = ("core/weft_core", "planner/weft_planner", "e2e/weft_e2e", "e2e/weft_e2e_tests")
-SPARE_MIB = 2048  # images on two nodes, etcd and logs
+SPARE_MIB = 6144  # preflight asks for 4 GiB; a sparse file holds them
 TIMEOUT_SCALE = 8  # what an emulated processor is slower
 PIP_SECONDS = 300.0
 
@@ -54,7 +54,7 @@ def run_script(module: str) -> str:
 #!/bin/sh
 export HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PYTHONPATH=/weft/code:/weft/site PYTHONDONTWRITEBYTECODE=1 WEFT_CACHE=/weft/cache
-export WEFT_TIMEOUT_SCALE={TIMEOUT_SCALE}
+export WEFT_TIMEOUT_SCALE={TIMEOUT_SCALE} GOGC=400
 exec python3 -m {module} > /dev/ttyS1 2> /dev/ttyS0
 """
 

@@ -36,13 +36,12 @@ PROGRAM = "/weft/run"
 """What the second disk holds for both kinds of start."""
 PLAIN_INIT = f"""\
 #!/bin/sh
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
+# /proc, /sys, /dev and /run are the initial RAM disk's.
 mount -t cgroup2 -o nsdelegate cgroup2 /sys/fs/cgroup
-mkdir -p /dev/pts /dev/shm
-mount -t devpts devpts /dev/pts
-for folder in /dev/shm /run /tmp; do mount -t tmpfs tmpfs "$folder"; done
+mkdir -p /dev/shm
+for folder in /dev/shm /tmp; do mount -t tmpfs tmpfs "$folder"; done
 mount /dev/vdb /weft
+ip link set lo up
 {PROGRAM}
 echo o > /proc/sysrq-trigger
 while :; do sleep 60; done
