@@ -295,3 +295,8 @@ def test_control_groups_that_are_not_mounted_are_asked_for(tmp_path: Path, monke
     proc_files(tmp_path, monkeypatch, V1, V1_OWN)
     with pytest.raises(Refused, match="version 1 on this machine lacks cpuset, devices, freezer, pids"):
         cgroups.detect()
+
+
+def test_a_process_that_cannot_be_seen_from_here_is_never_taken_for_oneself(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("0\n0\n6000000\n")
+    assert tree.processes_of(tmp_path) == {6_000_000}, 'the kernel writes "0" for each of them'

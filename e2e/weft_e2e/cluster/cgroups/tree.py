@@ -38,9 +38,10 @@ def processes(groups: list[Path]) -> set[int]:
 def processes_of(group: Path) -> set[int]:
     """Return the processes in one group, without those below it; none where it went away meanwhile."""
     try:
-        return {int(word) for word in (group / "cgroup.procs").read_text().split()}
+        pids = {int(word) for word in (group / "cgroup.procs").read_text().split()}
     except OSError:
         return set()
+    return pids - {0}  # stands for those that cannot be seen from here; to write or kill it would mean oneself
 
 
 def kill(groups: list[Path], *, deadline: float) -> None:
