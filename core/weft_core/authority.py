@@ -1,6 +1,7 @@
 """Write and read the authority of a URL (RFC 3986, section 3.2): host and port, an IPv6 address in brackets."""
 
 from ipaddress import AddressValueError, IPv6Address
+from urllib.parse import urlsplit
 
 
 def bracketed(host: str) -> str:
@@ -33,6 +34,16 @@ def split_authority(text: str) -> tuple[str, int]:
     if not valid or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT, for example 10.0.0.7:8080 or [fd00::7]:8080")
     return host, int(port)
+
+
+def is_http_url(text: str) -> bool:
+    """Tell whether a text is an http:// or https:// URL with a host, an IPv6 address in brackets."""
+    try:
+        parts = urlsplit(text)
+        _port = parts.port  # of an address without brackets all behind the first colon is taken for it, and fails
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def listen_host(host: str) -> str | None:

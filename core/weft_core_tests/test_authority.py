@@ -2,7 +2,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from weft_core.authority import authority, bracketed, http_url, listen_host, split_authority
+from weft_core.authority import authority, bracketed, http_url, is_http_url, listen_host, split_authority
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,20 @@ def test_only_addresses_of_ipv6_get_brackets() -> None:
 def test_what_is_no_host_and_port_is_refused_with_both_forms(text: str) -> None:
     with pytest.raises(ValueError, match=r"10\.0\.0\.7:8080 or \[fd00::7\]:8080"):
         split_authority(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("http://[fd00::1]:8101", True), ("http://[fd00::1]", True), ("https://host/path", True),
+        ("http://10.0.0.7:1", True), ("http://fd00::1:8101", False), ("http://fd00::1", False),
+        ("http://[fd00::1", False),
+        ("http://host:port", False), ("http://host:65536", False), ("http://:80", False), ("10.0.0.7:80", False),
+        ("ftp://host", False), ("", False),
+    ],
+)  # fmt: skip
+def test_urls_without_brackets_around_an_address_of_ipv6_are_told(text: str, valid: bool) -> None:
+    assert is_http_url(text) is valid
 
 
 def test_every_address_of_both_families_is_asked_of_asyncio_without_a_host() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
+from weft_core.authority import is_http_url
 from weft_operator.api.measuring import HEADER_NAME, HEADER_VALUE, LABEL_NAME
 
 PROMETHEUS: tuple[Mapping[str, Any], ...] = (
@@ -169,8 +170,7 @@ def _texts(env: Mapping[str, str], variable: str, names: str, values: str) -> tu
 
 def _http_url(env: Mapping[str, str], name: str) -> str:
     text = env.get(name, "").strip()
-    parts = urlsplit(text)
-    if text and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None):
+    if text and (not is_http_url(text) or urlsplit(text).username is not None):
         raise SettingsError(f"{name}: give a URL such as http://prometheus:9090, without a user name or password")
     return text
 

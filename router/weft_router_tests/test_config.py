@@ -64,6 +64,7 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
         ({}, {"listen": "fd00::7:8080"}, r"--listen: .*\[fd00::7\]:8080"),
         ({}, {"health_listen": ":::8081"}, "--health-listen"),
         ({}, {"advertise": "10.0.0.1:80"}, "--advertise"),
+        ({}, {"advertise": "http://fd00::7:8080"}, r"--advertise .*http://\[fd00::7\]:8080"),
         ({}, {"config": Path("/nowhere")}, "--config"),
     ],
 )

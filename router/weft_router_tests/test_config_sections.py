@@ -195,6 +195,8 @@ def test_a_standalone_router_needs_neither_token_nor_redis_nor_identity(tmp_path
         ("workers: [{name: d0}]", r"workers\.0: .*exactly one of url and dns"),
         ("workers: [{name: d0, url: 'http://a', dns: 'b:1'}]", "exactly one of url and dns"),
         ("workers: [{name: d0, url: 'a:8000'}]", "url: give one such as"),
+        ("workers: [{name: d0, url: 'http://fd00::7:8000'}]", r"http://\[fd00::7\]:8000"),
+        ("workers: [{name: d0, url: 'http://[fd00::7'}]", r"http://\[fd00::7\]:8000"),
         ("workers: [{name: d0, url: 'http://u:canary@a'}]", "without user name and password"),
         ("workers: [{name: d0, dns: 'a'}]", r"workers\.0\.dns"),
         ("workers: [{name: d0, url: 'http://a', role: both}]", r"workers\.0\.role"),

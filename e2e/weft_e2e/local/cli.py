@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from weft_core.authority import is_http_url
 from weft_core.plan import Role
 from weft_planner.cli import running
 
@@ -22,10 +23,9 @@ def _engine_urls(
 
 def _engine_url(value: str) -> tuple[Role, str]:
     role, _, url = value.partition("=")
-    parts = urlsplit(url)
     if role not in get_args(Role):
         raise click.BadParameter(f"{value!r}: begin with prefill= or decode=")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+    if not is_http_url(url) or (parts := urlsplit(url)).query or parts.username:
         raise click.BadParameter(f"{value!r}: give a URL such as {role}=http://127.0.0.1:8000")
     return cast(Role, role), url.rstrip("/")
 

@@ -16,7 +16,6 @@ from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from weft_core.authority import bracketed
 from weft_operator.measuring.credentials import AUTH_FIELD, Credentials, read_file
 from weft_operator.measuring.observation import BlindError
 from weft_operator.measuring.queries import CLOCK
@@ -157,8 +156,7 @@ def _judge(response: requests.Response) -> None:
 def _shown(url: str) -> str:
     """Return a URL without what may be secret in it."""
     parts = urlsplit(url)
-    host = bracketed(parts.hostname or "")
-    return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _why(error: Exception) -> str:

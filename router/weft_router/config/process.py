@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
-from weft_core.authority import http_url, split_authority
+from weft_core.authority import http_url, is_http_url, split_authority
 from weft_core.cost import CostProfile
 from weft_router.config.file import RouterConfig
 from weft_router.config.live import combined
@@ -178,8 +177,8 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
     if advertise is None and not ip:
         raise ConfigError("POD_IP: other pods must find this worker; set POD_IP or pass --advertise URL")
     url = (advertise or http_url(ip or "", port)).rstrip("/")
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise ConfigError(f"--advertise {url}: give a URL such as http://10.0.0.7:8080")
+    if not is_http_url(url):
+        raise ConfigError(f"--advertise {url}: give a URL such as http://10.0.0.7:8080 or http://[fd00::7]:8080")
     return worker, int(degree), url
 
 
@@ -191,7 +190,7 @@ def _node(role: Role, env: Mapping[str, str]) -> tuple[int, str]:
     if not rank.isdigit():
         raise ConfigError(f"WEFT_NODE_RANK={rank!r}: set the pod's number among its worker's nodes, 0 for the leader")
     leader = env.get("WEFT_LEADER_URL", "")
-    if urlsplit(leader).scheme != "http" or not urlsplit(leader).hostname:
+    if not is_http_url(leader) or not leader.startswith("http:"):
         raise ConfigError(
             "WEFT_LEADER_URL: a node that does not lead must find the one that does; set http://HOST:8080"
         )

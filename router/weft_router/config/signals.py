@@ -4,6 +4,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from weft_core.authority import is_http_url
 from weft_router.config.section import Section
 
 
@@ -42,7 +43,6 @@ class TelemetryConfig(Section):
     @field_validator("otlp_endpoint")
     @classmethod
     def _url(cls, given: str) -> str:
-        parts = urlsplit(given)
-        if given and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
+        if given and (not is_http_url(given) or urlsplit(given).username):
             raise ValueError("must be a URL such as http://collector:4318, without user name and password")
         return given

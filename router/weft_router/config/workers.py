@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
+from weft_core.authority import is_http_url
 from weft_router.config.section import ConfigError, Section, first_error
 
 
@@ -23,9 +24,10 @@ class WorkerEntry(Section):
     def _one_address(self) -> Self:
         if bool(self.url) == bool(self.dns):
             raise ValueError("give exactly one of url and dns")
-        parts = urlsplit(self.url)
-        if self.url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
-            raise ValueError("url: give one such as http://127.0.0.1:8000, without user name and password")
+        if self.url and (not is_http_url(self.url) or urlsplit(self.url).username):
+            raise ValueError(
+                "url: give one such as http://127.0.0.1:8000 or http://[fd00::7]:8000, without user name and password"
+            )
         return self
 
 
