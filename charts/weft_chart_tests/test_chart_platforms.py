@@ -10,6 +10,7 @@ from weft_chart_tests.test_chart_values import environment, operator_container
 from weft_chart_tests.test_chart_variants import every_variant
 from weft_e2e.checks.openshift import check_restricted_v2
 from weft_operator.api.measuring import QUERIED_LABELS
+from weft_operator.leading.claims import claim_name
 from weft_operator.settings import settings_from_env
 
 OPENSHIFT = "platform.openshift=true"
@@ -43,6 +44,16 @@ def test_auto_asks_the_cluster_for_its_security_api(helm: Helm, render: Render) 
     assert asked.stdout == render(OPENSHIFT, "crds.install=false").text
     denied = helm(*words, "--set", "platform.openshift=false", "--api-versions", "security.openshift.io/v1")
     assert denied.stdout == render("crds.install=false").text
+
+
+@pytest.mark.parametrize("name", ["weft-operator", "weft-prometheus"])
+def test_openshifts_dns_pods_are_reached_at_their_own_port(render: Render, name: str) -> None:
+    def dns(*values: str) -> list[int]:
+        rule = render(*values).get("NetworkPolicy", name)["spec"]["egress"][0]
+        return sorted({port["port"] for port in rule["ports"]})
+
+    assert dns() == [53]
+    assert dns(OPENSHIFT) == [53, 5353]
 
 
 def test_the_operator_is_told_the_platform_for_the_pods_of_services(render: Render) -> None:
@@ -182,3 +193,15 @@ def test_the_schema_knows_the_labels_that_queries_use() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     names = schema["properties"]["prometheus"]["properties"]["matchers"]["propertyNames"]
     assert names["not"]["enum"] == list(QUERIED_LABELS)
+
+
+def test_an_instance_of_the_operator_has_its_own_services_and_claims(render: Render) -> None:
+    def claims(*values: str) -> list[list[str]]:
+        rules = render(*values).get("ClusterRole", "weft-system-weft-operator")["rules"]
+        return [rule["resourceNames"] for rule in rules if rule["resources"] == ["leases"] and "resourceNames" in rule]
+
+    assert "WEFT_OPERATOR_INSTANCE" not in environment(operator_container(render))
+    assert claims() == [[claim_name("")]]
+    canary = "operator.instance=canary"
+    assert environment(operator_container(render, canary))["WEFT_OPERATOR_INSTANCE"] == "canary"
+    assert claims(canary) == [[claim_name("canary")]]

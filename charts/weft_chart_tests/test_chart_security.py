@@ -59,6 +59,7 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
         ("", "configmaps"): "get list create patch delete",
         ("", "secrets"): "get create patch",
         ("", "events"): "create",
+        ("coordination.k8s.io", "leases"): "get update create",
         ("", "nodes"): "list",
         ("policy", "poddisruptionbudgets"): "get list create patch",
         ("networking.k8s.io", "networkpolicies"): "get list create patch delete",

@@ -202,6 +202,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((REGISTRY, "operator.image=localhost/no-tag"), "at '/operator/image'"),
     ((REGISTRY, "image.pullPolicy=Sometimes"), "at '/image/pullPolicy'"),
     ((REGISTRY, 'image.pullSecrets:=["my..secret"]'), "at '/image/pullSecrets/0'"),
+    ((REGISTRY, "operator.instance=Canary"), "at '/operator/instance'"),
     ((REGISTRY, "platform.openshift=maybe"), "at '/platform/openshift'"),
     ((REGISTRY, "scheduling.priorityClassName=High!"), "at '/scheduling/priorityClassName'"),
     ((REGISTRY, "redis.embedded.securityContext.runAsUser=0"), "at '/redis/embedded/securityContext/runAsUser'"),

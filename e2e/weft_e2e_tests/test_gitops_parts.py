@@ -13,7 +13,8 @@ from weft_e2e.gitops.cli import SESSIONS, WINDOW_S, service
 from weft_e2e.gitops.content import new_content
 from weft_e2e.gitops.telling import Telling, telling
 from weft_operator.api.service import DisaggInferenceService
-from weft_operator.measuring.prometheus import Credentials, ask
+from weft_operator.measuring.credentials import Credentials
+from weft_operator.measuring.prometheus import ask
 from weft_operator.measuring.queries import queries, windows_of
 from weft_operator.measuring.reading import Answers, Subject, read
 

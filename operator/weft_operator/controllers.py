@@ -10,6 +10,7 @@ from weft_operator.apiserver import ApiServer
 from weft_operator.desired.identity import TOKEN_BYTES
 from weft_operator.errors import OldSightError
 from weft_operator.groups.reconcile import GroupReconciler
+from weft_operator.leading.claims import NamespaceClaims, no_rival
 from weft_operator.live_cluster import LiveCluster
 from weft_operator.manifest import GroupKey, PassKey
 from weft_operator.measuring.demand import DemandWatch
@@ -48,6 +49,9 @@ async def controllers(
     measurements = Measurements(
         read_secret=cluster.read_secret, wake=wake, clock=lambda: datetime.now(UTC), heed=memories.heed
     )
+    claims = NamespaceClaims(api, me=settings.lease, instance=settings.instance) if settings.lease else None
+    rival = no_rival if claims is None else claims.rival
+    metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)
     heartbeats = Heartbeats(settings.redis_url)
     progress = ProgressReader(settings.redis_url)
     demand = DemandWatch(settings.redis_url, wake=wake, clock=asyncio.get_running_loop().time)
@@ -60,6 +64,7 @@ async def controllers(
         heartbeats=heartbeats.read,
         progress=progress.read,
         missing_rights=lambda: api.traffic.missing_rights,
+        rival=rival,
         settings=settings,
         clock=lambda: datetime.now(UTC),
         new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),
@@ -69,6 +74,7 @@ async def controllers(
         cluster=cluster,
         heartbeats=heartbeats.read,
         instance=settings.instance,
+        rival=rival,
         clock=lambda: datetime.now(UTC),
     )
 
@@ -91,9 +97,13 @@ async def controllers(
         metrics.actions += outcome.actions
         return outcome
 
+    renewal = None if claims is None else asyncio.create_task(claims.keep(), name="claims")
     try:
         yield one_pass
     finally:
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
         await measurements.close()
         await demand.close()
         await heartbeats.close()

@@ -12,6 +12,12 @@ from weft_operator.rights import Right
 MAX_MESSAGE = 1000
 """The API server refuses longer messages (1,024 bytes)."""
 
+OVERLAP_FIX = (
+    "give one of them operator.instance in the chart's values and its services the label weft.dev/operator, or let "
+    "operator.watchNamespaces of both name different namespaces"
+)
+"""What to do about two operators that look after the same services."""
+
 QUIET_REASONS = frozenset(
     {
         *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
@@ -116,6 +122,14 @@ def unwatched_facts(missing: Iterable[Right]) -> tuple[Fact, ...]:
             origin="watch",
         )
         for right in sorted(missing)
+    )
+
+
+def overlap_facts(operator: str, rival: str) -> tuple[Fact, ...]:
+    """Return what is said of a service that another operator looks after, too."""
+    message = f"operator {rival} looks after the services of this namespace, so operator {operator} leaves them alone"
+    return (
+        Fact(type="Warning", reason="OtherOperator", message=f"{message}; {OVERLAP_FIX}"[:MAX_MESSAGE], origin=rival),
     )
 
 

@@ -36,6 +36,7 @@ class OperatorMetrics(Collector):
         self._leading = leading
         self._elector = elector
         self.watch_restarts: Callable[[], int] = lambda: 0
+        self.contested: Callable[[], int] = lambda: 0
         self.passes: dict[str, int] = {"ok": 0, "error": 0}
         self.actions = 0
         self.planner_runs: dict[str, int] = {}
@@ -82,6 +83,11 @@ class OperatorMetrics(Collector):
             ),
             _gauge(
                 "weft_operator_services_failing", "Services and groups whose last pass failed", self._wakeups.failing
+            ),
+            _gauge(
+                "weft_operator_contested_namespaces",
+                "Namespaces whose services another operator looks after, so that this one leaves them alone",
+                self.contested(),
             ),
             _gauge("weft_operator_leading", "Whether this replica leads", int(self._leading())),
             _gauge(

@@ -25,12 +25,13 @@ from weft_operator.desired.revisions import (
 from weft_operator.diff import Action, Delete, Scale
 from weft_operator.engines.seen import ask_again_s, judges
 from weft_operator.errors import ApiError, ForbiddenError, StalledError, TransientError, WaitingError, refusal_of
-from weft_operator.events import Fact, unwatched_facts
+from weft_operator.events import Fact, overlap_facts, unwatched_facts
 from weft_operator.goal import Goal, last_record
 from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
 from weft_operator.in_force import plan_before, planned
+from weft_operator.leading.claims import Rival, no_rival
 from weft_operator.live_profile.decide import measuring
 from weft_operator.live_profile.ending import abandoned
 from weft_operator.live_profile.standing import standing_of
@@ -66,6 +67,8 @@ from weft_operator.weights.gate import ReadProgress, goal_meanwhile, held_back, 
 
 REFUSED_S = 60.0
 """Until a measuring object that was refused, by a quota for one, is tried again."""
+RIVAL_S = 30.0
+"""Until it is asked again whether another operator still looks after a namespace."""
 FORMER_WAIT_S = 2.0
 FORMER_TOLD_S = 10.0
 """The garbage collector takes a second or two; a service that is older and waits for it still has to say so."""
@@ -135,6 +138,7 @@ class Reconciler:
         heartbeats: Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]],
         progress: ReadProgress = no_progress,
         missing_rights: Callable[[], Iterable[Right]] = tuple,
+        rival: Rival = no_rival,
         settings: Settings,
         clock: Callable[[], datetime],
         new_token: Callable[[], bytes],
@@ -146,6 +150,9 @@ class Reconciler:
         self._heartbeats = heartbeats
         self._progress = progress
         self._missing_rights = missing_rights
+        self._rival = rival
+        self._rivals: dict[ServiceKey, str] = {}
+        """The operators that look after services in our place, of which an event was posted."""
         self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
         """The rights to watch for the lack of which an event was posted."""
         self._hours = Hours()
@@ -186,6 +193,11 @@ class Reconciler:
         if labels_of(observed.service).get(OPERATOR_LABEL, "") != self._settings.instance:
             self._forget(key)
             return Outcome(gone=True)  # another operator's service
+        rival = await self._rival(key.namespace)
+        if rival:
+            await self._leave_to(rival, key, observed.service)
+            return Outcome(look_again=RIVAL_S)
+        self._rivals.pop(key, None)
         if observed.former:
             left = f"{observed.former[0]} belongs to a deleted service of the same name and is being removed"
             if _age_s(observed.service, self._clock()) > FORMER_TOLD_S:
@@ -239,10 +251,18 @@ class Reconciler:
         ]
         return Outcome(look_again=min(waits) if waits else None, actions=len(actions), settled=ready)
 
+    async def _leave_to(self, rival: str, key: ServiceKey, service: Manifest) -> None:
+        """Do nothing for a service that another operator looks after, but say so once."""
+        if self._rivals.get(key) != rival:
+            await post(self._cluster, key, service, overlap_facts(self._settings.lease, rival))
+        self._forget(key)
+        self._rivals[key] = rival
+
     def _forget(self, key: ServiceKey) -> None:
         self._measurements.forget(key)
         self._decider.forget(key)
         self._unwatched.pop(key, None)
+        self._rivals.pop(key, None)
 
     async def _carry_out(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[Result, tuple[Action, ...]]:
         generation = _generation(observed.service)

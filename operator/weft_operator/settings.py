@@ -99,7 +99,7 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         lease_seconds=_seconds(env, "WEFT_OPERATOR_LEASE_SECONDS", 15.0),
         identity=env.get("POD_NAME", "").strip(),
         router_upgrade=_router_upgrade(env),
-        instance=env.get("WEFT_OPERATOR_INSTANCE", ""),
+        instance=_instance(env),
         openshift=_flag(env, "WEFT_OPENSHIFT"),
         metrics_from=_peers(env, "WEFT_METRICS_FROM"),
     )
@@ -137,6 +137,13 @@ def _lease(env: Mapping[str, str]) -> str:
     text = env.get("WEFT_OPERATOR_LEASE", "").strip()
     if text and not re.fullmatch(r"[a-z0-9-]{1,63}/[a-z0-9][a-z0-9.-]{0,252}", text):
         raise SettingsError(f"WEFT_OPERATOR_LEASE={text!r}: give NAMESPACE/NAME, such as weft-system/weft-operator")
+    return text
+
+
+def _instance(env: Mapping[str, str]) -> str:
+    text = env.get("WEFT_OPERATOR_INSTANCE", "").strip()
+    if text and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", text):
+        raise SettingsError(f"WEFT_OPERATOR_INSTANCE={text!r}: give at most 40 characters a-z, 0-9 and -")
     return text
 
 

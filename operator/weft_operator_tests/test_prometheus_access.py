@@ -141,8 +141,9 @@ async def sent(at: Target, **secrets: Mapping[str, str]) -> Credentials:
     async def read(_key: ServiceKey, name: str) -> Manifest | None:
         if name == "forbidden":
             raise ForbiddenError("no", status=403, right=Right("get", "secrets", "", "llm"))
-        found = secrets.get(name)
-        return found and {"data": {key: base64.b64encode(text.encode()).decode() for key, text in found.items()}}
+        if name not in secrets:
+            return None
+        return {"data": {key: base64.b64encode(text.encode()).decode() for key, text in secrets[name].items()}}
 
     return await credentials_for(KEY, at, read)
 

@@ -11,6 +11,7 @@ import pytest
 from weft_operator.api.status import Status
 from weft_operator.desired.config import read_record
 from weft_operator.desired.rendering import PlanRecord
+from weft_operator.leading.claims import Rival, no_rival
 from weft_operator.manifest import APPROVE_ANNOTATION
 from weft_operator.measuring.observation import Observation, Pressure, Sight, Tally
 from weft_operator.planning.child import Planned, Refused
@@ -30,8 +31,8 @@ class Watched(World):
         self.start = self.now
         self.seen: Observation | None = None
 
-    def restart(self, settings: Settings | None = None) -> None:
-        super().restart(settings)
+    def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
+        super().restart(settings, rival=rival)
         setattr(self.measurements, "last", lambda _key: getattr(self, "seen", None))  # noqa: B010 - for mypy
 
     def serves(self, begin: float, end: float, rate: float, **parts: Any) -> None:

@@ -73,6 +73,7 @@ def test_a_redis_url_with_a_password_comes_from_a_file_and_is_not_shown(tmp_path
         ({"WEFT_ROUTER_IMAGE": " "}, "WEFT_ROUTER_IMAGE is not set"),
         ({**LEAST, "WEFT_PLANNER_DEADLINE_SECONDS": "soon"}, "WEFT_PLANNER_DEADLINE_SECONDS='soon'"),
         ({**LEAST, "WEFT_ROUTER_UPGRADE": "Never"}, "give WhenAsked or AtOnce"),
+        ({**LEAST, "WEFT_OPERATOR_INSTANCE": "Canary_1"}, "WEFT_OPERATOR_INSTANCE='Canary_1'"),
         ({**LEAST, "WEFT_RESYNC_SECONDS": "0"}, "WEFT_RESYNC_SECONDS='0'"),
         ({**LEAST, "WEFT_OPERATOR_PORT": "99999"}, "WEFT_OPERATOR_PORT='99999'"),
     ],

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.groups.reconcile import GroupReconciler
+from weft_operator.leading.claims import Rival, no_rival
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.measuring.credentials import Credentials
 from weft_operator.measuring.observation import BlindError
@@ -85,7 +86,7 @@ class World:
         self.demand = Waiting()
         self.restart()
 
-    def restart(self, settings: Settings | None = None) -> None:
+    def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
         """Start the operator anew: nothing is remembered but what the cluster holds."""
         self.desk = PlannerDesk(solve=self._solve, wake=self._wake, clock=lambda: self.now.timestamp())
         self.memories = Memories()
@@ -106,12 +107,17 @@ class World:
                 demand=self.demand, heartbeats=self._heartbeats, memories=self.memories, clock=lambda: self.now
             ),
             heartbeats=self._heartbeats,
+            rival=rival,
             settings=settings or SETTINGS,
             clock=lambda: self.now,
             new_token=lambda: self.new_token,
         )
         self.group_reconciler = GroupReconciler(
-            cluster=self.cluster, heartbeats=self._heartbeats, instance=SETTINGS.instance, clock=lambda: self.now
+            cluster=self.cluster,
+            heartbeats=self._heartbeats,
+            instance=SETTINGS.instance,
+            rival=rival,
+            clock=lambda: self.now,
         )
 
     async def step(self) -> Outcome:

@@ -50,6 +50,8 @@ FORMS = {
     r"^[!-~]+$": "must be of printable ASCII characters without spaces",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "must be the name of a variable: letters, digits and _, no digit first",
     r"^[A-Za-z][A-Za-z0-9-]*$": "must be the name of a header: letters, digits and -, a letter first",
+    r"^[!-~]([ -~]*[!-~])?$": "must be of printable ASCII characters without a space at either end",
+    r"^[a-zA-Z_][a-zA-Z0-9_]*$": "must be a label of Prometheus: letters, digits and _, no digit first",
     r"^[A-Za-z0-9_]*$": "must be of letters, digits and _",
     r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$": "must be a resource such as nvidia.com/gpu",
     r"^https?://[^\s?#]+$": "must be a URL such as http://prometheus.monitoring:9090, without ? and #",

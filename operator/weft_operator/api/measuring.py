@@ -12,7 +12,7 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import Duration
 from weft_operator.api.references import SecretKey, SecretName
 
-HEADER_NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$"
+HEADER_NAME = r"^[A-Za-z][A-Za-z0-9-]*$"
 HEADER_VALUE = r"^[!-~]([ -~]*[!-~])?$"
 LABEL_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 

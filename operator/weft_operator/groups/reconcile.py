@@ -18,6 +18,7 @@ from weft_operator.groups.nodes import restart_facts
 from weft_operator.groups.observe import ObservedGroup
 from weft_operator.groups.plan import GroupPlan, plan_group
 from weft_operator.groups.status import group_status, places_of
+from weft_operator.leading.claims import Rival, no_rival
 from weft_operator.manifest import OPERATOR_LABEL, GroupKey, Manifest, ServiceKey, is_terminating, labels_of, name_of
 from weft_operator.readiness import worker_states
 from weft_operator.reconcile import Outcome
@@ -59,11 +60,18 @@ class GroupReconciler:
     """Runs passes over groups; all it remembers is when it last showed the figures of one."""
 
     def __init__(
-        self, *, cluster: GroupCluster, heartbeats: Heartbeats, instance: str, clock: Callable[[], datetime]
+        self,
+        *,
+        cluster: GroupCluster,
+        heartbeats: Heartbeats,
+        instance: str,
+        rival: Rival = no_rival,
+        clock: Callable[[], datetime],
     ) -> None:
         self._cluster = cluster
         self._heartbeats = heartbeats
         self._instance = instance
+        self._rival = rival
         self._clock = clock
         self._shown: dict[GroupKey, datetime] = {}
         self._service: dict[GroupKey, ServiceKey] = {}
@@ -95,6 +103,8 @@ class GroupReconciler:
                     self._shown.pop(key, None)
                     self._service.pop(key, None)
                     return Outcome(gone=True)
+                if await self._rival(key.namespace):
+                    return Outcome(gone=True)  # the service says whose it is
                 return await self._pass(key, parse_group(found.group), found)
             finally:
                 turn.number += 1

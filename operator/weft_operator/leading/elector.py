@@ -6,31 +6,16 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Protocol
 
-from weft_operator.errors import ApiError, ConflictError, ForbiddenError, NotFoundError, NotLeaderError
-from weft_operator.leading.record import LEASE_API, Seen, Timing, given_back, look, may_take, taken
+from weft_operator.errors import ApiError, ForbiddenError, NotLeaderError
+from weft_operator.leading.lease import LeaseHolder, Leases
+from weft_operator.leading.record import Timing
 from weft_operator.leading.term import Term, steady_clock
-from weft_operator.manifest import Manifest, ObjectKey
 
 JITTER = 0.2
 """Looks are drawn apart by up to this share, so that replicas that began together do not collide for ever."""
 
 log = logging.getLogger(__name__)
-
-
-class Leases(Protocol):
-    """The requests that an election needs; they block, each for a few seconds at most."""
-
-    def get(self, key: ObjectKey) -> Manifest:
-        """Return the Lease."""
-
-    def create(self, manifest: Manifest) -> Manifest:
-        """Create it; a ConflictError when it exists."""
-
-    def replace(self, manifest: Manifest) -> Manifest:
-        """Replace the version that the manifest names; a ConflictError when there is another one."""
 
 
 class Elector:
@@ -46,12 +31,10 @@ class Elector:
         clock: Callable[[], float] = steady_clock,
     ) -> None:
         """Create it for the Lease (namespace, name) and a replica that calls itself ``me``."""
-        self._leases = leases
-        self._key = ObjectKey(LEASE_API, "Lease", *key)
         self.me = me
         self._timing = timing or Timing()
         self._clock = clock
-        self._seen: Seen | None = None
+        self._lease = LeaseHolder(leases, key=key, me=me, timing=self._timing, clock=clock)
         # A renewal that was on its way when its task was cancelled must neither undo a return nor be undone by it.
         self._turn = threading.Lock()
         self._standing = False
@@ -62,7 +45,7 @@ class Elector:
     @property
     def leader(self) -> str:
         """Return who led at the last look, empty when that is not known."""
-        return self._seen.holder if self._seen is not None else ""
+        return self._lease.holder
 
     @property
     def trouble(self) -> str:
@@ -83,7 +66,7 @@ class Elector:
                 self._trouble = ""
             if won:
                 self.terms += 1
-                log.info("leading", extra={"lease": str(self._key), "holder": self.me})
+                log.info("leading", extra={"lease": str(self._lease.key), "holder": self.me})
                 return Term(begun + self._timing.deadline, clock=self._clock)
             await asyncio.sleep(self._timing.retry * random.uniform(1, 1 + JITTER))  # noqa: S311 - no secret
 
@@ -104,7 +87,7 @@ class Elector:
             elif self.leader != self.me:
                 break
         term.end()
-        log.warning("lease_lost", extra={"lease": str(self._key), "holder": self.leader, "error": self._trouble})
+        log.warning("lease_lost", extra={"lease": str(self._lease.key), "holder": self.leader, "error": self._trouble})
 
     async def give_back(self) -> None:
         """Give the Lease back, if it is ours still; nothing may be on its way any more."""
@@ -115,50 +98,16 @@ class Elector:
             self._tell(error)
         else:
             if given:
-                log.info("lease_given_back", extra={"lease": str(self._key)})
+                log.info("lease_given_back", extra={"lease": str(self._lease.key)})
 
     def _give_back(self) -> bool:
         with self._turn:
-            for _ in range(2):
-                if self._seen is None or self._seen.holder != self.me:
-                    return False
-                try:
-                    self._leases.replace(given_back(self._key, self._seen, at=datetime.now(UTC)))
-                except (ConflictError, NotFoundError):
-                    self._look()  # the answer to a renewal of ours got lost, or it is another's
-                    continue
-                return True
-        return False
+            return self._lease.give_back()
 
     def _attempt(self) -> bool:
         """Take or renew the Lease if that may be done; tell whether it was."""
         with self._turn:
-            return self._standing and self._take()
-
-    def _take(self) -> bool:
-        if self._seen is None or self._seen.holder != self.me:
-            self._look()
-        for _ in range(2):
-            before = self._seen
-            if before is not None and not may_take(before, self.me, now=self._clock(), timing=self._timing):
-                return False
-            wanted = taken(self._key, before, self.me, at=datetime.now(UTC), timing=self._timing)
-            try:
-                now = self._leases.create(wanted) if before is None else self._leases.replace(wanted)
-            except (ConflictError, NotFoundError):
-                self._look()  # somebody was faster, or the answer to a renewal of ours got lost
-                continue
-            self._seen = look(now, before, now=self._clock())
-            return True
-        return False
-
-    def _look(self) -> None:
-        try:
-            found = self._leases.get(self._key)
-        except NotFoundError:
-            self._seen = None
-            return
-        self._seen = look(found, self._seen, now=self._clock())
+            return self._standing and self._lease.take()
 
     def _tell(self, error: ApiError) -> None:
         """Log a trouble once, not at every turn."""
