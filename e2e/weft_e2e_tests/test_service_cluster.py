@@ -28,7 +28,7 @@ from weft_e2e.kube import Condition, Object
 from weft_e2e.replay.client import Target
 from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.scenarios.background import Background, background_sessions
-from weft_e2e.scenarios.installed import Installed
+from weft_e2e.scenarios.installed import ANY_USER, Installed
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.service import Service, component_of
 from weft_e2e.waiting import until
@@ -111,8 +111,24 @@ def _part(component: str) -> str:
     return f"app.kubernetes.io/component={component}"
 
 
+def runs_as_any_user(pod: Object) -> bool:
+    """Tell whether all containers of a pod run as a user that no image knows."""
+    return {key: pod["spec"]["securityContext"].get(key) for key in ANY_USER} == ANY_USER and not any(
+        "runAsUser" in item["securityContext"]
+        for item in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    )
+
+
 def test_apply_serve_four_rounds_delete(weft: Installed, namespace: str) -> None:
-    service = applied(weft, namespace, small_service())
+    """Coordinator, sidecars and engines run as a user that OpenShift might assign, as all pods of the chart do."""
+    user = {"spec": {"securityContext": ANY_USER}}
+    patches = [{"patch": user}, {"component": "coordinator", "patch": user}]
+    service = applied(weft, namespace, changed(small_service(), "spec.podTemplates", patches))
+    assert all(runs_as_any_user(pod) for pod in service.pods())
+    if weft.local is not None:
+        system = kube.items(weft.kube, "pods", namespace=SYSTEM_NAMESPACE)
+        assert {component_of(pod) for pod in system} >= {"operator", "redis", "prometheus"}
+        assert all(runs_as_any_user(pod) for pod in system)
     before = service.metrics_pages()
     assert all("\nweft_router_compiled 1.0\n" in page for name, page in before.items() if not name.endswith("/engine"))
     with service.reachable() as target:

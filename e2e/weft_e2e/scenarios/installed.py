@@ -19,6 +19,9 @@ NAME_VARIABLE = "WEFT_TEST_CLUSTER"
 KEEP_VARIABLE = "WEFT_TEST_KEEP"
 CONTEXT_VARIABLE = "KUBE_CONTEXT"
 
+ANY_USER = {"runAsUser": 1000650000, "runAsGroup": 0}
+"""A user as OpenShift's range of a namespace has them, and the group that it gives to all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Installed:
@@ -55,8 +58,8 @@ def installed() -> Iterator[Installed]:
     """Yield a cluster with Weft installed.
 
     By default a local cluster named ``test`` (or $WEFT_TEST_CLUSTER), removed afterwards unless it was there before
-    or $WEFT_TEST_KEEP is set. With $KUBE_CONTEXT the user's cluster: images from $REGISTRY and $TAG are installed
-    where there is no release yet.
+    or $WEFT_TEST_KEEP is set; the chart's pods run there as they would on OpenShift. With $KUBE_CONTEXT the user's
+    cluster: images from $REGISTRY and $TAG are installed where there is no release yet.
     """
     context = os.environ.get(CONTEXT_VARIABLE)
     if context:
@@ -79,11 +82,19 @@ def installed_locally(config: ClusterConfig) -> Iterator[Installed]:
     try:
         built = images.build()
         local.load(list(built.values()))
-        _install(local, images.chart_values(built))
+        _install(local, [*images.chart_values(built), *_as_on_openshift()])
         yield Installed(kube=local, local=local)
     finally:
         if not was_there and not os.environ.get(KEEP_VARIABLE):
             cluster.down(config.name)
+
+
+def _as_on_openshift() -> list[str]:
+    """Return values with which nothing but the cluster chooses users, and the user that it chooses."""
+    values = ["platform.openshift=true"]
+    for component in ("operator", "redis.embedded", "prometheus.embedded"):
+        values += [f"{component}.securityContext.{field}={value}" for field, value in ANY_USER.items()]
+    return [word for value in values for word in ("--set", value)]
 
 
 def _install(client: Kube, arguments: list[str]) -> None:
