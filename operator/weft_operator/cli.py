@@ -10,11 +10,14 @@ def operator(*, log_level: str) -> int:
 
     It runs against the cluster of its pod, or of KUBECONFIG. Settings come from the environment: WEFT_ROUTER_IMAGE
     (required), WEFT_ROUTER_UPGRADE (WhenAsked or AtOnce), WEFT_MOCK_IMAGE, WEFT_REDIS_URL, WEFT_WATCH_NAMESPACES,
-    WEFT_PLANNER_DEADLINE_SECONDS,
-    WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT, WEFT_OPERATOR_INSTANCE (look after services only that carry it as label
-    weft.dev/operator), WEFT_OPERATOR_LEASE (NAMESPACE/NAME of the Lease by which one of several replicas leads; without
-    it this one works alone), WEFT_OPERATOR_LEASE_SECONDS (15: how long a Lease holds that is not renewed), POD_NAME
-    (what this replica is called in the Lease). Exit status 2 when a setting is wrong, 1 when there is no cluster.
+    WEFT_PLANNER_DEADLINE_SECONDS, WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT, WEFT_OPENSHIFT (true: the cluster assigns
+    the users of pods), WEFT_PROMETHEUS_URL and, for that server alone, WEFT_PROMETHEUS_HEADERS and
+    WEFT_PROMETHEUS_MATCHERS (JSON objects of texts), WEFT_PROMETHEUS_HEADERS_FOLDER (a file for each header),
+    WEFT_PROMETHEUS_TOKEN_FILE and WEFT_PROMETHEUS_CA_FILE, WEFT_OPERATOR_INSTANCE (look after services only that carry
+    it as label weft.dev/operator), WEFT_OPERATOR_LEASE (NAMESPACE/NAME of the Lease by which one of several replicas
+    leads, and the name under which they claim namespaces; without it this one works alone),
+    WEFT_OPERATOR_LEASE_SECONDS (15: how long a Lease holds that is not renewed), POD_NAME (what this replica is called
+    in the Lease). Exit status 2 when a setting is wrong, 1 when there is no cluster.
     """
     import asyncio
 

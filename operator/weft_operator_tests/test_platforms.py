@@ -1,11 +1,14 @@
 """Pods on clusters as they are: users that OpenShift assigns, tainted nodes, and registries that ask for a Secret."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from weft_e2e.checks.openshift import check_restricted_v2
+from weft_operator.api.crd import service_crd
 from weft_operator.api.serving import MeasureProfile
 from weft_operator.desired import Rendering, mounts_of
 from weft_operator.live_profile.jobs import profile_job, reader_job
@@ -13,7 +16,7 @@ from weft_operator.live_profile.targets import KV_TIMED, Target
 from weft_operator.manifest import Manifest
 from weft_operator_tests.samples import SETTINGS, TOKEN, on_nodes, rendered, rendering
 from weft_operator_tests.test_desired_golden import CASES
-from weft_operator_tests.valid import changed, service, vllm_service
+from weft_operator_tests.valid import changed, service, spec, vllm_service
 
 OPENSHIFT = replace(SETTINGS, openshift=True)
 TARGET = Target(gpu="nvidia-h20", degree=4, pool="h20")
@@ -121,3 +124,65 @@ def test_every_pod_pulls_with_the_services_secrets_and_engines_with_their_own_to
 
 def test_without_secrets_there_is_no_field() -> None:
     assert all("imagePullSecrets" not in pod for pod in pods(rendering()).values())
+
+
+DOTTED = "my.dotted.name"
+NAMES: dict[str, tuple[str, Any]] = {
+    "pull secrets": ("spec.imagePullSecrets", [DOTTED]),
+    "the engine's pull secrets": ("spec.engine.imagePullSecrets", [DOTTED]),
+    "a claim with weights": ("spec.model.source", {"pvc": {"claimName": DOTTED}}),
+    "a token of the hub": ("spec.model.source", {"huggingFace": {"tokenSecretRef": {"name": DOTTED, "key": "token"}}}),
+    "API keys": ("spec.coordinator", {"auth": {"apiKeySecretRef": {"name": DOTTED, "key": "keys"}}}),
+    "a certificate": ("spec.coordinator", {"tls": {"secretRef": {"name": DOTTED}}}),
+    "keys of a provider": (
+        "spec.coordinator",
+        {
+            "auth": {
+                "jwt": {
+                    "issuer": "https://login.example.com",
+                    "audiences": ["weft"],
+                    "jwksConfigMapRef": {"name": DOTTED, "key": "jwks.json"},
+                }
+            }
+        },
+    ),
+    "a coordinator's priority": ("spec.coordinator", {"priorityClassName": DOTTED}),
+    "a pool's priority": ("spec.capacity.pools.0.priorityClassName", DOTTED),
+    "devices": ("spec.capacity.pools.0.resourceClaims", [{"name": "gpus", "template": DOTTED}]),
+    "a cost profile": ("spec.profile", {"ref": {"name": DOTTED}}),
+    "credentials of Prometheus": ("spec.planning.prometheus", {"authSecretRef": {"name": DOTTED}}),
+    "a header of Prometheus": (
+        "spec.planning.prometheus",
+        {"headers": [{"name": "X-Team", "secretKeyRef": {"name": DOTTED, "key": "id"}}]},
+    ),
+    "a trace": ("spec.workload", {"traceConfigMap": {"name": DOTTED, "key": "trace"}}),
+}
+
+
+@pytest.mark.parametrize(("path", "value"), NAMES.values(), ids=NAMES)
+def test_names_of_objects_may_hold_dots(path: str, value: Any) -> None:
+    assert DOTTED in str(spec(changed(service(), path, value)).model_dump(mode="json"))
+
+
+def test_no_name_of_another_object_is_limited_to_a_label() -> None:
+    """Each field of the definition that names an object takes what Kubernetes takes as its name."""
+    named = re.compile("Secret|Ref|ConfigMap|claimName|ClassName|template")
+    found = {path: pattern for path, pattern in _patterns(service_crd(), "") if named.search(path)}
+    names = {path: pattern for path, pattern in found.items() if not path.endswith(".key")}
+    assert len(names) > 12
+    assert not [path for path, pattern in names.items() if pattern == LABEL]
+
+
+LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+def _patterns(schema: Any, path: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(schema, dict):
+        return
+    if isinstance(schema.get("pattern"), str):
+        yield path, schema["pattern"]
+    for name, inner in (schema.get("properties") or {}).items():
+        yield from _patterns(inner, f"{path}.{name}")
+    yield from _patterns(schema.get("items"), f"{path}[]")
+    for version in (schema.get("spec") or {}).get("versions") or ():
+        yield from _patterns(version["schema"]["openAPIV3Schema"], path)
