@@ -145,7 +145,7 @@ def _judge(response: requests.Response) -> None:
         raise BlindError(
             "PrometheusUnauthorized",
             f"{_shown(response.url)} answers {response.status_code}; give a Secret with a token, or with username and "
-            f"password, in {AUTH_FIELD}",
+            f"password, in {AUTH_FIELD}, and a tenant in headers beside it where the server has tenants",
         )
     if response.status_code == 429 or response.status_code >= 500:
         raise BlindError(
@@ -161,5 +161,5 @@ def _shown(url: str) -> str:
 
 def _why(error: Exception) -> str:
     if isinstance(error, requests.exceptions.SSLError):
-        return "its certificate is not trusted; put ca.crt into the Secret of authSecretRef"
+        return "its certificate is not trusted; put ca.crt into the Secret of authSecretRef, or set the chart's ca"
     return "it took too long" if isinstance(error, (requests.Timeout, TimeoutError)) else "no connection"

@@ -22,10 +22,11 @@ METRICS_AVAILABLE: Mapping[str, Reason] = MappingProxyType(
             cause="It is down, its URL is wrong, or a network policy or certificate is in the way.",
         ),
         "PrometheusUnauthorized": Reason(
-            "Prometheus asks for authentication, or the Secret for it is not there or holds nothing.",
+            "Prometheus asks for authentication or a tenant, or what holds them is not there or holds nothing.",
             "Put token, or username and password, and ca.crt where needed, into the Secret that "
-            "`spec.planning.prometheus.authSecretRef` names.",
-            cause="`authSecretRef` is missing, its token expired, or it names the wrong account.",
+            "`spec.planning.prometheus.authSecretRef` names, and a tenant into `headers`; for the operator's own "
+            "server, set the chart's values under `prometheus`.",
+            cause="`authSecretRef` is missing, its token expired, it names the wrong account, or no tenant is named.",
         ),
         "QueryFailed": Reason(
             "Something answers, and not as Prometheus does.",
