@@ -146,6 +146,12 @@ async def test_trouble_of_the_api_server_is_no_leave_to_work_and_ends_no_renewal
     await kept.once()
     await kept.end()
     assert leases.version == version + 1
+    leases.trouble = always(TransientError("no answer"))
+    clock.now += CLAIM.deadline - 1
+    assert await first.rival("team-a") == ""
+    clock.now += 1
+    with pytest.raises(TransientError):
+        await first.rival("team-a")
 
 
 async def test_a_service_of_another_operator_is_left_alone_and_says_whose_it_is() -> None:

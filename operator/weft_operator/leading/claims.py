@@ -78,7 +78,9 @@ class NamespaceClaims:
         if claim is None:
             claim = self._claims[namespace] = _Claim(self._holder(namespace))
         async with claim.turn:
-            if claim.tried_at is None or (claim.rival and self._clock() - claim.tried_at >= self._timing.retry):
+            # What is ours is renewed meanwhile; where that failed for long, another one may have taken it.
+            lasts = self._timing.retry if claim.rival else self._timing.deadline
+            if claim.tried_at is None or self._clock() - claim.tried_at >= lasts:
                 await self._try(namespace, claim)
         return claim.rival
 
