@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 
-from weft_e2e.cluster.bare import Bare, bare_cluster
+from weft_e2e.cluster.bare import ADMIN, Bare, bare_cluster
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.toolchain import tool_path
 from weft_operator.api.size import MAX_SPEC_BYTES
@@ -119,5 +118,6 @@ def full_status() -> Manifest:
 
 def client(bare: Bare) -> ApiServer:
     settings = Configuration()
-    config.load_kube_config(str(bare.kubeconfig()), client_configuration=settings)
+    settings.host, settings.ssl_ca_cert = bare.url, str(bare.authority)
+    settings.api_key = {"authorization": f"Bearer {ADMIN}"}
     return ApiServer(ApiClient(configuration=settings))

@@ -517,3 +517,17 @@ def test_degrees_on_several_nodes_are_left_out() -> None:
     body = asking({"measure": {}, "analytic": {}})
     body["spec"]["capacity"]["pools"][0] |= {"gpusPerNode": 4, "degrees": [2, 4, 8]}
     assert [target.degree for target in targets_of(spec(body))] == [2, 4]
+
+
+async def test_engines_that_are_timed_go_where_the_workers_scheduler_puts_them_and_are_near_nobody() -> None:
+    """Their pods are none of the workers, so an affinity to these could never be met where none runs."""
+    body = asking()
+    body["spec"]["scheduling"] = {"gang": {"scheduler": "volcano", "queue": "team-a"}}
+    near = {"topology": {"required": "example.com/rack", "scope": "service"}}
+    body["spec"]["capacity"]["pools"][0] |= {**near, "affinity": {"nodeAffinity": {}}}
+    world = await running(body)
+    (reader,) = jobs(world, "reads")
+    template = world.cluster.named("Job", reader)["spec"]["template"]
+    assert template["spec"]["schedulerName"] == "volcano"
+    assert template["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] == "team-a"
+    assert template["spec"]["affinity"] == {"nodeAffinity": {}}

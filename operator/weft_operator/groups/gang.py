@@ -35,18 +35,16 @@ KAI_SKIP = "kai.scheduler/skip-podgrouper"
 COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
 
 
-def workload_labels(spec: WorkerGroupSpec) -> dict[str, str]:
-    """Return the labels of a worker's StatefulSet by which a queue admits it."""
-    gang = spec.gang
+def workload_labels(gang: Gang | None) -> dict[str, str]:
+    """Return the labels of a StatefulSet or Job by which a queue admits it."""
     return {KUEUE_QUEUE: gang.queue} if gang is not None and gang.scheduler == "kueue" and gang.queue else {}
 
 
-def ganged(spec: WorkerGroupSpec, name: str, template: Manifest) -> Manifest:
-    """Return a worker's pod template with what names its scheduler, its queue and its PodGroup."""
-    gang = spec.gang
+def ganged(gang: Gang | None, template: Manifest, *, pod_group: str = "") -> Manifest:
+    """Return a pod template with what names its scheduler, its queue and, if it has one, its PodGroup."""
     if gang is None or gang.scheduler == "kueue":
         return template
-    labels, annotations = _marks(gang, name, several=spec.nodes_per_worker > 1)
+    labels, annotations = _marks(gang, pod_group)
     metadata = template["metadata"]
     metadata = {**metadata, "labels": {**metadata["labels"], **labels}}
     if annotations:
@@ -55,24 +53,24 @@ def ganged(spec: WorkerGroupSpec, name: str, template: Manifest) -> Manifest:
     return {**template, "metadata": metadata, "spec": {**template["spec"], "schedulerName": scheduler}}
 
 
-def _marks(gang: Gang, name: str, *, several: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the labels and annotations of a worker's pods."""
+def _marks(gang: Gang, pod_group: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return labels and annotations of pods."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     match gang.scheduler:
         case "volcano":
             if gang.queue:
                 annotations[VOLCANO_QUEUE] = gang.queue
-            if several:
-                annotations[VOLCANO_GROUP] = name
+            if pod_group:
+                annotations[VOLCANO_GROUP] = pod_group
         case "kai":
             if gang.queue:
                 labels[KAI_QUEUE] = gang.queue
-            if several:
-                annotations |= {KAI_SKIP: "true", KAI_GROUP: name}
+            if pod_group:
+                annotations |= {KAI_SKIP: "true", KAI_GROUP: pod_group}
         case "coscheduling":
-            if several:
-                labels[COSCHEDULING_GROUP] = name
+            if pod_group:
+                labels[COSCHEDULING_GROUP] = pod_group
     return labels, annotations
 
 

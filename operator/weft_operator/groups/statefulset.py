@@ -38,7 +38,7 @@ def statefulset(group: Group, worker: Worker, *, released: datetime | None = Non
         "kind": "StatefulSet",
         "metadata": {
             **metadata,
-            "labels": {**metadata["labels"], **workload_labels(spec)},
+            "labels": {**metadata["labels"], **workload_labels(spec.gang)},
             "annotations": annotations,
         },
         "spec": {
@@ -100,7 +100,7 @@ def worker_template(group: Group, name: str) -> dict[str, Any]:
         "metadata": {**metadata, "labels": {**metadata["labels"], WORKER_LABEL: name}},
         "spec": claiming(group.spec, name, placed(group.spec, name, {**pod, **containers})),
     }
-    return ganged(group.spec, name, named)
+    return ganged(group.spec.gang, named, pod_group=name if group.spec.nodes_per_worker > 1 else "")
 
 
 def _named(container: Manifest, name: str) -> Manifest:

@@ -17,6 +17,7 @@ from weft_operator.desired.security import container_security
 from weft_operator.desired.workers import worker_group
 from weft_operator.engines import EngineRequest, engine_container
 from weft_operator.engines.container import ENGINE_PORT, LOOPBACK, PROOF_VARIABLE, PROOF_VOLUME
+from weft_operator.groups.gang import ganged, workload_labels
 from weft_operator.live_profile.targets import Target
 from weft_operator.manifest import DEGREE_LABEL, POOL_LABEL, PROFILE_COMPONENT, Manifest
 
@@ -85,9 +86,15 @@ def _engine_pod(
     engine["volumeMounts"] = [mount for mount in engine["volumeMounts"] if mount["name"] != PROOF_VOLUME]
     inits = [item for item in pod.pop("initContainers", ()) if item["name"] != "router"]
     mounted = {mount["name"] for item in (engine, *inits) for mount in item.get("volumeMounts") or ()} | {TMP_VOLUME}
+    # Neither apart from workers nor near them: where none runs there would be nobody to be near to.
     pod.pop("topologySpreadConstraints", None)
+    affinity = {kind: terms for kind, terms in pod.pop("affinity", {}).items() if kind != "podAffinity"}
+    own = (rendering.pool(target.pool).affinity or {}).get("podAffinity")
+    if own:
+        affinity["podAffinity"] = own
     return {
         **pod,
+        **({"affinity": affinity} if affinity else {}),
         **({"initContainers": inits} if inits else {}),
         "containers": [engine],
         "volumes": [volume for volume in pod["volumes"] if volume["name"] in mounted],
@@ -103,20 +110,22 @@ def _start_s(rendering: Rendering, target: Target) -> int:
 
 def _job(rendering: Rendering, target: Target, name: str, pod: Manifest, *, deadline_s: int) -> Manifest:
     marks = {DEGREE_LABEL: str(target.degree), POOL_LABEL: target.pool}
+    gang = rendering.spec.scheduling.gang
+    template = {
+        "metadata": {
+            "labels": {**rendering.labels(PROFILE_COMPONENT), **marks},
+            "annotations": {"kubectl.kubernetes.io/default-container": pod["containers"][0]["name"]},
+        },
+        "spec": pod,
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": rendering.metadata(name, PROFILE_COMPONENT, marks),
+        "metadata": rendering.metadata(name, PROFILE_COMPONENT, {**marks, **workload_labels(gang)}),
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": deadline_s,
             "ttlSecondsAfterFinished": KEPT_S,
-            "template": {
-                "metadata": {
-                    "labels": {**rendering.labels(PROFILE_COMPONENT), **marks},
-                    "annotations": {"kubectl.kubernetes.io/default-container": pod["containers"][0]["name"]},
-                },
-                "spec": pod,
-            },
+            "template": ganged(gang, template),
         },
     }
