@@ -39,13 +39,14 @@ class ChartRoles:
         ]
 
 
-def chart_roles() -> ChartRoles:
-    """Render the chart and return what it lets the operator do.
+def chart_roles(*values: str) -> ChartRoles:
+    """Render the chart, with some values, and return what it lets the operator do.
 
     Raises:
         SetupError: Helm is not built.
     """
     words = ["template", "weft", str(CHART), "--namespace", NAMESPACE, "--set", "image.registry=registry.example.com"]
+    words += [word for value in values for word in ("--set", value)]
     done = subprocess.run([str(tool_path("helm")), *words], capture_output=True, text=True, timeout=120, check=True)
     chart = [item for item in yaml.safe_load_all(done.stdout) if item]
     bindings = [item for item in chart if item["kind"].endswith("RoleBinding") and _is_the_operators(item)]
