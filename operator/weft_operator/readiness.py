@@ -132,9 +132,9 @@ def _serves(pod: Mapping[str, Any], revision: object) -> bool:
 
 def _gave_back(item: Manifest | None) -> tuple[str, bool] | None:
     """Return the words for a worker that holds no node until it is tried again."""
-    time = annotations_of(item).get(RELEASED_ANNOTATION) if item is not None else None
-    if not time:
+    if item is None or (item.get("spec") or {}).get("replicas") != 0:
         return None
+    time = annotations_of(item).get(RELEASED_ANNOTATION, "a time that is not known")
     return f"only some of its pods found a node, which they gave back at {time}; it is tried again later", True
 
 

@@ -115,6 +115,15 @@ def test_one_of_two_gives_its_nodes_back_and_the_other_gets_its_turn() -> None:
     assert sizes(run(of, after, pods[:2], now=NOW + timedelta(seconds=31))) == {"demo-p16-0": 0}, "it had its turn"
 
 
+@pytest.mark.parametrize("text", ["soon", "2026-01-01T00:00:00", "2999-01-01T00:00:00+00:00"])
+def test_a_time_that_somebody_wrote_by_hand_holds_no_worker_back(text: str) -> None:
+    of = group(1, **ALONE)
+    (item,) = made(of, 0)
+    item["metadata"]["annotations"][RELEASED_ANNOTATION] = text
+    item["spec"]["replicas"] = 0
+    assert sizes(run(of, [item], [])) == {"demo-p16-0": 2}
+
+
 @dataclass
 class Cluster:
     """Nodes for one pod each; a scheduler that takes pods one by one, and the StatefulSet controller."""

@@ -253,7 +253,8 @@ class Rollout(ApiModel):
     start_timeout: Duration = "30m"
     """How long a new worker may take from its node to ready before the plan that brought it is given up."""
     unschedulable_timeout: Duration = "10m"
-    """How long a new worker may wait for a node, drainTimeout added, before the plan that brought it is given up."""
+    """How long a new worker may wait for a node, drainTimeout added, before the plan that brought it is given up; and
+    how long a worker on several nodes holds the nodes that only some of its pods found."""
     canary: Canary | None = None
     """How a new plan is tried before it replaces the old one; absent, it is not."""
 

@@ -51,7 +51,7 @@ def released(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Mani
         if is_terminating(item):
             continue
         before = released_at(item)
-        if before is not None:
+        if before is not None and before <= now:
             left = (before - now).total_seconds() + _pause_s(item, before, patience_s)
             if left > 0:
                 at[name_of(item)] = before
@@ -78,12 +78,12 @@ def released(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Mani
 
 
 def released_at(item: Mapping[str, Manifest]) -> datetime | None:
-    """Return when a worker gave its nodes back, None where it did not."""
+    """Return when a worker gave its nodes back, None where it did not, or where somebody wrote what is no time."""
     text = annotations_of(item).get(RELEASED_ANNOTATION)
     try:
         found = datetime.fromisoformat(text) if text else None
     except ValueError:
-        return None  # somebody wrote it by hand: it goes with the next apply
+        return None
     return found if found is None or found.tzinfo is not None else None
 
 
