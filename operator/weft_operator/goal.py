@@ -13,7 +13,7 @@ from weft_core.profile_json import profile_from_json
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.scaling import Schedule
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceService, DisaggInferenceServiceSpec
-from weft_operator.api.size import too_large
+from weft_operator.api.size import size_fault
 from weft_operator.desired.config import read_record
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.errors import StalledError
@@ -102,7 +102,7 @@ def question(service: DisaggInferenceService, observed: Observed, *, now: dateti
         StalledError: the spec refers to something that is not there or cannot be used.
     """
     spec = service.spec
-    strange = too_large(observed.service["spec"]) or unknown_zone(spec.planning.schedules)
+    strange = size_fault(observed.service["spec"]) or unknown_zone(spec.planning.schedules)
     if strange:
         raise StalledError("InvalidSpec", strange)
     schedule = in_force(spec.planning.schedules, now)

@@ -96,7 +96,7 @@ def _of_group(group: Manifest, owned: Iterable[Manifest], pods: Iterable[Manifes
             item for item in owned if item["kind"] == "StatefulSet" and labels_of(item).get(COMPONENT_LABEL) == role
         ),
         pods=tuple(pod for pod in pods if labels_of(pod).get(COMPONENT_LABEL) == role),
-        beside=tuple(
+        companions=tuple(
             item
             for item in owned
             if item["kind"] in COMPANION_KINDS

@@ -110,7 +110,7 @@ class FakeCluster:
             group=_copied(group),
             statefulsets=tuple(_copied(item) for item in sets if _role(item) == group["spec"]["role"]),
             pods=tuple(_copied(pod) for pod in self.pods.values() if _role(pod) == group["spec"]["role"]),
-            beside=tuple(
+            companions=tuple(
                 _copied(item)
                 for item in self.objects.values()
                 if item["kind"] in COMPANION_KINDS and WORKER_LABEL in labels_of(item)

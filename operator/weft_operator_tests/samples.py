@@ -9,7 +9,7 @@ from weft_operator.desired import desired_objects
 from weft_operator.desired.config import front_config, live_config, router_config
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.fleet import first_workers
-from weft_operator.groups.companions import companions
+from weft_operator.groups.companions import companion_objects
 from weft_operator.groups.group import parse_group
 from weft_operator.groups.statefulset import statefulset
 from weft_operator.manifest import Manifest, ServiceKey
@@ -119,5 +119,5 @@ def rendered(base: Rendering, token: bytes = TOKEN) -> tuple[Manifest, ...]:
             uid = f"uid of {item['metadata']['name']}"
             of = parse_group({**item, "metadata": {**item["metadata"], "uid": uid}})
             for worker in (one for one in workers if one == of.worker(one.index)):
-                sets += [*companions(of, worker), statefulset(of, worker)]
+                sets += [*companion_objects(of, worker), statefulset(of, worker)]
     return (*objects, *sets)

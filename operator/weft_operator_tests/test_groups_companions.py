@@ -7,14 +7,14 @@ import pytest
 
 from weft_operator.diff import Action, Apply, Delete, stamped
 from weft_operator.errors import ForbiddenError, NotFoundError, OperatorError
-from weft_operator.groups.companions import companion_kinds, companions, refusal
+from weft_operator.groups.companions import companion_kinds, companion_objects, refusal
 from weft_operator.groups.group import Group
 from weft_operator.groups.observe import list_companions, observe_group
 from weft_operator.groups.plan import GroupPlan, plan_group
 from weft_operator.manifest import GroupKey, Manifest, ObjectKey
 from weft_operator.rights import Right
 from weft_operator_tests.test_apiserver import Scripted
-from weft_operator_tests.test_groups_plan import NOW, group, made
+from weft_operator_tests.test_groups_plan import NOW, group, made, pod
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import World
 
@@ -25,14 +25,16 @@ ROOT = "/apis/{}/namespaces/default/{}"
 
 def beside(of: Group, *indices: int) -> list[Manifest]:
     """Return what workers have beside their StatefulSets, as the API server has it."""
-    found = [stamped(item) for index in indices for item in companions(of, of.worker(index))]
+    found = [stamped(item) for index in indices for item in companion_objects(of, of.worker(index))]
     for item in found:
         item["metadata"] |= {"uid": f"{item['kind']} of {item['metadata']['name']}", "resourceVersion": "1"}
     return found
 
 
-def run(of: Group, sets: Sequence[Manifest] = (), others: Sequence[Manifest] = ()) -> GroupPlan:
-    return plan_group(of, statefulsets=sets, pods=(), records={}, now=NOW, beside=others)
+def run(
+    of: Group, sets: Sequence[Manifest] = (), others: Sequence[Manifest] = (), pods: Sequence[Manifest] = ()
+) -> GroupPlan:
+    return plan_group(of, statefulsets=sets, pods=pods, records={}, now=NOW, companions=others)
 
 
 def named(plan: GroupPlan, kind: type[Action]) -> list[tuple[str, str]]:
@@ -41,21 +43,48 @@ def named(plan: GroupPlan, kind: type[Action]) -> list[tuple[str, str]]:
 
 def test_they_are_made_before_the_pods_that_need_them() -> None:
     plan = run(group(1, **VOLCANO))
-    assert named(plan, Apply) == [(kind, "demo-p16-0") for kind in ("PodGroup", "ComputeDomain", "StatefulSet")]
+    assert named(plan, Apply) == [
+        ("PodGroup", "demo-p16-0"),
+        ("ComputeDomain", "demo-p16-0-2"),
+        ("StatefulSet", "demo-p16-0"),
+    ]
 
 
 def test_they_go_with_their_worker() -> None:
     of = group(1, **VOLCANO)
     plan = run(of, made(of, 0, 1), beside(of, 0, 1))
-    assert named(plan, Delete) == [(kind, "demo-p16-1") for kind in ("ComputeDomain", "PodGroup", "StatefulSet")]
+    assert named(plan, Delete) == [
+        ("ComputeDomain", "demo-p16-1-2"),
+        ("PodGroup", "demo-p16-1"),
+        ("StatefulSet", "demo-p16-1"),
+    ]
     assert named(plan, Apply) == []
+
+
+def test_a_worker_that_drains_keeps_them_until_its_pods_are_gone() -> None:
+    """Its engines still answer rounds, for which they reach each other."""
+    of = group(1, **VOLCANO, isolated=True)
+    sets, others = made(of, 0, 1), beside(of, 0, 1)
+    plan = run(of, sets, others, [pod(sets[1], deleted=30)])
+    assert named(plan, Delete) == [("StatefulSet", "demo-p16-1")]
+    assert named(run(of, sets[:1], others, [pod(sets[1], deleted=30)]), Delete) == []
+    gone = {kind for kind, _ in named(run(of, sets[:1], others), Delete)}
+    assert gone == {"ComputeDomain", "NetworkPolicy", "PodGroup"}
+
+
+def test_a_worker_on_another_number_of_nodes_has_another_compute_domain() -> None:
+    """The spec of one can never change."""
+    before, after = group(1, **VOLCANO), group(1, **{**VOLCANO, "nodesPerWorker": 4})
+    plan = run(after, made(before, 0), beside(before, 0))
+    assert ("ComputeDomain", "demo-p16-0-4") in named(plan, Apply)
+    assert named(plan, Delete) == [("ComputeDomain", "demo-p16-0-2")]
 
 
 def test_they_go_when_the_spec_asks_for_none_any_more() -> None:
     before, after = group(1, **VOLCANO), group(1, **SPAN)
     sets = made(before, 0)
     plan = run(after, sets, beside(before, 0))
-    assert named(plan, Delete) == [("ComputeDomain", "demo-p16-0"), ("PodGroup", "demo-p16-0")]
+    assert named(plan, Delete) == [("ComputeDomain", "demo-p16-0-2"), ("PodGroup", "demo-p16-0")]
     asked = companion_kinds({"nodesPerWorker": 2}, sets)
     assert {kind for _, kind in asked} == {"NetworkPolicy", "PodGroup", "ComputeDomain"}, "their pods still name them"
 
@@ -152,4 +181,4 @@ def test_a_group_is_read_with_what_its_workers_have(server: Scripted) -> None:
     server.on("GET", ROOT.format("resource.nvidia.com/v1beta1", "computedomains"), {"items": [domain]})
     found = observe_group(server.api, GroupKey("default", "demo-p16"))
     assert found is not None
-    assert [item["kind"] for item in found.beside] == ["ComputeDomain", "PodGroup"], "the former by its pods' claim"
+    assert [item["kind"] for item in found.companions] == ["ComputeDomain", "PodGroup"], "the former by its pods' claim"

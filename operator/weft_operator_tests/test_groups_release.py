@@ -64,10 +64,10 @@ def test_a_worker_that_found_only_some_nodes_gives_them_back_after_the_timeout()
     sets = made(of, 0)
     half = [node(sets[0], 0, on="node-a"), node(sets[0], 1, waits_s=TIMEOUT_S - 60)]
     waits = run(of, sets, half)
-    assert (waits.actions, waits.released, waits.again_s) == ((), (), 60.0)
+    assert (waits.actions, waits.release_facts, waits.again_s) == ((), (), 60.0)
     plan = run(of, sets, [half[0], node(sets[0], 1, waits_s=TIMEOUT_S + 1)])
     assert sizes(plan) == {"demo-p16-0": 0}
-    (fact,) = plan.released
+    (fact,) = plan.release_facts
     assert (fact.type, fact.reason) == ("Warning", "WorkerReleased")
     assert "found nodes for 1 of its 2 pods within 10m (spec.rollout.unschedulableTimeout)" in fact.message
     empty = live(plan, sets)

@@ -6,7 +6,7 @@ import pytest
 
 from weft_operator.api import DisaggInferenceService
 from weft_operator.api.manifest_checks import service_messages
-from weft_operator.api.size import MAX_SPEC_BYTES, too_large
+from weft_operator.api.size import MAX_SPEC_BYTES, size_fault
 from weft_operator_tests.largest import SHAPES, largest_service, shortened
 from weft_operator_tests.valid import service
 from weft_operator_tests.world import World
@@ -46,4 +46,4 @@ async def test_a_service_that_is_too_large_says_so_and_keeps_its_plan() -> None:
 
 
 def test_common_specs_are_far_from_it() -> None:
-    assert too_large(service()["spec"]) is None
+    assert size_fault(service()["spec"]) is None

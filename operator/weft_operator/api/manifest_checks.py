@@ -19,7 +19,7 @@ from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.fields import DURATION_PATTERN, QUANTITY_PATTERN
 from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
-from weft_operator.api.size import too_large
+from weft_operator.api.size import size_fault
 from weft_operator.manifest import Manifest
 from weft_operator.pod_templates.overrides import protected_field
 
@@ -81,7 +81,7 @@ def service_messages(manifest: Json) -> list[str]:
         fault = protected_field(DisaggInferenceService.model_validate(body).spec)
         found += [fault] if fault is not None else []
     spec = manifest.get("spec")
-    large = too_large(spec) if isinstance(spec, Mapping) else None
+    large = size_fault(spec) if isinstance(spec, Mapping) else None
     return [*found, large] if large is not None else found
 
 

@@ -11,7 +11,7 @@ NAMED = 3
 """Parts that a message names."""
 
 
-def too_large(spec: Mapping[str, object]) -> str | None:
+def size_fault(spec: Mapping[str, object]) -> str | None:
     """Return what is wrong with a spec that is too large to be stored, with its largest parts; None when it fits."""
     sizes = {name: len(_json(part)) for name, part in spec.items()}
     total = len(_json(dict(spec)))

@@ -9,11 +9,8 @@ from typing import Any, Protocol
 from weft_operator.api.capacity import Pool, Toleration
 from weft_operator.api.scheduling import WorkerTopology
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.groups.placement import HOSTNAME, PREFERRED, REQUIRED, weighted, with_term
 from weft_operator.manifest import COMPONENT_LABEL, SERVICE_LABEL, Manifest
-
-HOSTNAME = "kubernetes.io/hostname"
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 NODE_LOSS_S = 15
 """How long a pod stays bound to a node that does not answer; Kubernetes' default is 300."""
@@ -76,13 +73,11 @@ def affinity_of(service: str, pool: Pool) -> dict[str, Any]:
     topology = pool.topology
     if topology is None or topology.scope != "service":
         return own
-    near = dict(own.get("podAffinity") or {})
     if topology.required is not None:
-        near[_REQUIRED] = [*(near.get(_REQUIRED) or ()), _near(service, topology.required)]
+        own = with_term(own, "podAffinity", REQUIRED, _near(service, topology.required))
     if topology.preferred is not None:
-        term = {"weight": 100, "podAffinityTerm": _near(service, topology.preferred)}
-        near[_PREFERRED] = [*(near.get(_PREFERRED) or ()), term]
-    return {**own, "podAffinity": near}
+        own = with_term(own, "podAffinity", PREFERRED, weighted(_near(service, topology.preferred)))
+    return own
 
 
 def _near(service: str, key: str) -> Manifest:

@@ -42,12 +42,12 @@ def refusal(key: ObjectKey, error: StalledError | ApiError) -> tuple[str, str]:
     return refusal_of(error)
 
 
-def companions(group: Group, worker: Worker) -> tuple[Manifest, ...]:
+def companion_objects(group: Group, worker: Worker) -> tuple[Manifest, ...]:
     """Return all that a worker has beside its StatefulSet; nothing for a worker on one node."""
     name = group.name_of(worker)
     metadata = worker_metadata(group, name)
     return (
-        *_opened(group, name, metadata),
+        *_network_policy(group, name, metadata),
         *pod_group(group.spec, metadata),
         *compute_domain(group.spec, name, metadata),
     )
@@ -67,11 +67,11 @@ def companion_kinds(spec: Mapping[str, Any], statefulsets: Iterable[Manifest]) -
     if spec.get("computeDomain"):
         found.add((COMPUTE_DOMAIN_API, COMPUTE_DOMAIN))
     for item in statefulsets:
-        found |= _marked(item["spec"]["template"])
+        found |= _kinds_in(item["spec"]["template"])
     return tuple(sorted(found))
 
 
-def _marked(template: Mapping[str, Manifest]) -> set[Kind]:
+def _kinds_in(template: Mapping[str, Manifest]) -> set[Kind]:
     """Return the kinds that a pod template refers to."""
     marks = {
         "volcano": VOLCANO_GROUP in annotations_of(template),
@@ -84,7 +84,7 @@ def _marked(template: Mapping[str, Manifest]) -> set[Kind]:
     return found
 
 
-def _opened(group: Group, name: str, metadata: Manifest) -> tuple[Manifest, ...]:
+def _network_policy(group: Group, name: str, metadata: Manifest) -> tuple[Manifest, ...]:
     """Return the NetworkPolicy that lets the pods of a worker on several nodes reach each other at every port.
 
     Ranks connect to each other at ports of the kernel's choice. None where nothing keeps pods apart: a policy that

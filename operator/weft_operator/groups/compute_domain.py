@@ -19,19 +19,23 @@ def has_domain(spec: WorkerGroupSpec) -> bool:
 
 
 def compute_domain(spec: WorkerGroupSpec, name: str, metadata: Manifest) -> tuple[Manifest, ...]:
-    """Return the ComputeDomain of a worker, with this metadata; its spec can never change, nor does the worker's."""
+    """Return the ComputeDomain of a worker, with this metadata but for its name.
+
+    Its spec can never change, so that a worker on another number of nodes gets another one.
+    """
     if not has_domain(spec):
         return ()
-    channel = {"resourceClaimTemplate": {"name": _claim_template(name)}}
+    own = {**metadata, "name": _domain(spec, name)}
+    channel = {"resourceClaimTemplate": {"name": _claim_template(spec, name)}}
     body = {"numNodes": spec.nodes_per_worker, "channel": channel}
-    return ({"apiVersion": COMPUTE_DOMAIN_API, "kind": COMPUTE_DOMAIN, "metadata": metadata, "spec": body},)
+    return ({"apiVersion": COMPUTE_DOMAIN_API, "kind": COMPUTE_DOMAIN, "metadata": own, "spec": body},)
 
 
-def claiming(spec: WorkerGroupSpec, name: str, pod: Manifest) -> Manifest:
+def add_claim(spec: WorkerGroupSpec, name: str, pod: Manifest) -> Manifest:
     """Return the pod of a worker with its claim of a channel, which the engine gets."""
     if not has_domain(spec):
         return pod
-    claim = {"name": CLAIM, "resourceClaimTemplateName": _claim_template(name)}
+    claim = {"name": CLAIM, "resourceClaimTemplateName": _claim_template(spec, name)}
     return {
         **pod,
         "resourceClaims": [*(pod.get("resourceClaims") or ()), claim],
@@ -44,5 +48,9 @@ def _with_claim(container: Manifest) -> Manifest:
     return {**container, "resources": {**resources, "claims": [*(resources.get("claims") or ()), {"name": CLAIM}]}}
 
 
-def _claim_template(name: str) -> str:
-    return f"{name}-channel"
+def _domain(spec: WorkerGroupSpec, name: str) -> str:
+    return f"{name}-{spec.nodes_per_worker}"
+
+
+def _claim_template(spec: WorkerGroupSpec, name: str) -> str:
+    return f"{_domain(spec, name)}-channel"

@@ -40,7 +40,7 @@ def workload_labels(gang: Gang | None) -> dict[str, str]:
     return {KUEUE_QUEUE: gang.queue} if gang is not None and gang.scheduler == "kueue" and gang.queue else {}
 
 
-def ganged(gang: Gang | None, template: Manifest, *, pod_group: str = "") -> Manifest:
+def add_gang(gang: Gang | None, template: Manifest, *, pod_group: str = "") -> Manifest:
     """Return a pod template with what names its scheduler, its queue and, if it has one, its PodGroup."""
     if gang is None or gang.scheduler == "kueue":
         return template

@@ -18,7 +18,7 @@ class ObservedGroup:
     statefulsets: tuple[Manifest, ...]
     """Those of all workers of the role, whosever they are."""
     pods: tuple[Manifest, ...]
-    beside: tuple[Manifest, ...] = ()
+    companions: tuple[Manifest, ...] = ()
     """What single workers have beside their StatefulSets, where a group has workers on several nodes."""
 
 
@@ -35,7 +35,7 @@ def observe_group(api: ApiServer, key: GroupKey) -> ObservedGroup | None:
         group=group,
         statefulsets=tuple(statefulsets),
         pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
-        beside=tuple(list_companions(api, key.namespace, selector, companion_kinds(spec, statefulsets))),
+        companions=tuple(list_companions(api, key.namespace, selector, companion_kinds(spec, statefulsets))),
     )
 
 

@@ -10,11 +10,11 @@ from weft_operator.api.worker_group import WorkerGroupSpec
 from weft_operator.manifest import SERVICE_LABEL, WORKER_LABEL, Manifest
 
 HOSTNAME = "kubernetes.io/hostname"
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def placed(spec: WorkerGroupSpec, name: str, pod: Manifest) -> Manifest:
+def add_placement(spec: WorkerGroupSpec, name: str, pod: Manifest) -> Manifest:
     """Return the pod of a worker with what keeps it from the nodes of the others, and near them.
 
     A spread over nodes would not do: where fewer nodes fit than the worker spans, the scheduler counts the emptiest of
@@ -22,13 +22,12 @@ def placed(spec: WorkerGroupSpec, name: str, pod: Manifest) -> Manifest:
     """
     if spec.nodes_per_worker == 1:
         return pod
-    affinity = _added(pod.get("affinity") or {}, "podAntiAffinity", _REQUIRED, _term(spec, name, HOSTNAME))
+    affinity = with_term(pod.get("affinity") or {}, "podAntiAffinity", REQUIRED, _term(spec, name, HOSTNAME))
     topology = spec.topology
     if topology is not None and topology.required is not None:
-        affinity = _added(affinity, "podAffinity", _REQUIRED, _term(spec, name, topology.required))
+        affinity = with_term(affinity, "podAffinity", REQUIRED, _term(spec, name, topology.required))
     if topology is not None and topology.preferred is not None:
-        weighted = {"weight": 100, "podAffinityTerm": _term(spec, name, topology.preferred)}
-        affinity = _added(affinity, "podAffinity", _PREFERRED, weighted)
+        affinity = with_term(affinity, "podAffinity", PREFERRED, weighted(_term(spec, name, topology.preferred)))
     return {**pod, "affinity": affinity}
 
 
@@ -39,6 +38,12 @@ def _term(spec: WorkerGroupSpec, name: str, key: str) -> dict[str, Any]:
     }
 
 
-def _added(affinity: Manifest, kind: str, when: str, term: Manifest) -> Manifest:
+def weighted(term: Manifest) -> Manifest:
+    """Return a term as a preference of the largest weight."""
+    return {"weight": 100, "podAffinityTerm": term}
+
+
+def with_term(affinity: Manifest, kind: str, when: str, term: Manifest) -> Manifest:
+    """Return an affinity with one term more, of podAffinity or podAntiAffinity, required or preferred."""
     own = affinity.get(kind) or {}
     return {**affinity, kind: {**own, when: [*(own.get(when) or ()), term]}}

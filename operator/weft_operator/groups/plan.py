@@ -8,11 +8,11 @@ from weft_core.heartbeat import WorkerRecord
 from weft_operator.diff import Action, diff
 from weft_operator.events import Fact
 from weft_operator.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name
-from weft_operator.groups.companions import COMPANION_KINDS, companions
+from weft_operator.groups.companions import COMPANION_KINDS, companion_objects
 from weft_operator.groups.group import Group, from_before
 from weft_operator.groups.nodes import Restart, deletions, restarts
 from weft_operator.groups.order import keep_order
-from weft_operator.groups.release import released
+from weft_operator.groups.release import plan_release
 from weft_operator.groups.statefulset import statefulset
 from weft_operator.manifest import (
     DRAIN_ANNOTATION,
@@ -22,6 +22,7 @@ from weft_operator.manifest import (
     annotations_of,
     controller_of,
     is_terminating,
+    key_of,
     labels_of,
     name_of,
 )
@@ -50,7 +51,7 @@ class GroupPlan:
     leaving: tuple[Leaving, ...]
     restarts: tuple[Restart, ...] = ()
     """Workers on several nodes of which one was lost, or leaves."""
-    released: tuple[Fact, ...] = ()
+    release_facts: tuple[Fact, ...] = ()
     """What is told of workers on several nodes that give back the nodes that only some of their pods found."""
     again_s: float | None = None
     """In how many seconds another one may have to be restarted, or released."""
@@ -68,11 +69,11 @@ def plan_group(
     pods: Sequence[Manifest],
     records: Mapping[str, WorkerRecord],
     now: datetime,
-    beside: Sequence[Manifest] = (),
+    companions: Sequence[Manifest] = (),
 ) -> GroupPlan:
     """Return what to do; StatefulSets and pods are those of the group's role, other groups of the service included.
 
-    ``beside`` is what the role's workers on several nodes have beside their StatefulSets.
+    ``companions`` is what the role's workers on several nodes have beside their StatefulSets.
     """
     service = group.spec.service
     mine = [item for item in statefulsets if belongs(group, item)]
@@ -82,12 +83,16 @@ def plan_group(
         group, live, taken=_taken(group, statefulsets, pods), records=records, held=_held(gone, live, pods)
     )
     names = {group.name_of(worker) for worker in chosen}
-    empty = released(group, [item for item in mine if name_of(item) in names], pods, now=now)
+    empty = plan_release(group, [item for item in mine if name_of(item) in names], pods, now=now)
     wanted = [statefulset(group, worker, released=empty.at.get(group.name_of(worker))) for worker in chosen]
-    own = [item for item in beside if (controller_of(item) or {}).get("uid") == group.uid]
+    own = [item for item in companions if (controller_of(item) or {}).get("uid") == group.uid]
+    # The engines of a worker that drains still answer rounds: they reach each other until the last pod is gone.
+    draining = {labels_of(pod).get(WORKER_LABEL, "") for pod in pods} - names
+    kept = {key_of(item) for item in own if labels_of(item).get(WORKER_LABEL) in draining}
+    wanted_companions = [item for worker in chosen for item in companion_objects(group, worker)]
     actions = (
         # First, so that no pod of a worker begins where the others cannot reach it, or its scheduler does not know it.
-        *diff([item for worker in chosen for item in companions(group, worker)], own, prunable=COMPANION_KINDS),
+        *diff(wanted_companions, own, prunable=COMPANION_KINDS, keep=kept),
         *diff(wanted, mine, prunable=("StatefulSet",)),
     )
     restarted, restart_in = restarts([item for item in mine if name_of(item) in names], pods, now=now)
@@ -102,7 +107,7 @@ def plan_group(
         waiting=staged.waiting,
         leaving=tuple(sorted(leaving, key=lambda item: item.name)),
         restarts=restarted,
-        released=empty.fresh,
+        release_facts=empty.facts,
         again_s=min((wait for wait in (restart_in, empty.again_s) if wait is not None), default=None),
     )
 

@@ -121,7 +121,7 @@ class GroupReconciler:
             pods=found.pods,
             records=records,
             now=now,
-            beside=found.beside,
+            companions=found.companions,
         )
         live, failure = await self._apply(group, found, plan.actions)
         settled = await self._report(key, group, found, plan, live, failure, records)
@@ -182,7 +182,7 @@ class GroupReconciler:
             now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         # Events first: after a crash between the two the same facts are found again and have the same names.
-        for fact in (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts), *plan.released):
+        for fact in (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts), *plan.release_facts):
             try:
                 await self._cluster.post_event(group.service, group.owner_uid, fact)
             except ApiError as error:

@@ -30,19 +30,19 @@ TURN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Release:
     """Workers that hold no node now: since when each, which of them are new, and when the next look is due."""
 
     at: Mapping[str, datetime]
-    fresh: tuple[Fact, ...] = ()
+    facts: tuple[Fact, ...] = ()
     again_s: float | None = None
 
 
-def released(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime) -> Released:
+def plan_release(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime) -> Release:
     """Return the workers of a group that are to have no pods now."""
     timeout = group.spec.unschedulable_timeout
     if timeout is None or group.spec.nodes_per_worker == 1:
-        return Released({})
+        return Release({})
     patience_s = parse_duration(timeout)
     at: dict[str, datetime] = {}
     waits: list[float] = []
@@ -50,7 +50,7 @@ def released(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Mani
     for item in statefulsets:
         if is_terminating(item):
             continue
-        before = released_at(item)
+        before = release_time(item)
         if before is not None and before <= now:
             left = (before - now).total_seconds() + _pause_s(item, before, patience_s)
             if left > 0:
@@ -68,16 +68,16 @@ def released(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Mani
             due.append((item, mine))
     turn = max(((time - now).total_seconds() + TURN_S for time in at.values()), default=0.0)
     if not due:
-        return Released(at, again_s=min(waits, default=None))
+        return Release(at, again_s=min(waits, default=None))
     if turn > 0:
-        return Released(at, again_s=min([*waits, turn]))
+        return Release(at, again_s=min([*waits, turn]))
     newest, its_pods = max(due, key=lambda one: (str(one[0]["metadata"].get("creationTimestamp", "")), name_of(one[0])))
     at[name_of(newest)] = now
     waits.append(TURN_S if len(due) > 1 else _pause_s(newest, now, patience_s))
-    return Released(at, (_fact(newest, its_pods, timeout),), min(waits))
+    return Release(at, (_fact(newest, its_pods, timeout),), min(waits))
 
 
-def released_at(item: Mapping[str, Manifest]) -> datetime | None:
+def release_time(item: Mapping[str, Manifest]) -> datetime | None:
     """Return when a worker gave its nodes back, None where it did not, or where somebody wrote what is no time."""
     text = annotations_of(item).get(RELEASED_ANNOTATION)
     try:

@@ -6,10 +6,10 @@ from typing import Any
 from weft_core.plan import content_hash
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.fleet import Worker
-from weft_operator.groups.compute_domain import claiming
-from weft_operator.groups.gang import ganged, workload_labels
+from weft_operator.groups.compute_domain import add_claim
+from weft_operator.groups.gang import add_gang, workload_labels
 from weft_operator.groups.group import GROUP_API, Group
-from weft_operator.groups.placement import placed
+from weft_operator.groups.placement import add_placement
 from weft_operator.manifest import (
     COMPONENT_LABEL,
     DEGREE_LABEL,
@@ -98,9 +98,9 @@ def worker_template(group: Group, name: str) -> dict[str, Any]:
     named = {
         **template,
         "metadata": {**metadata, "labels": {**metadata["labels"], WORKER_LABEL: name}},
-        "spec": claiming(group.spec, name, placed(group.spec, name, {**pod, **containers})),
+        "spec": add_claim(group.spec, name, add_placement(group.spec, name, {**pod, **containers})),
     }
-    return ganged(group.spec.gang, named, pod_group=name if group.spec.nodes_per_worker > 1 else "")
+    return add_gang(group.spec.gang, named, pod_group=name if group.spec.nodes_per_worker > 1 else "")
 
 
 def _named(container: Manifest, name: str) -> Manifest:

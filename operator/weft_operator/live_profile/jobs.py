@@ -17,7 +17,7 @@ from weft_operator.desired.security import container_security
 from weft_operator.desired.workers import worker_group
 from weft_operator.engines import EngineRequest, engine_container
 from weft_operator.engines.container import ENGINE_PORT, LOOPBACK, PROOF_VARIABLE, PROOF_VOLUME
-from weft_operator.groups.gang import ganged, workload_labels
+from weft_operator.groups.gang import add_gang, workload_labels
 from weft_operator.live_profile.targets import Target
 from weft_operator.manifest import DEGREE_LABEL, POOL_LABEL, PROFILE_COMPONENT, Manifest
 
@@ -126,6 +126,6 @@ def _job(rendering: Rendering, target: Target, name: str, pod: Manifest, *, dead
             "backoffLimit": 0,
             "activeDeadlineSeconds": deadline_s,
             "ttlSecondsAfterFinished": KEPT_S,
-            "template": ganged(gang, template),
+            "template": add_gang(gang, template),
         },
     }
