@@ -54,6 +54,7 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
         ("batch", "jobs"): "get list create patch delete",
         ("apps", "deployments"): "get list watch create patch",
         ("", "pods"): "list watch delete",
+        ("", "persistentvolumeclaims"): "get create patch delete",
         ("", "services"): "get list create patch",
         ("", "serviceaccounts"): "get list create patch",
         ("", "configmaps"): "get list create patch delete",

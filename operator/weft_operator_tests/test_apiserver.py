@@ -282,6 +282,36 @@ def test_a_service_is_observed_with_all_that_is_its_own(server: Scripted) -> Non
     assert secrets == [f"{ROOT}/secrets/demo-token"], "Secrets are read by name"
 
 
+def test_what_fills_a_cache_is_read_where_there_is_one_or_may_be(server: Scripted) -> None:
+    service: Manifest = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}}
+    server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
+    for path in (*KINDS, "policy/v1/poddisruptionbudgets"):
+        group, version, plural = path.split("/")
+        server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
+    for plural in ("services", "serviceaccounts", "pods", "configmaps"):
+        server.on("GET", f"{ROOT}/{plural}", {"items": []})
+    volumes = [{"name": "model", "persistentVolumeClaim": {"claimName": "before"}}]
+    job = {**owned("o"), "kind": "Job", "spec": {"template": {"spec": {"volumes": volumes}}}}
+    job["metadata"]["labels"] = {"app.kubernetes.io/component": "weights"}
+    server.on("GET", "/apis/batch/v1/namespaces/default/jobs", {"items": [job, owned("o")]})
+    for name in ("demo-weights", "before"):
+        server.on("GET", f"{ROOT}/persistentvolumeclaims/{name}", {**owned("o"), "kind": "PersistentVolumeClaim"})
+
+    def seen(spec: Manifest, conditions: list[Manifest]) -> tuple[list[str], int]:
+        service["spec"], service["status"] = spec, {"conditions": conditions}
+        found = observe.observe(server.api, KEY)
+        assert found is not None
+        return sorted(found.claims), len(found.of_kind("Job"))
+
+    cached = {"model": {"source": {"s3": {"cache": {"claim": {"existingClaim": "mine"}}}}}}
+    assert seen({}, []) == ([], 0)
+    assert not [asked for asked in server.asked if "jobs" in asked[1] or "persistentvolumeclaims" in asked[1]]
+    assert seen(cached, []) == (["before", "demo-weights"], 1)
+    assert seen({}, [{"type": "ModelReady", "status": "True"}]) == (["before", "demo-weights"], 1)
+    asked = {path.rpartition("/")[2] for _, path, *_ in server.asked if "persistentvolumeclaims" in path}
+    assert asked == {"before", "demo-weights", "mine"}, "each by its name"
+
+
 @pytest.mark.parametrize(
     ("data", "found"),
     [({"all": "c2stMQ=="}, True), ({"all": ""}, False), ({"all": "ICA="}, False), ({"other": "c2stMQ=="}, False)],

@@ -125,6 +125,7 @@ def live(api: RealApi) -> None:
     )
     span(api)
     measure(api)
+    cache(api)
     a.kill()
     follower = api.replicas[-1]
     wait_for("another leader", lambda: follower.leads, timeout=PATIENCE_S)
@@ -145,6 +146,23 @@ def measure(api: RealApi) -> None:
     wait_for(
         "the end of the engine that read",
         lambda: not [job for job in api.items(JOBS, MODELS) if "-reads-" in job["metadata"]["name"]],
+        timeout=PATIENCE_S,
+    )
+
+
+def cache(api: RealApi) -> None:
+    """Have a service's weights cached, and then not any more: no Job needs to run for that."""
+    source = {"huggingFace": {"cache": {"claim": {"size": "1Gi"}}}}
+    life = Life(api, "cached")
+    life.body["spec"]["model"] = {**life.body["spec"]["model"], "source": source}
+    api.kube.apply(life.body)
+    job_of(api, MODELS, "cached-weights-", timeout=PATIENCE_S)
+    claims = "api/v1/persistentvolumeclaims"
+    assert [item["metadata"]["name"] for item in api.items(claims, MODELS)] == ["cached-weights"]
+    life.change("no cache any more", model={**life.body["spec"]["model"], "source": {"huggingFace": {}}})
+    wait_for(
+        "the end of the claim",
+        lambda: all(item["metadata"].get("deletionTimestamp") for item in api.items(claims, MODELS)),
         timeout=PATIENCE_S,
     )
 

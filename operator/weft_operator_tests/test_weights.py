@@ -195,38 +195,29 @@ async def test_without_redis_there_is_no_progress_and_nothing_waits() -> None:
     await reader.close()
 
 
-class Refusing:
-    """An API server that answers what a test says to the question for image volumes."""
+class Checking:
+    """An API server that answers the question for image volumes by the volumes that a test says."""
 
-    def __init__(self, error: Exception | None) -> None:
-        self.error = error
+    def __init__(self, volumes: list[Manifest] | None) -> None:
+        self.volumes = volumes
         self.asked: list[Manifest] = []
 
     def create(self, manifest: Manifest, *, dry_run: bool) -> Manifest:
         assert dry_run
         self.asked.append(manifest)
-        if self.error is not None:
-            raise self.error
-        return manifest
+        pod = {"volumes": self.volumes} if self.volumes else {}
+        return {"spec": {"template": {"spec": pod}}}
 
 
-def test_image_volumes_are_asked_for_once_where_there_are_any() -> None:
-    from weft_operator.errors import InvalidError, TransientError
-
-    api = Refusing(
-        InvalidError(
-            "POST jobs: 422 spec.template.spec.volumes[0]: Required value: must specify a volume type", status=422
-        )
-    )
+@pytest.mark.parametrize("dropped", [None, [{"name": "model", "emptyDir": {}}]], ids=["dropped", "emptied"])
+def test_image_volumes_are_asked_for_once_where_there_are_any(dropped: list[Manifest] | None) -> None:
+    api = Checking(dropped)
     images = ImageVolumes(api)  # type: ignore[arg-type]
     assert [images.refusal("default"), images.refusal("default")] == [REFUSAL, REFUSAL]
     assert len(api.asked) == 1, "a refusal holds for a while"
-    api.error, images._again = None, 0.0
+    api.volumes, images._again = [{"name": "model", "image": {"reference": "x"}}], 0.0
     assert [images.refusal("default"), images.refusal("other")] == ["", ""]
     assert len(api.asked) == 2
-    for error in (TransientError("no answer"), InvalidError("another rule", status=422)):
-        with pytest.raises(type(error)):
-            ImageVolumes(Refusing(error)).refusal("default")  # type: ignore[arg-type]
 
 
 def test_an_end_is_read_from_the_job() -> None:

@@ -83,11 +83,18 @@ class Bare:
 
 @contextmanager
 def bare_cluster(
-    folder: Path, *, users: Mapping[str, User] | None = None, nodes: int = 0, gpus: int = 8, audit: bool = False
+    folder: Path,
+    *,
+    users: Mapping[str, User] | None = None,
+    nodes: int = 0,
+    gpus: int = 8,
+    audit: bool = False,
+    feature_gates: str = "",
 ) -> Iterator[Bare]:
     """Run it in a folder until the end of the block, with some fake nodes of so many GPUs and somebody's tokens.
 
-    With ``audit`` every request of those users is written down, without its body.
+    With ``audit`` every request of those users is written down, without its body. ``feature_gates`` are those of the
+    API server, as its flag has them.
 
     Raises:
         SetupError: a program is not built, or the API server does not come up.
@@ -100,10 +107,11 @@ def bare_cluster(
     tokens = "".join(f'{user.token},{user.name},{user.name},"{",".join(user.groups)}"\n' for user in known)
     (folder / "tokens.csv").write_text(tokens)
     audited = _audit(folder, [user.name for user in (users or {}).values()]) if audit else []
+    gates = [f"--feature-gates={feature_gates}"] if feature_gates else []
     running: list[subprocess.Popen[bytes]] = []
     try:
         running.append(_start(folder, "etcd", _etcd(folder, etcd, peer)))
-        running.append(_start(folder, "kube-apiserver", _api_server(folder, etcd, port) + audited))
+        running.append(_start(folder, "kube-apiserver", _api_server(folder, etcd, port) + audited + gates))
         _await_ready(bare, running)
         admin = bare.kubeconfig()
         kubernetes = str(tool_path("kubernetes"))

@@ -38,7 +38,7 @@ MODEL_READY: Mapping[str, Reason] = MappingProxyType(
             cause="It was not created yet, or is in another namespace.",
         ),
         "ImageVolumesUnsupported": Reason(
-            "`spec.model.source.oci` needs image volumes, and the API server refuses them.",
+            "`spec.model.source.oci` needs image volumes, and the API server drops them without a word.",
             "Use Kubernetes 1.35 or newer, or set the feature gate ImageVolume on the API server and the kubelets "
             "(1.31 and newer), with containerd 2.1 or CRI-O 1.31 or newer; or take the weights from `huggingFace`, "
             "`s3` or `pvc`.",

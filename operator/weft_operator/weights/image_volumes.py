@@ -3,14 +3,13 @@
 import time
 
 from weft_operator.apiserver import ApiServer
-from weft_operator.errors import InvalidError
 from weft_operator.manifest import Manifest
 
 ASKED_AGAIN_S = 60.0
 """A refusal holds for so long; support is taken to last."""
 
 REFUSAL = (
-    "spec.model.source.oci: the API server of this cluster refuses image volumes; use Kubernetes 1.35 or newer, or set "
+    "spec.model.source.oci: the API server of this cluster drops image volumes; use Kubernetes 1.35 or newer, or set "
     "the feature gate ImageVolume on it and on the kubelets, or take the weights from huggingFace, s3 or pvc"
 )
 
@@ -30,14 +29,11 @@ class ImageVolumes:
             ApiError: the API server refused the question for another reason, or did not answer.
         """
         if not self._supported and time.monotonic() >= self._again:
-            try:
-                self._api.create(_probe(namespace), dry_run=True)
-                self._supported = True
-            except InvalidError as error:
-                # Without the feature the field is dropped, and a volume of no type is left.
-                if "volumes" not in str(error):
-                    raise
-                self._again = time.monotonic() + ASKED_AGAIN_S
+            answer = self._api.create(_probe(namespace), dry_run=True)
+            volumes = answer["spec"]["template"]["spec"].get("volumes") or ()
+            # Without the feature the volume is dropped without a word, or is an empty folder: workers without weights.
+            self._supported = any(volume.get("image") for volume in volumes)
+            self._again = time.monotonic() + ASKED_AGAIN_S
         return "" if self._supported else REFUSAL
 
 
