@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from weft_operator.errors import InvalidError
+from weft_operator.errors import InvalidError, StalledError
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.settings import Settings
 from weft_operator.weights.image_volumes import REFUSAL
 from weft_operator.weights.progress import Progress
-from weft_operator_tests.samples import SETTINGS
+from weft_operator_tests.samples import KEY, SETTINGS
 from weft_operator_tests.test_weights import CLAIM, NODE, OCI, OPERATOR, S3, model_of, with_source
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import World, summary
@@ -166,6 +166,36 @@ async def test_a_change_of_the_revision_keeps_the_workers_until_the_new_weights_
     key = old.removeprefix("demo-weights-")
     assert world.cluster.names("Job") == sorted([f"demo-weights-rm-{key}", world.job()["metadata"]["name"]])
     assert old not in world.cluster.names("Job"), "the weights before are removed once no worker uses them"
+
+
+async def test_a_download_outlives_another_change_of_the_spec() -> None:
+    world = await loaded(CLAIM)
+    newer = {"huggingFace": {**CLAIM["huggingFace"], "revision": "v2"}}
+    world.cluster.change(model={**world.cluster.service["spec"]["model"], "source": newer})
+    await world.until_quiet()
+    jobs = world.cluster.names("Job")
+    assert len(jobs) == 2
+    world.cluster.change(slo={"ttft": "3s", "itl": "40ms"})
+    await world.reconciler.reconcile(KEY)
+    assert summary(world)["Planned"] == ("Unknown", "Planning"), "the plan before, and its spec, are rendered meanwhile"
+    await world.until_quiet()
+    assert world.cluster.names("Job") == jobs
+
+
+async def test_a_claim_of_somebody_else_is_not_filled() -> None:
+    world = Cached(CLAIM)
+    world.cluster.claims["demo-weights"] = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "demo-weights", "uid": "x"},
+    }
+    taken = StalledError(
+        "NameTaken", "PersistentVolumeClaim default/demo-weights exists and was not made for this service"
+    )
+    world.cluster.fail = lambda action: taken if action.key.kind == "PersistentVolumeClaim" else None
+    await world.until_quiet()
+    assert world.model()[:2] == ("False", "FetchFailed")
+    assert "was not made for this service" in world.model()[2]
+    assert world.cluster.names("Job") == []
 
 
 async def test_a_claim_that_was_made_anew_is_filled_again() -> None:

@@ -5,11 +5,11 @@ there. A Job is of one model (its key is in its name) and one claim (its uid is 
 another claim brings another Job, and an ended Job of a model that nobody uses brings the one that removes it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from weft_operator.api.model import CacheClaim
+from weft_operator.api.model import CacheClaim, Model
 from weft_operator.desired.identity import service_account, token_secret
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import Mounts
@@ -58,11 +58,16 @@ def model_state(
     mounts: Mounts,
     *,
     token: bytes,
+    newest: Model | None,
     progress: Mapping[str, Progress],
     image_volumes: str,
     now: datetime,
 ) -> ModelState:
-    """Return the state of a service's weights; ``image_volumes`` says why the cluster has none, "" where it has."""
+    """Return the state of the weights that a service is rendered for.
+
+    ``newest`` is the model of the newest spec, which may not be planned yet; None where it cannot be read.
+    ``image_volumes`` says why the cluster has no image volumes, "" where it has.
+    """
     model, source = cached_model(rendering.spec.model), rendering.spec.model.source
     if model is not None and not rendering.settings.operator_image:
         words = "the operator does not know its own image, which downloads: set WEFT_OPERATOR_IMAGE, as the chart does"
@@ -75,7 +80,7 @@ def model_state(
         found = _on_claim(
             rendering, observed, mounts, model, model.cache.claim, token=token, progress=progress, now=now
         )
-    removed = removals(rendering, observed, model)
+    removed = removals(rendering, observed, (model, cached_model(newest))) if newest is not None else ()
     verdict = found.verdict
     if verdict is None and _leftovers(rendering, observed):
         # The condition is what has Jobs and claims read, so it stays until nothing is left.
@@ -103,7 +108,7 @@ def _on_nodes(observed: Observed, model: CachedModel, progress: Mapping[str, Pro
         return ModelState(Verdict("True", "WeightsReady", words))
     for pod in missing:
         # A sidecar that ended is started again and goes on; what it said is what to mend.
-        if words := seen.last_words([pod]):
+        if words := seen.failure(pod):
             node = (pod.get("spec") or {}).get("nodeName", "no node yet")
             return ModelState(Verdict("False", "FetchFailed", f"on {node}: {words}"), again_s=LOOK_S)
     if words := seen.waits(missing):
@@ -126,13 +131,12 @@ def _on_claim(
 ) -> ModelState:
     """Return the state of weights on a claim: first the claim, then the Job that fills it."""
     name = model.claim_name(rendering.key.name) or ""
-    live = observed.claims.get(name)
-    before: list[Manifest] = [service_account(rendering), token_secret(rendering, token)]
-    if asked.existing_claim is None:
-        before.append(objects.claim(rendering, asked))
-    actions = diff(before, observed.owned, prunable=())
+    own = asked.existing_claim is None
+    # One of this name that somebody else made is not ours to fill: making ours is refused, and that is told.
+    live = observed.named("PersistentVolumeClaim", name) if own else observed.claims.get(name)
+    actions = diff([objects.claim(rendering, asked)] if own else [], observed.owned, prunable=())
     if live is None or is_terminating(live):
-        if asked.existing_claim is not None:
+        if not own:
             words = (
                 f"spec.model.source: there is no PersistentVolumeClaim {name} in namespace {rendering.key.namespace}; "
                 "create it, or correct cache.claim.existingClaim"
@@ -148,7 +152,9 @@ def _on_claim(
         made = stamped(objects.fetch_job(rendering, mounts, model, claim_uid=uid))
         words = f"Job {name_of(made)} begins to download the weights onto claim {name}"
         fetch = Apply(made, reason="to download the weights", fresh=True)
-        return _waiting("Downloading", words, (*actions, fetch))
+        # Its pod needs them, and nothing else of the service is made before it is done.
+        before = diff([service_account(rendering), token_secret(rendering, token)], observed.owned, prunable=())
+        return _waiting("Downloading", words, (*before, *actions, fetch))
     if is_terminating(job):
         return _waiting("FetchPending", f"Job {name_of(job)} is being removed before another try", actions, again_s=2.0)
     if annotations_of(job).get(objects.CLAIM_ANNOTATION) != uid:
@@ -189,13 +195,11 @@ def _of_job(
     return _waiting("FetchFailed", again, actions, again_s=min(left, LOOK_S * 6))
 
 
-def removals(rendering: Rendering, observed: Observed, wanted: CachedModel | None) -> tuple[Action, ...]:
+def removals(rendering: Rendering, observed: Observed, wanted: Iterable[CachedModel | None]) -> tuple[Action, ...]:
     """Return what removes the weights that no worker uses: the folder on a claim, or all of a claim made for them."""
-    own = own_claim(rendering.key.name)
-    doomed = own if wanted is None or wanted.claim_name(rendering.key.name) != own else ""
-    used = seen.in_use(observed)
-    if wanted is not None:
-        used |= {(wanted.claim_name(rendering.key.name) or "", wanted.key)}
+    service, own = rendering.key.name, own_claim(rendering.key.name)
+    used = seen.in_use(observed) | {(one.claim_name(service) or "", one.key) for one in wanted if one is not None}
+    doomed = own if own not in {claim for claim, _ in used} else ""
     actions: list[Action] = []
     for job in _fetches(rendering, observed):
         key = annotations_of(job).get(WEIGHTS_ANNOTATION, "")
@@ -213,7 +217,7 @@ def removals(rendering: Rendering, observed: Observed, wanted: CachedModel | Non
             actions.append(Apply(made, reason="no worker uses these weights", fresh=True))
         actions.append(_removed(job, "no worker uses these weights"))
     live = observed.named("PersistentVolumeClaim", doomed)
-    if live is not None and not is_terminating(live) and doomed not in {claim for claim, _ in used}:
+    if live is not None and not is_terminating(live):
         uid = str(live["metadata"].get("uid", ""))
         actions.append(Delete(key_of(live), uid=uid, reason="nothing is cached on it any more"))
     return tuple(actions)

@@ -8,7 +8,8 @@ from typing import Protocol
 from weft_operator.api.model import Model
 from weft_operator.desired import Rendering, mounts_of
 from weft_operator.desired.rendering import PlanRecord
-from weft_operator.goal import Goal
+from weft_operator.errors import StalledError
+from weft_operator.goal import Goal, parse_service
 from weft_operator.manifest import COMPONENT_LABEL, WEIGHTS_COMPONENT, ServiceKey, labels_of, name_of
 from weft_operator.observe import Observed
 from weft_operator.weights.cache import cached_model
@@ -57,10 +58,19 @@ async def read_state(
         observed,
         mounts_of(rendering, token=token),
         token=token,
+        newest=_newest(observed),
         progress={} if model is None else await progress(rendering.key, [name_of(pod) for pod in pods]),
         image_volumes=refusal,
         now=now,
     )
+
+
+def _newest(observed: Observed) -> Model | None:
+    """Return the model of the newest spec, None where that breaks a rule."""
+    try:
+        return parse_service(observed.service).spec.model
+    except StalledError:
+        return None
 
 
 def held_back(goal: Goal, before: PlanRecord | None, state: ModelState) -> bool:

@@ -43,6 +43,12 @@ def last_words(pods: Sequence[Manifest]) -> str:
     return ""
 
 
+def failure(pod: Manifest) -> str:
+    """Return what the sidecar of a worker said when it failed, "" while it runs."""
+    running = any((container.get("state") or {}).get("running") for container in _statuses(pod))
+    return "" if running else last_words([pod])
+
+
 def what_was_loaded(words: str) -> str:
     """Return the size and version that a download told, "" where it told none."""
     try:
