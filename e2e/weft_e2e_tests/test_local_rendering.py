@@ -131,6 +131,14 @@ def test_a_mock_engine_stands_in_for_a_real_one_without_that_ones_arguments(tmp_
     assert not any("stand in" in line for line in rendering.left_out(found.spec, given=True))
 
 
+def test_no_weights_are_waited_for_where_none_are_downloaded(tmp_path: Path) -> None:
+    groups = (PlannedGroup("prefill", 2, 1, "h100"), PlannedGroup("decode", 4, 1, "h100"))
+    found = rendered(EXAMPLES / "llama-3.1-70b-cached-weights.yaml", groups)
+    engine = rendering.mock_engines(found, range(1, 5))[0]
+    part = rendering.engine_part(found, engine, folder=tmp_path, time_scale=None)
+    assert mock_engine.make_context("mock-engine", list(part.args)).params["weights"] is None
+
+
 def test_given_engines_cost_what_a_planned_worker_of_their_role_costs() -> None:
     given = [Given("decode", "http://d"), Given("prefill", "http://p"), Given("decode", "http://e")]
 

@@ -11,9 +11,12 @@ import pytest
 import yaml
 
 from weft_operator.api.model import Model
+from weft_operator.api.serving import MeasureProfile
 from weft_operator.desired import mounts_of
 from weft_operator.desired.rendering import Rendering
 from weft_operator.engines import EngineRequest, engine_container
+from weft_operator.live_profile.jobs import profile_job
+from weft_operator.live_profile.targets import Target
 from weft_operator.manifest import Manifest
 from weft_operator.weights import objects, seen
 from weft_operator.weights.cache import CachedModel, cached_model
@@ -144,6 +147,23 @@ def test_on_nodes_the_engine_waits_for_the_sidecar_that_holds_the_weights() -> N
         assert mounts["/models"] is True
         volume = next(volume for volume in pod["volumes"] if volume["name"] == "model")
         assert volume["hostPath"] == {"path": "/var/lib/weft", "type": "Directory"}
+
+
+@pytest.mark.parametrize("source", [CLAIM, NODE], ids=["claim", "node"])
+def test_a_job_that_measures_reads_the_same_weights(source: dict[str, Any]) -> None:
+    base = with_source(source, vllm_service())
+    target = Target(gpu="nvidia-h20", degree=8, pool="h20")
+    job = profile_job(base, mounts_of(base, token=TOKEN), target, MeasureProfile(), name="demo-profile-8-x", reader="")
+    pod = job["spec"]["template"]["spec"]
+    engine = next(container for container in pod["initContainers"] if container["name"] == "engine")
+    assert f"/models/default/demo/{model_of(base).key}" in engine["args"]
+    assert {"name": "model", "mountPath": "/models", "readOnly": True} in engine["volumeMounts"]
+    names = [container["name"] for container in pod["initContainers"]]
+    assert names == (["engine"] if source is CLAIM else ["weights", "engine"]), (
+        "the engine waits for its node's weights"
+    )
+    mounted = {mount["name"] for container in pod["initContainers"] for mount in container["volumeMounts"]}
+    assert mounted <= {volume["name"] for volume in pod["volumes"]}
 
 
 def test_no_token_is_in_an_argument() -> None:

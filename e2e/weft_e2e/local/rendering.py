@@ -150,6 +150,8 @@ def engine_part(rendering: Rendering, engine: Engine, *, folder: Path, time_scal
     record, worker, spec = rendering.record, engine.worker, rendering.spec
     if spec.engine.type != "mock":  # arguments of the real engine mean nothing to its stand-in
         spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": []})})
+    # A mock engine loads no weights, and here nothing has downloaded any.
+    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"source": None})})
     profile = profile_key(worker.pool) if worker.pool in record.profiles else "profile.json"
     request = EngineRequest(
         role=worker.role,

@@ -27,6 +27,8 @@ _PERMANENT = 2
 _OWN_TMP = "weights-tmp"
 _ROOT_MOUNT: Manifest = {"name": VOLUME, "mountPath": ROOT}
 _RESOURCES: Manifest = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+_SIDECAR_RESOURCES: Manifest = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+"""It downloads once and then holds a lock, for as long as the worker lives; its 60 MB are the interpreter's."""
 
 
 def claim(rendering: Rendering, asked: CacheClaim) -> Manifest:
@@ -88,6 +90,7 @@ def sidecar(rendering: Rendering, mounts: Mounts, model: CachedModel) -> tuple[M
     container |= {
         "env": [*_fetch_env(model), *redis_env],
         "volumeMounts": [_ROOT_MOUNT, {"name": _OWN_TMP, "mountPath": "/tmp"}, *(url if file else [])],  # noqa: S108
+        "resources": _SIDECAR_RESOURCES,
         "restartPolicy": "Always",
         "startupProbe": {
             "exec": {"command": ["python", "-I", "-S", "-c", _IS_READY]},
