@@ -21,7 +21,7 @@ OVERLAP_FIX = (
 QUIET_REASONS = frozenset(
     {
         *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
-        *("Fresh", "NotConfigured", "NotYetObserved", "Partial", "TooFewSamples"),
+        *("Fresh", "NotConfigured", "NotYetObserved", "WaitingForMetrics", "Partial", "TooFewSamples"),
         *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried", "NotYetProven"),
         *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
         *("NoneLeaving", "Draining", "WorkersLost"),  # WorkerLost says it, once for each

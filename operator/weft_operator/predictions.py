@@ -6,6 +6,7 @@ from typing import Literal
 from weft_core.durations import format_seconds
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.measuring.observation import Observation
+from weft_operator.measuring.shown import NO_METRICS
 from weft_operator.plan_status import plan_summary
 from weft_operator.replanning.drift import Drift
 from weft_planner.request.service import in_manifest
@@ -21,8 +22,8 @@ def slo_feasible(record: PlanRecord | None) -> Said:
         return "Unknown", "NotPlanned", "there is no plan yet"
     predicted, slo = record.plan.predicted, record.spec.slo
     words = (
-        f"{plan_summary(record.plan)} should have P{slo.percentile} TTFT of {format_seconds(predicted.ttft_p95_s)} "
-        f"({slo.ttft} is promised) and ITL of {format_seconds(predicted.itl_p95_s)} ({slo.itl})"
+        f"predicted for {plan_summary(record.plan)}: P{slo.percentile} TTFT {format_seconds(predicted.ttft_p95_s)} "
+        f"(SLO {slo.ttft}), ITL {format_seconds(predicted.itl_p95_s)} (SLO {slo.itl})"
     )
     if predicted.slo_met:
         return "True", "PredictedMet", words
@@ -39,10 +40,10 @@ def cost_model_fresh(
     ``drifts`` are from the plan of ``record``; ``in_force`` tells whether all its workers, and no others, serve.
     """
     if record is None:
-        return "Unknown", "Unknown", "there is no plan yet"
+        return "Unknown", "Unknown", NO_METRICS
     seen = None if observation is None or not observation.sight.seen else observation.slo
     if seen is None:
-        return "Unknown", "Unknown", "nothing is known of the service now; see the condition MetricsAvailable"
+        return "Unknown", "Unknown", NO_METRICS
     if not in_force:
         return "Unknown", "NotComparable", "not all workers of the plan serve, or others serve, too"
     slower = next((drift for drift in drifts if drift.kind == "Residual" and not drift.elsewhere), None)

@@ -12,7 +12,7 @@ from weft_operator.desired.rendering import PlanRecord
 from weft_operator.engines.seen import UNHEARD, judges
 from weft_operator.kstatus import reconciling, stalled
 from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.observation import Observation
+from weft_operator.measuring.observation import STARTING, Observation, SightReason
 from weft_operator.measuring.shown import SloWord, figures, moved, slo_word
 from weft_operator.plan_status import MAX_MESSAGE, plan_status, plan_summary, proposed_status
 from weft_operator.predictions import cost_model_fresh, slo_feasible
@@ -252,7 +252,7 @@ def progressing(result: Result) -> Verdict:
         return Verdict("True", "RollingOut", "coordinator pods are starting or being replaced")
     if _replanning(result):
         return Verdict("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
-    return Verdict("False", "UpToDate", f"plan {result.record.plan.revision} is carried out")
+    return Verdict("False", "UpToDate", f"plan {result.record.plan.revision} is rolled out")
 
 
 def drained(result: Result) -> Verdict:
@@ -285,17 +285,24 @@ def _seen(result: Result, before: Mapping[str, Any]) -> _Seen:
     observation = result.observation
     if result.record is None or (observation is None and shown is None):
         word, message = slo_word(None)
-        nothing = Verdict("Unknown", "NotYetObserved", "the service has not been looked at yet")
+        nothing = Verdict("Unknown", "NotYetObserved", "waiting for the first metrics")
         return _Seen(nothing, Verdict(_TRUTH[word], word, message), None)
     if observation is None:
         return _Seen(_said(was["MetricsAvailable"]), _said(was["SLOMet"]), shown)
     sight = observation.sight
-    available = Verdict("True" if sight.seen else "False", sight.reason, sight.message)
+    available = Verdict(_truth(sight.reason), sight.reason, sight.message)
     word, message = slo_word(observation.slo)
     new = figures(observation)
     if shown is not None and was["SLOMet"]["reason"] == word and not moved(shown, new):
         return _Seen(available, _said(was["SLOMet"]), shown)
     return _Seen(available, Verdict(_TRUTH[word], word, message), new)
+
+
+def _truth(reason: SightReason) -> Truth:
+    """Return the status of MetricsAvailable: metrics that are on their way are no trouble."""
+    if reason in STARTING:
+        return "Unknown"
+    return "True" if reason == "Fresh" else "False"
 
 
 def _cost_model(result: Result, seen: _Seen, before: Mapping[str, Any]) -> Verdict:

@@ -274,7 +274,9 @@ class FakeCluster:
                 "annotations": dict(template["metadata"].get("annotations") or {}),
             },
             "spec": {**template["spec"], "nodeName": "node-1"},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": self._time(0)}],
+            },
         }
 
     def _uid(self) -> str:

@@ -88,11 +88,23 @@ class Prometheus:
                 hit["value"] = [self.now, str(value)]
         return Answers([self.now + self.clock_off_s, str(self.now + self.clock_off_s)], [kept])
 
-    def subject(self, *, stale_after_s: float = 60.0, pods: Mapping[str, float] | None = None) -> Subject:
+    def subject(
+        self,
+        *,
+        stale_after_s: float = 60.0,
+        pods: Mapping[str, float] | None = None,
+        ready_since: Mapping[str, float] | None = None,
+    ) -> Subject:
         """Return what the operator looks at: all routers."""
         known = {router.name: router.began for router in self.routers} if pods is None else pods
         return Subject(
-            windows=self.windows, stale_after_s=stale_after_s, pods=known, percentile=95, unit="round", target=0.9
+            windows=self.windows,
+            stale_after_s=stale_after_s,
+            pods=known,
+            percentile=95,
+            unit="round",
+            target=0.9,
+            ready_since=ready_since or {},
         )
 
     def truth(self) -> float:

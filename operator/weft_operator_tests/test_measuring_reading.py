@@ -94,9 +94,21 @@ def gone(begin: float, end: float = 0.0) -> Callable[[float], bool]:
     return lambda at: not NOW - begin <= at <= NOW - end
 
 
+UNSCRAPED = scraped(Router("d0", OLD, 2.0, told=lambda _at: False))
+ADDED = {"pods": {"d0": OLD, "d1": OLD, "d2": OLD}}
+
 CASES: dict[str, tuple[Prometheus, dict[str, Any], str]] = {
-    "nothing at all": (scraped(Router("d0", OLD, 2.0, told=lambda _at: False)), {}, "NoSeries"),
-    "no pod is ready": (scraped(), {"pods": {}}, "NoSeries"),
+    "nothing at all": (UNSCRAPED, {}, "NoSeries"),
+    "no pod is ready": (scraped(), {"pods": {}}, "WaitingForMetrics"),
+    "ready a moment ago": (UNSCRAPED, {"ready_since": {"d0": NOW - 119}}, "WaitingForMetrics"),
+    "ready for long": (UNSCRAPED, {"ready_since": {"d0": NOW - 121}}, "NoSeries"),
+    "added a moment ago": (scraped(), {**ADDED, "ready_since": {"d2": NOW - 119}}, "WaitingForMetrics"),
+    "added long ago": (scraped(), {**ADDED, "ready_since": {"d2": NOW - 121}}, "Partial"),
+    "one added, one lost": (
+        scraped(Router("d0", OLD, 2.0), Router("d1", OLD, 2.0, told=gone(1300))),
+        {**ADDED, "ready_since": {"d2": NOW - 3}},
+        "Partial",
+    ),
     "a pod not scraped": (scraped(Router("d0", OLD, 2.0), Router("d1", OLD, 2.0, told=gone(1300))), {}, "Partial"),
     "a pod that came a moment ago": (scraped(), {"pods": {"d0": OLD, "d1": OLD, "d2": NOW - 3}}, "Partial"),
     "one scrape fails": (scraped(Router("d0", OLD, 2.0), Router("d1", OLD, 2.0, seen=gone(90))), {}, "Partial"),

@@ -24,7 +24,7 @@ def told(status: dict[str, Any], kind: str) -> dict[str, Any]:
 def test_what_is_predicted_stands_beside_what_is_promised() -> None:
     status, reason, message = slo_feasible(record())
     assert (status, reason) == ("True", "PredictedMet")
-    assert message == ("P4x2 D8x1 should have P95 TTFT of 944 ms (2s is promised) and ITL of 25.1 ms (40ms)")
+    assert message == ("predicted for P4x2 D8x1: P95 TTFT 944 ms (SLO 2s), ITL 25.1 ms (SLO 40ms)")
 
 
 def test_a_plan_that_should_miss_the_slo_says_what_would_do() -> None:

@@ -91,7 +91,7 @@ def test_old_workers_go_first_where_the_budget_is_full_and_no_more_than_needed()
     # Pods on their way out still hold their GPUs.
     going = step_of([state(P4, 1), state(old, 2, draining=2)], [P4, new], [P4, old], limits(gpus=12))
     assert going.replicas == {P4.key: 1, old.key: 2, new.key: 0}
-    assert "waits for 2 decode workers of 2 GPUs in pool h100 to drain" in going.message
+    assert "waiting for 2 decode workers of 2 GPUs in pool h100 to drain" in going.message
     gone = step_of([state(P4, 1), state(old, 2)], [P4, new], [P4, old], limits(gpus=12))
     assert gone.replicas == {P4.key: 1, old.key: 2, new.key: 1}
 
@@ -298,7 +298,7 @@ class TestTheWayBack:
     def test_without_an_old_plan_it_is_waited_for(self) -> None:
         step = step_of([state(self.new, 0, starting=1, since=START)], [self.new], [], at_s=9999)
         assert (step.outcome, step.refusal) == ("Moving", None)
-        assert "waits for 1 decode worker of 4 GPUs in pool h100 to get ready" in step.message
+        assert "waiting for 1 decode worker of 4 GPUs in pool h100 to become ready" in step.message
 
     def test_a_budget_below_the_old_plan_leaves_no_way_back_and_the_floor_gives_way(self) -> None:
         large = group("decode", 8, 2)
@@ -387,5 +387,5 @@ def test_pods_of_a_group_that_is_in_no_plan_hold_the_budget_until_they_are_gone(
     target, stray = group("decode", 4, 2), group("decode", 4, 1, pool="h20")
     step = step_of([state(target, 1), state(stray, 0, draining=1)], [target], [], limits(gpus=8))
     assert step.replicas[target.key] == 1
-    assert "waits for 1 decode worker of 4 GPUs in pool h20 to drain" in step.message
+    assert "waiting for 1 decode worker of 4 GPUs in pool h20 to drain" in step.message
     assert step_of([state(target, 1), state(stray, 0)], [target], [], limits(gpus=8)).replicas[target.key] == 2

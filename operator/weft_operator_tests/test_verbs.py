@@ -28,7 +28,7 @@ Conditions
   condition         is     reason            message
   Planned           True   AwaitingApproval  P4x3 D8x1 is proposed
   Ready             True   Serving           all workers of P4x2 D8x1 are ready
-  Progressing       False  UpToDate          plan a1 is carried out
+  Progressing       False  UpToDate          plan a1 is rolled out
   MetricsAvailable  True   Fresh             12 of 12 series are fresh
   SLOMet            False  Missed            71 % of sessions
 
@@ -77,7 +77,7 @@ def service(**planning: object) -> Manifest:
             "conditions": [
                 condition("Planned", "True", "AwaitingApproval", "P4x3 D8x1 is proposed"),
                 condition("Ready", "True", "Serving", "all workers of P4x2 D8x1 are ready"),
-                condition("Progressing", "False", "UpToDate", "plan a1 is carried out"),
+                condition("Progressing", "False", "UpToDate", "plan a1 is rolled out"),
                 condition("MetricsAvailable", "True", "Fresh", "12 of 12 series are fresh"),
                 condition("SLOMet", "False", "Missed", "71 % of sessions"),
             ],

@@ -12,6 +12,7 @@ from typing import Literal
 Blindness = Literal[
     "NotConfigured",
     "NotYetObserved",
+    "WaitingForMetrics",
     "PrometheusUnreachable",
     "PrometheusUnauthorized",
     "QueryFailed",
@@ -25,6 +26,9 @@ Blindness = Literal[
 """Why nothing is known; each is a reason of the condition MetricsAvailable."""
 
 SightReason = Literal["Fresh"] | Blindness
+
+STARTING: tuple[SightReason, ...] = ("NotYetObserved", "WaitingForMetrics", "TooFewSamples")
+"""Reasons of a service whose metrics are on their way: nothing is known, and nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ without a hole, and the counters that tell of the same rounds must agree. A rate
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Literal
 
 from weft_operator.measuring.histogram import Buckets, latency, rounds_of_sessions, spread
@@ -28,13 +29,20 @@ from weft_operator.measuring.queries import FIGURE, GAUGES, PRESENCE, Windows
 LEAST_UNITS = 20
 """Sessions or rounds below which a share says nothing."""
 
+FIRST_METRICS_STALE_AFTERS = 2
+"""How many times ``staleAfter`` a pod may be ready without a series before something is wrong.
+
+``staleAfter`` spans some scrapes (1 min by default), so twice that is enough for Prometheus to discover a pod and to
+scrape it.
+"""
+
 _EARLY_S = 5.0
 """How far in the future a sample may be: scrapes are stamped when they begin."""
 
 _NEEDED = ("last", "samples", "steps", "hole")
 """What must be known of every pod; that it was there before the window began only of old ones."""
 
-FRESH = Sight("Fresh", "every pod that serves is seen")
+FRESH = Sight("Fresh", "metrics of every ready pod are current")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,12 @@ class Subject:
     unit: Literal["session", "round"]
     target: float
     """Share of them that must meet the SLO."""
+    ready_since: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Since when (Unix time) each pod is ready; one that is missing is ready since long ago."""
+
+    def awaits(self, pod: str, now: float) -> bool:
+        """Tell whether a pod became ready so lately that Prometheus need not have scraped it yet."""
+        return now - self.ready_since.get(pod, 0.0) <= FIRST_METRICS_STALE_AFTERS * self.stale_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +188,14 @@ def _seen(found: Sequence[Row], subject: Subject, now: float) -> float:
         BlindError: a pod is not seen, no longer, not yet long enough, or not all the time.
     """
     if not subject.pods:
-        raise BlindError("NoSeries", "no pod of the service is ready, so there is nothing to look at")
+        raise BlindError("WaitingForMetrics", "no pod of the service is ready, so there is nothing to measure")
     figures: dict[str, dict[str, float]] = {}
     for row in found:
         figures.setdefault(row.figure, {})[row.labels.get("pod", "")] = row.value
     last = figures.get("last", {})
     unseen = [pod for pod in subject.pods if any(pod not in figures.get(name, {}) for name in _NEEDED)]
+    if unseen and all(subject.awaits(pod, now) for pod in unseen):
+        raise BlindError("WaitingForMetrics", "waiting for the first metrics of pods that became ready a moment ago")
     if len(unseen) == len(subject.pods):
         raise BlindError(
             "NoSeries",
@@ -225,7 +241,7 @@ def _seconds(subject: Subject, figures: Mapping[str, Mapping[str, float]], now: 
         if samples[pod] < 2 or (long_here and pod not in before) or seen < due:
             raise BlindError(
                 "TooFewSamples",
-                f"Prometheus has seen {pod} for a part of the window only; this passes when the window does",
+                f"collecting metrics: Prometheus has those of {pod} for a part of the window only; wait for its length",
             )
         # What was counted in a hole at the beginning of the window is lost: increase() reaches over one interval.
         present[pod] = seen - max(0.0, hole[pod] - seen / samples[pod])
@@ -234,7 +250,7 @@ def _seconds(subject: Subject, figures: Mapping[str, Mapping[str, float]], now: 
         return min((present[pod] for pod in old), default=whole)
     age = now - min(subject.pods.values())
     if age < whole / 2:
-        raise BlindError("TooFewSamples", "the service has served for less than half of the window")
+        raise BlindError("TooFewSamples", "collecting metrics: the service has served for less than half of the window")
     # Counters of pods that began within the window count from 0, whenever they were first scraped.
     return min(whole, age)
 

@@ -20,6 +20,8 @@ NOTABLE = 0.1
 
 _DIGITS = 3
 
+NO_METRICS = "there are no current metrics; see the condition MetricsAvailable"
+
 SloWord = Literal["Met", "Missed", "TooFewRounds", "Unknown"]
 
 
@@ -121,7 +123,7 @@ def moved(old: Any, new: Any) -> bool:
 def slo_word(slo: ObservedSlo | None) -> tuple[SloWord, str]:
     """Return the word of the condition SLOMet and its message."""
     if slo is None:
-        return "Unknown", "nothing is known of the service now; see the condition MetricsAvailable"
+        return "Unknown", NO_METRICS
     judged = [(item.name, _judged(item, slo)) for item in slo.classes]
     enough = [(name, tally.attained) for name, tally in judged if tally.total >= LEAST_UNITS]
     if not enough:

@@ -54,6 +54,7 @@ def target_of(
             windows=windows_of(parse_duration(asked.window)),
             stale_after_s=parse_duration(asked.stale_after),
             pods=serving_pods(pods),
+            ready_since=ready_since(pods),
             percentile=spec.slo.percentile,
             unit=spec.slo.unit,
             target=spec.slo.attainment,
@@ -70,13 +71,24 @@ def serving_pods(pods: Sequence[Manifest]) -> dict[str, float]:
 
     A pod that is not ready has no part of the load, and may not answer a scrape.
     """
+    return {name_of(pod): _began(pod) for pod in sorted(pods, key=name_of) if _serves(pod)}
+
+
+def ready_since(pods: Sequence[Manifest]) -> dict[str, float]:
+    """Return since when (Unix time) the pods that may serve rounds are ready; 0 where that is not known."""
     return {
-        name_of(pod): _began(pod)
-        for pod in sorted(pods, key=name_of)
-        if labels_of(pod).get(COMPONENT_LABEL) in _SERVING
+        name_of(pod): _seconds((condition_of(pod, "Ready") or {}).get("lastTransitionTime"))
+        for pod in pods
+        if _serves(pod)
+    }
+
+
+def _serves(pod: Manifest) -> bool:
+    return (
+        labels_of(pod).get(COMPONENT_LABEL) in _SERVING
         and not is_terminating(pod)
         and (condition_of(pod, "Ready") or {}).get("status") == "True"
-    }
+    )
 
 
 def _began(pod: Manifest) -> float:

@@ -14,7 +14,14 @@ METRICS_AVAILABLE: Mapping[str, Reason] = MappingProxyType(
             cause="Neither the service nor the chart names a Prometheus.",
         ),
         "NotYetObserved": Reason(
-            "Nothing serves yet, or the first look is not done.", cause="The service or the operator has only begun."
+            "There is no plan yet, or the metrics were not read yet.", cause="The service or the operator is starting."
+        ),
+        "WaitingForMetrics": Reason(
+            "No pod is ready, or pods became ready so lately that Prometheus need not have scraped them yet. Nothing "
+            "shrinks meanwhile.",
+            "Wait: after twice `spec.planning.prometheus.staleAfter` the reason is Fresh, TooFewSamples or, where "
+            "pods are still not scraped, NoSeries or Partial.",
+            cause="The service is starting, or pods were added.",
         ),
         "PrometheusUnreachable": Reason(
             "There is no answer from Prometheus, or one that it is in trouble.",
@@ -34,7 +41,8 @@ METRICS_AVAILABLE: Mapping[str, Reason] = MappingProxyType(
             cause="A proxy or another program answers at this URL.",
         ),
         "NoSeries": Reason(
-            "Prometheus has no series of the service, or no pod of it is ready.",
+            "Prometheus has no series of the service, although its pods are ready for more than twice "
+            "`spec.planning.prometheus.staleAfter`.",
             "Let Prometheus scrape port 8080 of the pods and give their series the labels namespace, service, pod and "
             "component, as the chart's PodMonitors do.",
             cause="The pods are not scraped, or their series lack the labels.",
@@ -47,7 +55,7 @@ METRICS_AVAILABLE: Mapping[str, Reason] = MappingProxyType(
         "Partial": Reason(
             "Not every ready pod is seen, or not every metric that replanning needs: the load would look too small.",
             "Passes by itself after a rollout; else look at Prometheus' targets and at rules that drop metrics.",
-            cause="A pod is new, its scrape fails, or a relabelling rule drops metrics.",
+            cause="The scrape of a pod fails, or a relabelling rule drops metrics.",
         ),
         "NotANumber": Reason(
             "A figure is not a number, infinite or below 0.",
@@ -55,8 +63,8 @@ METRICS_AVAILABLE: Mapping[str, Reason] = MappingProxyType(
             cause="A recording or relabelling rule divides by zero.",
         ),
         "TooFewSamples": Reason(
-            "Prometheus has not seen the service for long enough.",
-            "Wait for the length of the window.",
+            "Prometheus collects metrics, and does not have enough of them yet.",
+            "Wait for the length of the window (`spec.planning.prometheus.window`).",
             cause="The service, or Prometheus, began less than a window ago.",
         ),
         "ClockSkew": Reason(

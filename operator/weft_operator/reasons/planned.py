@@ -67,9 +67,9 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The plan in force is the best one for this traffic too, or nearly so.",
         ),
         "KeptBlind": Reason(
-            "Nothing may be concluded from what is seen, so no other plan is made.",
+            "Metrics are missing, so the plan in force is kept.",
             "See the condition MetricsAvailable.",
-            cause="Prometheus is away, its data is old or incomplete, or it contradicts itself.",
+            cause="Prometheus does not answer, or its data is old, incomplete or contradicts itself.",
         ),
         "KeptForSessions": Reason(
             "A plan would do that has no room for the sessions that live now, or for the prompts that wait.",

@@ -12,7 +12,7 @@ from weft_core.durations import format_seconds, parse_duration
 from weft_core.plan import Plan
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.desired.rendering import PlanRecord
-from weft_operator.measuring.observation import Blindness, Observation, Pressure
+from weft_operator.measuring.observation import STARTING, Blindness, Observation, Pressure
 from weft_operator.plan_status import plan_summary
 from weft_operator.planning.child import Answer, Planned
 from weft_operator.replanning.drift import Drift, drifts_of
@@ -201,12 +201,14 @@ def _unapproved(now: Situation) -> Decision:
         if seen is None or still_held(record, now.spec, now.history, seen):
             return Keep(record)
         return _unapproved(replace(now, record=replace(record, standing=replace(standing, hold=None))))
-    if seen is None or seen.sight.reason in UNMEASURED:
+    if seen is None or seen.sight.reason in {*UNMEASURED, *STARTING}:
         return Keep(record, *waiting)
     newest = now.history.newest
     if not seen.sight.seen or newest is None or not newest.seen:
         # The sight's own words may hold figures that change with every look; the condition MetricsAvailable has them.
-        words = f"the plan is kept, for nothing may be concluded from what is seen: {seen.sight.reason}"
+        words = (
+            f"the plan is kept while its metrics are missing ({seen.sight.reason}); see the condition MetricsAvailable"
+        )
         return Keep(record, *(waiting if waiting[0] else ("KeptBlind", words)))
     drifts = drifts_of(
         record.plan,

@@ -33,7 +33,7 @@ def speaks_against(
         return ""
     small = f"{plan_summary(plan)} has fewer GPUs than {plan_summary(record.plan)}"
     if not seen.sight.seen or seen.workload is None:
-        return f"{small}, and nothing may be concluded from what is seen: {seen.sight.reason}"
+        return f"{small}, and metrics are missing ({seen.sight.reason}); see the condition MetricsAvailable"
     rate = seen.workload.session_rate + seen.workload.refused_rate
     if plan.validity is not None and rate > plan.validity.rate_high:
         return f"{small}: it holds the SLO up to {plan.validity.rate_high:.3g} sessions/s, and {rate:.3g} arrive"

@@ -314,9 +314,9 @@ class _Course:
             wanted = draft.want.get(key, 0)
             starting = min(group.asked, wanted) - group.ready
             if starting > 0:
-                said.append(f"waits for {group.workers(starting)} to get ready{self._until(group)}")
+                said.append(f"waiting for {group.workers(starting)} to become ready{self._until(group)}")
             if group.draining:
-                said.append(f"waits for {group.workers(group.draining)} to drain")
+                said.append(f"waiting for {group.workers(group.draining)} to drain")
             if not group.settled:
                 said.append(f"waits until what was asked of {group.workers(group.asked)} is acted on")
             if draft.missing(group):
