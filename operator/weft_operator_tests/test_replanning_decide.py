@@ -121,6 +121,13 @@ def test_who_has_no_prometheus_or_waits_for_its_first_metrics_is_not_told_of_bli
         assert kept(decide(situation([blind(0.0, reason)]))).reason == ""
 
 
+@pytest.mark.parametrize("reason", STARTING)
+def test_whoever_waits_for_metrics_changes_nothing(reason: Any) -> None:
+    for answer in (None, solve_rate(1.8, now=2), solve_rate(0.1, now=2)):
+        found = kept(decide(situation([*QUIET, blind(1910.0, reason)], answer=answer)))
+        assert (found.reason, found.record) == ("", situation(QUIET).record)
+
+
 def test_planning_off_changes_nothing() -> None:
     now = situation(BUSY, mode="Off", answer=solve_rate(1.8, now=2))
     assert decide(now) == Keep(now.record)
@@ -210,8 +217,9 @@ def test_a_smaller_plan_that_was_approved_waits_for_sight_and_for_sessions() -> 
     assert proposal is not None
     assert shrinks(record.plan, proposal.plan)
     parts: dict[str, Any] = {"mode": "Manual", "approval": proposal.hash}
-    found = kept(decide(situation([*QUIET, blind(1910.0)], record, **parts)))
-    assert (found.reason, found.record) == ("KeptBlind", record)
+    for reason in ("Stale", *STARTING):
+        found = kept(decide(situation([*QUIET, blind(1910.0, reason)], record, **parts)))
+        assert (found.reason, found.record) == ("KeptBlind", record)
     assert kept(decide(situation([], record, **parts))).reason == "KeptBlind"
     full = look(1910.0, 0.2, pressure=Pressure(queue=0.0, kv_use={"decode": 0.6}))
     found = kept(decide(situation([*QUIET, full], record, **parts)))

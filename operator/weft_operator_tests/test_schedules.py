@@ -192,6 +192,7 @@ async def test_what_is_seen_may_keep_a_smaller_plan_waiting_and_drift_goes_on_to
     for seen, reason, words in (
         (look(2 * HOUR, 0.6), "ScheduleHeld", "it holds the SLO up to 0.495 sessions/s, and 0.6 arrive"),
         (blind(2 * HOUR + 130, "Stale"), "KeptBlind", "the plan is kept while its metrics are missing (Stale)"),
+        (blind(2 * HOUR + 190, "WaitingForMetrics"), "ScheduleHeld", "metrics are missing"),
         (
             look(2 * HOUR + 260, 0.1, pressure=Pressure(queue=0.0, kv_use={"decode": 0.8})),
             "ScheduleHeld",

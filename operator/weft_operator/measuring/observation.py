@@ -27,7 +27,7 @@ Blindness = Literal[
 
 SightReason = Literal["Fresh"] | Blindness
 
-STARTING: tuple[SightReason, ...] = ("NotYetObserved", "WaitingForMetrics", "TooFewSamples")
+STARTING: tuple[Blindness, ...] = ("NotYetObserved", "WaitingForMetrics", "TooFewSamples")
 """Reasons of a service whose metrics are on their way: nothing is known, and nothing is wrong."""
 
 
