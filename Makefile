@@ -35,8 +35,12 @@ setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cl
 	@$(PY) -m weft_planner.simulation.warm
 
 .PHONY: demo
-demo: setup ## Run the main job: cluster, Helm install, a planned service, replayed agent sessions, a report
+demo: $(STAMP) ## Run the main job: cluster, Helm install, a planned service, replayed agent sessions, a report; without a cluster where none can run
 	@$(PY) -m weft_e2e.demo up $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT)) $(DEMO_ARGS)
+
+.PHONY: demo-cluster
+demo-cluster: $(STAMP) ## Run the demo on a local cluster, or say why none can run here
+	@$(PY) -m weft_e2e.demo up --form cluster $(DEMO_ARGS)
 
 .PHONY: demo-engines
 demo-engines: setup ## Deploy real vLLM engines on a local cluster, no GPU needed, and hold a conversation (3 minutes; the first time 5 and 9 GB)

@@ -198,10 +198,10 @@ def test_a_replay_writes_the_report_of_the_demo(tmp_path: Path) -> None:
     assert "Weft demo report" in page
     assert "this machine, without Kubernetes" in page
     assert "at 10 times its speed" in page
-    figures = json.loads(report.with_suffix(".figures.json").read_text())
+    figures = json.loads((report.parent / "figures.json").read_text())
     assert figures["problems"] == []
     assert figures["summary"]["sessions_complete"] == 3
-    assert json.loads(report.with_suffix(".records.json").read_text())["records"]
+    assert json.loads((report.parent / "records.json").read_text())["records"]
 
 
 def test_a_wrong_manifest_ends_it_with_the_field_and_status_2(tmp_path: Path) -> None:

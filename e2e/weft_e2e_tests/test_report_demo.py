@@ -241,6 +241,13 @@ def test_report_and_figures_are_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "deep/figures.json").read_text())["summary"]["sessions"] == 30
 
 
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the demo find a machine on which a cluster runs, with everything installed."""
+    monkeypatch.setattr(cli, "prepare", lambda *_: "cluster")
+
+
+@pytest.mark.usefixtures("prepared")
 @pytest.mark.parametrize(("problems", "status"), [((), 0), (("it broke",), 1)])
 def test_the_exit_status_tells_of_problems(
     problems: tuple[str, ...],
@@ -258,6 +265,7 @@ def test_the_exit_status_tells_of_problems(
     assert ("PROBLEM" in out) == bool(problems)
 
 
+@pytest.mark.usefixtures("prepared")
 def test_a_failed_step_gives_one_line_and_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +283,7 @@ def test_limits_that_make_no_sense_are_refused_before_anything_starts(capsys: py
     assert "sessions must be at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("prepared")
 def test_given_limits_replace_those_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from weft_e2e.cluster import kubectl, lifecycle, packages, preflight, state, status, toolchain
+from weft_e2e.cluster import kubectl, lifecycle, packages, prerequisites, state, status
 from weft_e2e.cluster.addresses import IP_FAMILIES
 from weft_e2e.cluster.config import MAX_NODES, ClusterConfig
 from weft_e2e.cluster.errors import ClusterError
@@ -66,14 +66,10 @@ def _progress() -> Callable[[str], None]:
 @click.option("--client-only", is_flag=True, help="For a cluster of your own: only look for its clients.")
 def setup(*, name: str, client_only: bool) -> None:  # noqa: ARG001  one store of programs serves all clusters
     """Install and build everything the cluster needs (idempotent)."""
-    progress = _progress()
     if client_only:
         packages.check_clients()
         return
-    preflight.check_setup()
-    packages.install(progress)
-    toolchain.build_all(progress)
-    progress("everything the local cluster needs is here")
+    prerequisites.install(_progress())
 
 
 @cluster.command()

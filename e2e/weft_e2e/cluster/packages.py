@@ -73,16 +73,21 @@ def check_clients() -> None:
 
 def install(progress: Progress) -> None:
     """Install what is missing by apt-get when root on Debian; else raise SetupError that names it."""
+    check_installable()
     absent = missing_packages()
     if not absent:
         return
-    if not can_install():
-        raise SetupError(f"missing: {', '.join(absent)}. {advice()}")
     wanted = packages_of(absent)
     progress(f"installing {' '.join(wanted)} …")
     apt_install(wanted)
     if absent := missing_packages():
         raise SetupError(f"still missing after the installation: {', '.join(absent)}")
+
+
+def check_installable() -> None:
+    """Raise SetupError that names what is missing where apt-get cannot install it."""
+    if not can_install() and (absent := missing_packages()):
+        raise SetupError(f"missing: {', '.join(absent)}. {advice()}")
 
 
 def can_install() -> bool:

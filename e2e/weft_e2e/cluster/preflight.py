@@ -9,7 +9,7 @@ from pathlib import Path
 from weft_e2e.cluster import cgroups, packages, toolchain
 from weft_e2e.cluster.addresses import IpFamily
 from weft_e2e.cluster.config import DEFAULT_HOST_PORT
-from weft_e2e.cluster.errors import Refused
+from weft_e2e.cluster.errors import ClusterError, Refused
 from weft_e2e.cluster.node import CNI_FOLDERS, FIXED_FOLDERS
 from weft_e2e.cluster.paths import cache_root
 
@@ -22,20 +22,43 @@ PROGRAMS = ("kubernetes", "coredns", *toolchain.NATIVE)
 
 
 LOCALLY = (
-    "Without a cluster, `.venv/bin/weft local -f docs/examples/llama-3.1-70b.yaml --replay gaia_whowhen` runs the "
-    "demo's plan, router and mock engines as processes of this machine"
+    "KUBE_CONTEXT names a cluster of your own. Without any, `make demo` and "
+    "`weft local -f docs/examples/llama-3.1-70b.yaml --replay gaia_whowhen` run the same plan, router and mock engines "
+    "as processes of this machine"
 )
 """What to do on a machine that no cluster can run on."""
 
+CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12}
+"""What a cluster's mounts and networks need, by number: root has them, except in most containers."""
+
+
+def check_rights() -> None:
+    """Raise Refused unless this is Linux and we are its root, not that of a container without the rights to be one."""
+    if sys.platform != "linux":
+        raise Refused(f"the local cluster needs Linux (this is {sys.platform})")
+    if os.geteuid() != 0:
+        raise Refused("the local cluster needs root (namespaces, mounts, control groups)")
+    if lacking := missing_capabilities(Path("/proc/self/status").read_text()):
+        raise Refused(f"the local cluster needs {' and '.join(lacking)}, which this container does not have")
+    if not is_whole_user_space(Path("/proc/self/uid_map").read_text()):
+        raise Refused("the local cluster needs the machine's root, and this is the root of a user namespace only")
+
+
+def missing_capabilities(status: str) -> list[str]:
+    """Return the capabilities that a cluster needs and that /proc/self/status does not list as effective."""
+    words = next((line.split() for line in status.splitlines() if line.startswith("CapEff:")), ["", "0"])
+    effective = int(words[1], 16)
+    return [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
+
+
+def is_whole_user_space(uid_map: str) -> bool:
+    """Return whether /proc/self/uid_map maps every user to itself, as outside any user namespace."""
+    return [int(word) for word in uid_map.split()] == [0, 0, 2**32 - 1]
+
 
 def check_machine(*, needed_gib: float) -> None:
-    """Raise Refused unless this is Linux, we are root, and the cache's disk has `needed_gib` free."""
-    if sys.platform != "linux":
-        raise Refused(
-            f"the local cluster needs Linux (this is {sys.platform}); use KUBE_CONTEXT with your own cluster. {LOCALLY}"
-        )
-    if os.geteuid() != 0:
-        raise Refused(f"the local cluster needs root (namespaces, mounts, control groups): run it with sudo. {LOCALLY}")
+    """Raise Refused unless we have the rights to run a cluster, and the cache's disk has `needed_gib` free."""
+    check_rights()
     root = cache_root()
     if any(root == Path(folder) or Path(folder) in root.parents for folder in HIDDEN):
         raise Refused(f"the cache folder {root} would be hidden inside the nodes: set WEFT_CACHE to another place")
@@ -54,23 +77,30 @@ def check_disk(needed_gib: float) -> None:
         )
 
 
-def _check_control_groups() -> None:
+def obstacle() -> str | None:
+    """Return why no cluster can run here, whatever is installed and built; None where one can."""
     try:
+        missing = toolchain.missing()
+        check_machine(needed_gib=SETUP_GIB if missing else 0)
         cgroups.detect()
-    except Refused as error:
-        raise Refused(f"{error}. {LOCALLY}") from error
+        packages.check_installable()
+        if any(name in toolchain.TOOLS for name in missing):
+            toolchain.check_go()
+    except ClusterError as error:
+        return str(error)
+    return None
 
 
 def check_setup() -> None:
     """Raise Refused unless a cluster could run here once everything is built, and the disk carries the builds."""
-    check_machine(needed_gib=SETUP_GIB if toolchain.missing() else 0)
-    _check_control_groups()
+    if reason := obstacle():
+        raise Refused(f"{reason}. {LOCALLY}")
 
 
 def check_start() -> None:
     """Raise Refused unless a cluster can be started here now."""
     check_machine(needed_gib=UP_GIB)
-    _check_control_groups()
+    cgroups.detect()
     if absent := packages.missing_commands():
         raise Refused(f"missing on PATH: {', '.join(absent)}. {packages.advice()}")
     if not any(shutil.which("ptp", path=folder) for folder in CNI_FOLDERS):

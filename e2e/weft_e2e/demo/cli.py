@@ -11,6 +11,8 @@ import click
 from weft_e2e.checks import CheckFailed
 from weft_e2e.cluster import ClusterError
 from weft_e2e.demo import real_engines, table
+from weft_e2e.demo.embedded import run_embedded
+from weft_e2e.demo.form import FORMS, Form, prepare
 from weft_e2e.demo.install import take_down
 from weft_e2e.demo.run import choose, fitted_workload, run
 from weft_e2e.demo.settings import TRACE_LIMITS, Settings
@@ -18,12 +20,17 @@ from weft_e2e.demo.steps import DemoFailed
 from weft_e2e.engines.environment import EngineSetupError
 from weft_e2e.images import ImagesError
 from weft_e2e.kube import KubeError
+from weft_e2e.local.planner import NoPlan
+from weft_e2e.local.stage import Fell
 from weft_e2e.replay.selection import Limits
 from weft_e2e.replay.traces import SOURCES, TraceError
 from weft_e2e.waiting import WaitedTooLong
 from weft_planner.cli import running
 from weft_planner.cli.running import INTERRUPTED
 from weft_planner.workload.file import spec_form, to_yaml
+
+LOCAL = (Fell, NoPlan, OSError)
+"""What can go wrong without a cluster."""
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
@@ -84,9 +91,17 @@ def demo() -> None:
 )
 @click.option("--registry", default=lambda: os.environ.get("REGISTRY"), help="Registry of the images (also $REGISTRY).")
 @click.option("--tag", default=lambda: os.environ.get("TAG"), help="Tag of the images (also $TAG).")
+@click.option(
+    "--form",
+    type=click.Choice(FORMS),
+    default="auto",
+    show_default=True,
+    help="A local cluster, or processes of this machine; auto takes the cluster where one can run.",
+)
 @_context
 def up(
     *,
+    form: Form,
     trace: str,
     out: Path,
     helm_set: tuple[str, ...],
@@ -108,8 +123,10 @@ def up(
             tag=tag or None,
             drift=drift and context is None,
         )
+        if prepare(settings, form, click.echo) == "embedded":
+            return run_embedded(settings, click.echo)
         facts = run(settings, click.echo)
-    except (DemoFailed, ClusterError, ImagesError, KubeError, TraceError, WaitedTooLong, ValueError) as error:
+    except (DemoFailed, ClusterError, ImagesError, KubeError, TraceError, WaitedTooLong, ValueError, *LOCAL) as error:
         click.echo(f"weft demo: {error}", err=True)
         return 1
     except KeyboardInterrupt:

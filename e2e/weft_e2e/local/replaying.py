@@ -45,12 +45,15 @@ def replay_and_report(running: Running, options: Options, steps: Steps, say: Say
 def choose(running: Running, options: Options) -> tuple[Selection, tuple[str, ...], float]:
     """Return the sessions, what was chosen about them, and the seconds within which all must end."""
     trace = options.replay or ""
-    limits, capped = limits_for(
-        TRACE_LIMITS[trace],
-        sessions=options.sessions,
-        rate=running.service.arrival_rate,
-        context_tokens=running.service.object.spec.model.max_model_len,
-    )
+    if options.limits is not None:
+        limits, capped = options.limits, ()
+    else:
+        limits, capped = limits_for(
+            TRACE_LIMITS[trace],
+            sessions=options.sessions,
+            rate=running.service.arrival_rate,
+            context_tokens=running.service.object.spec.model.max_model_len,
+        )
     selection = choose_sessions(trace, limits)
     fitted = fit_workload(selection.sessions, name=selection.trace, within_s=limits.arrivals_within_s)
     alike = running.service.manifest["spec"]["workload"] == spec_form(fitted.body)
@@ -129,5 +132,5 @@ def write(facts: Facts, result: ReplayResult, report: Path) -> None:
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(page.render(facts))
     figures = {k: v for k, v in asdict(facts).items() if k not in ("records", "plan")}
-    report.with_suffix(".figures.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
-    save(result, report.with_suffix(".records.json"))
+    (report.parent / "figures.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
+    save(result, report.parent / "records.json")

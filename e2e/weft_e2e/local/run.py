@@ -20,6 +20,7 @@ from weft_e2e.local.stage import Fell, Stage, answers, page
 if TYPE_CHECKING:
     from weft_e2e.local.manifest import Service
     from weft_e2e.local.rendering import Engine
+    from weft_e2e.replay.selection import Limits
     from weft_operator.desired.rendering import Rendering
 
 ENGINE_ANSWER_S = 5.0
@@ -41,6 +42,8 @@ class Options:
     time_scale: float | None = None
     replay: str | None = None
     sessions: int | None = None
+    limits: "Limits | None" = None
+    """Of the replayed sessions; None: those of the trace, at the arrival rate of the file."""
     report: Path = Path("out/local/report.html")
     logs: Path | None = None
 
