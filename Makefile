@@ -53,7 +53,7 @@ demo-down: $(STAMP) ## Remove everything the demo made
 .PHONY: local
 local: $(STAMP) ## Run a planned service as processes of this machine: no root, no Kubernetes (LOCAL_ARGS='-f FILE …')
 	@$(PY) -m weft_planner.simulation.warm
-	@$(PY) -m weft_e2e.local $(or $(LOCAL_ARGS),-f docs/examples/llama-3.1-70b.yaml)
+	@$(PY) -m weft_e2e.local $(LOCAL_ARGS)
 
 .PHONY: test
 test: setup ## Run the tests: unit, property, component, on a local cluster, with real engines where they run

@@ -1,13 +1,13 @@
 """The demo without a cluster: the same service, sessions and report, run as processes of this machine."""
 
-import os
 from pathlib import Path
 
 import yaml
 
 from weft_e2e.demo.run import choose, manifest_for
-from weft_e2e.demo.settings import EXAMPLE, Settings, repository_root
+from weft_e2e.demo.settings import Settings
 from weft_e2e.demo.steps import Say
+from weft_e2e.example_files import example_file
 from weft_e2e.local.run import Options, run
 
 
@@ -29,7 +29,7 @@ def run_embedded(settings: Settings, say: Say) -> int:
 
 def _service_file(settings: Settings) -> Path:
     """Return the example's file; where its workload is not that of the replayed sessions, one that has theirs."""
-    example = Path(os.path.relpath(repository_root() / EXAMPLE))
+    example = example_file()
     manifest, _ = manifest_for(settings, choose(settings))
     if manifest == yaml.safe_load(example.read_text()):
         return example

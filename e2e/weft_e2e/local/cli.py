@@ -32,7 +32,7 @@ def _engine_url(value: str) -> tuple[Role, str]:
 
 @click.command()
 @click.option(
-    "-f", "--file", required=True, type=click.Path(), metavar="FILE", help="The manifest (YAML), - for stdin."
+    "-f", "--file", type=click.Path(), metavar="FILE", help="The manifest (YAML), - for stdin (default: the demo's)."
 )
 @click.option("--name", help="Which service, when the file has several.")
 @click.option(
@@ -80,7 +80,7 @@ def _engine_url(value: str) -> tuple[Role, str]:
 )
 def local(
     *,
-    file: str,
+    file: str | None,
     name: str | None,
     profiles: tuple[str, ...],
     port: int | None,
@@ -105,12 +105,13 @@ def local(
         raise click.UsageError("--sessions is for a replay; add --replay gaia_whowhen")
     if replay != "off" and os.environ.get("WEFT_API_KEYS_FILE"):
         raise click.UsageError("WEFT_API_KEYS_FILE is set, and recorded sessions have no key; unset it for a replay")
+    from weft_e2e.example_files import example_file
     from weft_e2e.local.planner import NoPlan
     from weft_e2e.local.run import Options, run
     from weft_e2e.local.stage import Fell
 
     options = Options(
-        file=file,
+        file=file or str(example_file()),
         name=name,
         profiles=profiles,
         port=port,

@@ -45,9 +45,9 @@ def replay_and_report(running: Running, options: Options, steps: Steps, say: Say
 def choose(running: Running, options: Options) -> tuple[Selection, tuple[str, ...], float]:
     """Return the sessions, what was chosen about them, and the seconds within which all must end."""
     trace = options.replay or ""
-    if options.limits is not None:
-        limits, capped = options.limits, ()
-    else:
+    capped: tuple[str, ...] = ()
+    limits = options.limits
+    if limits is None:
         limits, capped = limits_for(
             TRACE_LIMITS[trace],
             sessions=options.sessions,

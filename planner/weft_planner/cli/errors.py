@@ -12,6 +12,8 @@ from typing import IO
 
 import click
 
+from weft_planner.cli.verbs import EXTRAS
+
 
 class BadInputError(click.ClickException):
     """Report files that nothing can be made from: one line for each fault, with the file's name.
@@ -34,7 +36,9 @@ class NotInstalledError(click.ClickException):
     """Report a verb of which this installation lacks a part."""
 
     def __init__(self, verb: str, missing: str) -> None:
-        super().__init__(f"weft {verb}: this installation lacks {missing}; install weft with the part's extra")
+        extra = EXTRAS.get(verb)
+        fix = f"pip install 'weft[{extra}]'" if extra else "install weft with the part's extra"
+        super().__init__(f"weft {verb}: this installation lacks {missing}; {fix}")
 
 
 def lines_of(error: Exception, path: str) -> list[str]:

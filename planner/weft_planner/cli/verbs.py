@@ -36,6 +36,17 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Section of the help, then verb, then its line."""
 
+EXTRAS: dict[str, str] = {
+    **dict.fromkeys((*SECTIONS["Plan"], "local"), "planner"),
+    **dict.fromkeys((*SECTIONS["Operate"], "operator"), "operator"),
+    "profile": "profile",
+    "router": "router",
+    "mock-engine": "mock",
+    "cluster": "e2e",
+    "demo": "e2e",
+}
+"""Verb, then the extra of the wheel that brings what it needs."""
+
 
 def known_help() -> dict[str, str]:
     """Return the help line of every verb that Weft's own parts bring."""
