@@ -14,6 +14,7 @@ COMPILED := $(VENV)/compiled
 KUBE_CONTEXT ?=
 REGISTRY ?=
 TAG ?=
+SIMULATE_GPUS ?=
 export KUBE_CONTEXT
 FUZZ_SECONDS ?= 60
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.9
@@ -36,7 +37,7 @@ setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cl
 
 .PHONY: demo
 demo: $(STAMP) ## Run the main job: cluster, Helm install, a planned service, replayed agent sessions, a report; without a cluster where none can run
-	@$(PY) -m weft_e2e.demo up $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT)) $(DEMO_ARGS)
+	@$(PY) -m weft_e2e.demo up $(if $(KUBE_CONTEXT),--context $(KUBE_CONTEXT)) $(if $(SIMULATE_GPUS),--simulate-gpus) $(DEMO_ARGS)
 
 .PHONY: demo-cluster
 demo-cluster: $(STAMP) ## Run the demo on a local cluster, or say why none can run here

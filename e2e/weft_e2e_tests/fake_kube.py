@@ -10,6 +10,11 @@ from dataclasses import dataclass, field
 from weft_e2e.kube import Object
 
 Done = subprocess.CompletedProcess[str]
+GPU_NODE: Object = {
+    "metadata": {"name": "gpu-node"},
+    "spec": {},
+    "status": {"allocatable": {"nvidia.com/gpu": "8", "rdma/ib": "8"}},
+}
 
 
 @dataclass
@@ -59,6 +64,8 @@ class Recorder(FakeKube):
         out = ""
         if args[:2] == ("get", "namespace"):
             out = "\n".join(f"namespace/{n}" for n in sorted(self.marked) if "-l" in args or n == args[2])
+        elif args[:2] == ("get", "nodes"):
+            out = json.dumps({"items": [GPU_NODE, GPU_NODE]})
         elif args[0] == "get":
             out = "\n".join(self.services)
         return subprocess.CompletedProcess(args, 0, out, "")

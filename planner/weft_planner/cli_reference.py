@@ -14,8 +14,8 @@ INTRODUCTION = """# Command line
 Written by `python -m weft_planner.cli_reference` (`make generate`) from the commands themselves; do not edit.
 
 `weft VERB --help` prints the same. Which verbs there are depends on the parts that are installed: `pip install
-'weft[planner]'` brings planning and `weft local`, the images bring what they run. `weft completion bash|zsh|fish` prints a script that
-makes a shell complete verbs, options and choices.
+'weft[planner]'` brings planning and `weft local`, the images bring what they run. `weft completion bash|zsh|fish`
+prints a script that makes a shell complete verbs, options and choices.
 
 Exit status: 0 done; 1 not possible, or failed; 2 a command line or an input that makes no sense, with a line on stderr
 for each fault that names file, field, value and fix; 130 interrupted, after printing what was done by then.

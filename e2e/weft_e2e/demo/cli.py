@@ -92,6 +92,11 @@ def demo() -> None:
 @click.option("--registry", default=lambda: os.environ.get("REGISTRY"), help="Registry of the images (also $REGISTRY).")
 @click.option("--tag", default=lambda: os.environ.get("TAG"), help="Tag of the images (also $TAG).")
 @click.option(
+    "--simulate-gpus",
+    is_flag=True,
+    help="Let nodes of your own cluster that have no GPUs announce some that do nothing.",
+)
+@click.option(
     "--form",
     type=click.Choice(FORMS),
     default="auto",
@@ -109,6 +114,7 @@ def up(
     tag: str | None,
     context: str | None,
     drift: bool,
+    simulate_gpus: bool,
     **limits: int | float | None,
 ) -> int:
     """Set up, serve, replay, let the traffic change, report."""
@@ -121,6 +127,7 @@ def up(
             helm_set=helm_set,
             registry=registry or None,
             tag=tag or None,
+            simulate_gpus=simulate_gpus,
             drift=drift and context is None,
         )
         if prepare(settings, form, click.echo) == "embedded":

@@ -22,6 +22,8 @@ def prepare(settings: Settings, asked: Form, say: Say) -> Literal["cluster", "em
             raise DemoFailed(f"--form embedded uses no cluster: leave out --context {settings.context}")
         packages.check_clients()
         return "cluster"
+    if settings.simulate_gpus:
+        raise DemoFailed("--simulate-gpus is for a cluster of your own: name it with --context (KUBE_CONTEXT)")
     reason = preflight.obstacle() if asked == "auto" else None
     if asked == "embedded" or reason is not None:
         if settings.helm_set:

@@ -8,6 +8,7 @@ from weft_e2e.cluster import Cluster, ClusterConfig, toolchain
 from weft_e2e.cluster.context import require_named_context
 from weft_e2e.cluster.packages import missing_commands
 from weft_e2e.cluster.paths import cache_root
+from weft_e2e.demo import node_gpus
 from weft_e2e.demo.settings import (
     CHART,
     CLUSTER,
@@ -20,6 +21,8 @@ from weft_e2e.demo.settings import (
     repository_root,
 )
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
+from weft_e2e.images import node_loading
+from weft_e2e.images.node_loading import NodeLoader
 from weft_e2e.kube import Kube, NamedContext
 from weft_e2e.service import KIND
 
@@ -38,11 +41,8 @@ def check_setup(settings: Settings) -> None:
         raise DemoFailed(str(error)) from None
     if settings.context is not None:
         require_named_context(settings.context, named=settings.context)
-        if not settings.image_arguments():
-            raise DemoFailed(
-                "your cluster cannot pull images built here: push them with `make images push REGISTRY=…` and run the "
-                "demo with REGISTRY=… (and TAG=…), or name them with --set operator.image=… and the like"
-            )
+        if not settings.names_images:
+            node_loading.check_tools(_loader(settings.context))
         return
     lacking = [*missing_commands(), *toolchain.missing()]
     if lacking:
@@ -53,10 +53,32 @@ def bring_up(settings: Settings, steps: Steps) -> tuple[Kube, str]:
     """Return a running cluster with Weft installed, and the words for it."""
     if settings.context is not None:
         kube: Kube = NamedContext(settings.context)
-        _install(kube, steps, settings.image_arguments())
+        with steps.step("Look for GPUs") as detail:
+            node_gpus.ensure(kube, settings.context, simulate=settings.simulate_gpus, say=detail)
+        images_there = [] if settings.names_images else _load_images(settings.context, steps)
+        _install(kube, steps, [*images_there, *settings.image_arguments()])
         return kube, f"context '{settings.context}'"
     local = bring_up_local(CLUSTER, steps, settings.image_arguments())
     return local, f"the local cluster '{CLUSTER}' ({len(local.nodes())} nodes)"
+
+
+def _load_images(context: str, steps: Steps) -> list[str]:
+    """Build the images and bring them to the nodes of a cluster on this machine; return Helm's arguments for them."""
+    loader = _loader(context)
+    with steps.step(f"Build the images that changed, and load them into {loader.words}") as detail:
+        return images.chart_values(node_loading.build_and_load(loader, node_loading.check_tools(loader), detail))
+
+
+def _loader(context: str) -> NodeLoader:
+    loader = node_loading.loader_of(context)
+    if loader is None:
+        raise DemoFailed(
+            f"the nodes of context {context!r} need images that they can pull: push them with "
+            "`make images push REGISTRY=…` and run the demo with REGISTRY=… (and TAG=…), or name them with "
+            "--set operator.image=… and the like. Only into clusters of kind (context kind-NAME), k3d (k3d-NAME) and "
+            "minikube (its profile) can images be loaded without a registry"
+        )
+    return loader
 
 
 def bring_up_local(name: str, steps: Steps, arguments: Sequence[str] = ()) -> Cluster:
@@ -131,6 +153,8 @@ def take_down(context: str | None, say: Say) -> None:
         return
     require_named_context(context, named=context)
     kube = NamedContext(context)
+    if nodes := node_gpus.remove(kube):
+        say(f"the simulated GPUs of {', '.join(nodes)} are gone")
     if _ours(kube, NAMESPACE):
         kube.kubectl("delete", KIND, "--all", "-n", NAMESPACE, "--ignore-not-found", timeout=150)
         kube.kubectl("delete", "namespace", NAMESPACE, timeout=150)

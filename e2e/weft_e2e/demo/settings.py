@@ -33,8 +33,16 @@ class Settings:
     helm_set: tuple[str, ...] = ()
     registry: str | None = None
     tag: str | None = None
+    simulate_gpus: bool = False
+    """Whether nodes of the user's cluster that have no GPUs shall announce some that do nothing."""
     drift: bool = True
     """Whether the traffic of a second service changes; on the local cluster only, whose GPUs are simulated."""
+
+    @property
+    def names_images(self) -> bool:
+        """Tell whether the command line says where a cluster finds Weft's images."""
+        keys = {pair.partition("=")[0] for pair in self.helm_set}
+        return self.registry is not None or bool(keys & {"image.registry", "operator.image"})
 
     def image_arguments(self) -> list[str]:
         """Return Helm's arguments for images in a registry."""

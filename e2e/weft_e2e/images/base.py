@@ -14,13 +14,13 @@ from weft_e2e.cluster.paths import cache_root
 from weft_e2e.images import buildah
 from weft_e2e.images.architectures import native
 from weft_e2e.images.catalogue import repository_root
+from weft_e2e.images.commands import run_logged
 from weft_e2e.images.content import digest
-from weft_e2e.images.errors import BuildFailedError, CannotBuildError
+from weft_e2e.images.errors import CannotBuildError
 
 SUITE = "bookworm"
 PACKAGES = ("python3", "python3-venv", "python3-dev", "gcc", "libc6-dev", "ca-certificates")
 DOCKERFILE = "images/python/Dockerfile"
-DEBOOTSTRAP_SECONDS = 900
 
 
 def images_cache() -> Path:
@@ -84,24 +84,9 @@ def make_root(root: Path, packages: Sequence[str], *, log: Path, arch: str | Non
         raise CannotBuildError(
             "debootstrap is missing: apt-get install debootstrap (or run 'make setup' as root on Debian)"
         )
-    log.parent.mkdir(parents=True, exist_ok=True)
     options = ["--variant=minbase", f"--arch={arch or native()}", f"--include={','.join(packages)}"]
     words = ["debootstrap", *options, SUITE, str(root), mirror]
-    with log.open("wb") as output:
-        try:
-            done = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=DEBOOTSTRAP_SECONDS,
-            )
-        except subprocess.TimeoutExpired as late:
-            raise BuildFailedError(f"debootstrap took longer than {DEBOOTSTRAP_SECONDS} s; its log: {log}") from late
-    if done.returncode != 0:
-        raise BuildFailedError(
-            f"debootstrap failed (exit status {done.returncode}); the end of {log}:\n{buildah.tail(log)}"
-        )
+    run_logged(words, log=log, what="debootstrap")
     for package in (root / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()
 

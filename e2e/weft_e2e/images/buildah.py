@@ -7,12 +7,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from weft_e2e.images import commands
 from weft_e2e.images.errors import BuildFailedError, CannotBuildError
 
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 CA_BUNDLE_INSIDE = "/run/weft-ca.crt"
-LOG_TAIL_LINES = 25
-BUILD_SECONDS = 1800
 QUICK_SECONDS = 120
 
 
@@ -136,22 +135,4 @@ def remove(refs: Sequence[str], *, log: Path) -> None:
 
 def run_logged(words: Sequence[str], *, log: Path, what: str) -> None:
     """Run buildah with its output in a file; raise with the end of it on failure."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        try:
-            done = subprocess.run(
-                command(*words),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=BUILD_SECONDS,
-            )
-        except subprocess.TimeoutExpired as late:
-            raise BuildFailedError(f"{what} took longer than {BUILD_SECONDS} s; its log: {log}") from late
-    if done.returncode != 0:
-        raise BuildFailedError(f"{what} failed (exit status {done.returncode}); the end of {log}:\n{tail(log)}")
-
-
-def tail(log: Path) -> str:
-    """Return the last lines of a log file."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+    commands.run_logged(command(*words), log=log, what=what)

@@ -32,6 +32,11 @@ class Recipe:
     ref: str
     arch: str
 
+    @property
+    def log(self) -> Path:
+        """Return where a build says what it does."""
+        return images_cache() / f"logs/{self.image.name}.log"
+
 
 def recipe_of(image: Image, *, python_image: str, arch: str | None = None) -> Recipe:
     """Read an image's Dockerfile and files, and name the image by their content and architecture."""
@@ -84,19 +89,25 @@ def build(
 
 
 def build_recipe(recipe: Recipe) -> None:
-    """Build one image from a context that holds exactly the files that its tag was computed over."""
-    with tempfile.TemporaryDirectory(dir=images_cache(), prefix="context-") as folder:
-        context = Path(folder)
-        stage({**recipe.files, recipe.image.dockerfile: repository_root() / recipe.image.dockerfile}, context)
-        log = images_cache() / f"logs/{recipe.image.name}.log"
+    """Build one image with buildah."""
+    with build_context(recipe) as context:
         buildah.build(
             recipe.ref,
             context=context,
             dockerfile=recipe.image.dockerfile,
             args=recipe.args,
-            log=log,
+            log=recipe.log,
             arch=recipe.arch,
         )
+
+
+@contextmanager
+def build_context(recipe: Recipe) -> Iterator[Path]:
+    """Give a folder that holds the Dockerfile and exactly the files that the image's tag was computed over."""
+    with tempfile.TemporaryDirectory(dir=images_cache(), prefix="context-") as folder:
+        context = Path(folder)
+        stage({**recipe.files, recipe.image.dockerfile: repository_root() / recipe.image.dockerfile}, context)
+        yield context
 
 
 def push(
