@@ -134,6 +134,19 @@ def test_what_is_simulated_is_taken_back_and_nothing_else() -> None:
     assert node_gpus.remove(kube) == []
 
 
+def test_what_was_simulated_before_is_not_forgotten() -> None:
+    kube = Nodes([node("a", gpu=16)])
+    ensure(kube, simulate=True)
+    for part in ("allocatable", "capacity"):
+        del kube.objects[0]["status"][part]["nvidia.com/gpu"]
+
+    ensure(kube, simulate=True)
+
+    assert kube.of("a") == {"cpu": "8", "nvidia.com/gpu": "16", "rdma/ib": "16"}
+    node_gpus.remove(kube)
+    assert kube.of("a") == {"cpu": "8"}
+
+
 def test_real_devices_are_never_overwritten() -> None:
     kube = Nodes([node("a", gpu=4, rdma=4)])
 

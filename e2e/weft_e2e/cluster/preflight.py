@@ -78,7 +78,7 @@ def check_disk(needed_gib: float) -> None:
 
 
 def obstacle() -> str | None:
-    """Return why no cluster can run here, whatever is installed and built; None where one can."""
+    """Return why no cluster can run here, not even after `weft cluster setup`; None where one can."""
     try:
         missing = toolchain.missing()
         check_machine(needed_gib=SETUP_GIB if missing else 0)

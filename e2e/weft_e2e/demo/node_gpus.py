@@ -73,9 +73,12 @@ def ensure(kube: Kube, context: str, *, simulate: bool, say: Say) -> None:
             f"{words}. Let nodes announce some that do nothing by `make demo KUBE_CONTEXT={context} SIMULATE_GPUS=1`, "
             "or by\n  " + "\n  ".join(commands)
         )
+    noted = _noted(nodes)
     for node, counts in announced.items():
         # Noted first: what is announced without a note would never be taken back.
-        kube.kubectl("annotate", "node", node, f"{SIMULATED}={','.join(counts)}", "--overwrite")
+        kube.kubectl(
+            "annotate", "node", node, f"{SIMULATED}={','.join(sorted({*noted[node], *counts}))}", "--overwrite"
+        )
         kube.kubectl(*_patch(node, counts))
     try:
         until(
@@ -91,8 +94,7 @@ def ensure(kube: Kube, context: str, *, simulate: bool, say: Say) -> None:
 
 def remove(kube: Kube) -> list[str]:
     """Take back what ``ensure`` has let nodes announce; return their names."""
-    noted = {_name(node): node["metadata"].get("annotations", {}).get(SIMULATED) for node in _nodes(kube)}
-    names = {name: resources.split(",") for name, resources in noted.items() if resources}
+    names = {name: resources for name, resources in _noted(_nodes(kube)).items() if resources}
     for name, resources in names.items():
         kube.kubectl(*_patch(name, dict.fromkeys(resources)))
         kube.kubectl("annotate", "node", name, f"{SIMULATED}-")
@@ -112,6 +114,12 @@ def usable(nodes: Sequence[Object]) -> list[Object]:
 def _nodes(kube: Kube) -> list[Object]:
     found: list[Object] = json.loads(kubernetes.read(kube, "get", "nodes", "-o", "json"))["items"]
     return found
+
+
+def _noted(nodes: Sequence[Object]) -> dict[str, list[str]]:
+    """Return the resources that each node announces because the demo lets it."""
+    notes = {_name(node): node["metadata"].get("annotations", {}).get(SIMULATED, "") for node in nodes}
+    return {name: note.split(",") if note else [] for name, note in notes.items()}
 
 
 def _patch(node: str, counts: Mapping[str, str | None]) -> tuple[str, ...]:

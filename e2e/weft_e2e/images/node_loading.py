@@ -114,10 +114,9 @@ def _default_python(dockerfile: Path) -> str:
 def _minikube_profiles() -> list[str]:
     if shutil.which("minikube") is None:
         return []
-    listed = subprocess.run(
-        ["minikube", "profile", "list", "--output", "json"], capture_output=True, text=True, timeout=60
-    )
+    argv = ["minikube", "profile", "list", "--output", "json"]
     try:
+        listed = subprocess.run(argv, capture_output=True, text=True, timeout=60)
         return [profile["Name"] for profile in json.loads(listed.stdout)["valid"]]
-    except (ValueError, KeyError, TypeError):  # no profile yet
+    except (ValueError, KeyError, TypeError, subprocess.TimeoutExpired):  # no profile yet
         return []

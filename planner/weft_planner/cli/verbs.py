@@ -39,7 +39,6 @@ SECTIONS: dict[str, dict[str, str]] = {
 EXTRAS: dict[str, str] = {
     **dict.fromkeys((*SECTIONS["Plan"], "local"), "planner"),
     **dict.fromkeys((*SECTIONS["Operate"], "operator"), "operator"),
-    "profile": "profile",
     "router": "router",
     "mock-engine": "mock",
     "cluster": "e2e",
