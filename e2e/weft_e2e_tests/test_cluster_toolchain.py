@@ -1,11 +1,15 @@
 """Builds: nothing twice, nothing half, and clear words about what is missing."""
 
+import json
+import re
+import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from weft_e2e.cluster import cgroups, cli, packages, preflight, toolchain
+from weft_e2e.cluster import cgroups, cli, coredns, golang, packages, preflight, toolchain
 from weft_e2e.cluster.cgroups import tree
 from weft_e2e.cluster.errors import Refused, SetupError
 
@@ -16,49 +20,119 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_empty_cache_lacks_everything(empty_cache: Path) -> None:
-    assert set(toolchain.missing()) == {"kubernetes", "helm", "kwok", "coredns", "prometheus", "pause", "forward"}
+COMMON = ["kubernetes", "coredns", "helm", "prometheus"]
+
+
+def test_an_empty_cache_lacks_what_every_cluster_needs_and_no_more(empty_cache: Path) -> None:
+    assert toolchain.missing() == [*COMMON, "pause", "forward"]
     with pytest.raises(SetupError, match="setup"):
         toolchain.tool_path("helm")
 
 
-def test_what_is_optional_is_built_for_who_asks(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[str] = []
+class Builder:
+    """Builds every program at once, and keeps their names in the order of the calls."""
 
-    def build(tool: toolchain.Tool) -> None:
-        built.append(tool.name)
-        tool.path.write_text("program")
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
 
-    monkeypatch.setattr(toolchain, "_build_go", build)
-    monkeypatch.setattr(toolchain, "check_go", lambda: None)
+    def __call__(self, tools: Sequence[toolchain.Tool], *_flags: object, output: Path, **_other: object) -> None:
+        self.calls.append([tool.name for tool in tools])
+        for tool in tools:
+            (output / tool.name if output.is_dir() else output).write_text("program")
+
+
+@pytest.fixture
+def builder(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
+    made = Builder()
+    monkeypatch.setattr(toolchain, "_compile", made)
+    monkeypatch.setattr(toolchain, "_build_native", lambda name: toolchain.native_path(name).write_text("program"))
+    monkeypatch.setattr(golang, "check_go", lambda: None)
+    monkeypatch.setattr(golang, "run", lambda *_, **__: json.dumps({"Dir": "/nowhere"}))
+    return made
+
+
+def test_what_every_cluster_needs_is_built_in_one_go_and_once(builder: Builder) -> None:
+    toolchain.build_all(lambda _: None)
+    toolchain.build_all(lambda _: None)
+    assert builder.calls == [COMMON]
+    assert toolchain.missing() == []
+    toolchain.tool_path("helm").unlink()
+    toolchain.build_all(lambda _: None)
+    assert builder.calls == [COMMON, ["helm"]], "only what is missing"
+
+
+def test_others_are_built_for_who_asks(builder: Builder) -> None:
     toolchain.build_all(lambda _: None, frozenset({"kube-router"}))
     toolchain.build_all(lambda _: None, frozenset({"kube-router"}))
-    assert built == ["kube-router"]
+    assert builder.calls == [["kube-router"]]
     assert toolchain.tool_path("kube-router").exists()
 
 
-def test_two_builders_build_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[str] = []
-    entered = threading.Event()
+def test_a_program_is_built_anew_for_other_sources_or_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = shutil.copytree(toolchain.PROGRAMS, tmp_path / "programs")
+    before = toolchain.digest(sources)
+    (sources / "go.sum").write_text((sources / "go.sum").read_text() + "\n")
+    other = shutil.copytree(toolchain.PROGRAMS, tmp_path / "others")
+    monkeypatch.setattr(golang, "FLAGS", ("-trimpath",))
+    digests = {before, toolchain.digest(sources), toolchain.digest(other)}
+    assert len(digests) == 3
 
-    def slow(tool: toolchain.Tool) -> None:
-        built.append(tool.name)
-        entered.set()
-        tool.path.write_text("program")
 
-    monkeypatch.setattr(toolchain, "_build_go", slow)
-    monkeypatch.setattr(toolchain, "check_go", lambda: None)
+def test_two_builders_build_once(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    builders = [
-        threading.Thread(target=toolchain.build_all, args=(lines.append, frozenset({"helm"}))) for _ in range(4)
-    ]
-    for builder in builders:
-        builder.start()
-    for builder in builders:
-        builder.join(15)
-    assert entered.is_set()
-    assert built == ["helm"]
-    assert "helm" not in toolchain.missing()
+    builders = [threading.Thread(target=toolchain.build_all, args=(lines.append,)) for _ in range(4)]
+    for thread in builders:
+        thread.start()
+    for thread in builders:
+        thread.join(15)
+    assert builder.calls == [COMMON]
+    assert toolchain.missing() == []
+
+
+def test_programs_that_share_packages_are_of_one_kubernetes() -> None:
+    """The containerd of Debian 12 carries Kubernetes 1.35 and no later one."""
+    module = (toolchain.PROGRAMS / "go.mod").read_text()
+    replaced = set(re.findall(r"^\tk8s\.io/\S+ => k8s\.io/\S+ (v\S+)", module, re.MULTILINE))
+    assert toolchain.KUBERNETES.startswith("v1.35.")
+    assert replaced == {"v0" + toolchain.KUBERNETES.removeprefix("v1")}
+
+
+def test_dns_has_the_plugins_that_its_configuration_names() -> None:
+    main = (toolchain.PROGRAMS / "cmd" / "coredns" / "main.go").read_text()
+    compiled = set(re.findall(r"coredns/plugin/(\w+)", main))
+    named = set(re.findall(r"^    (\w+)", coredns.COREFILE, re.MULTILINE))
+    assert compiled == named
+
+
+GO = """\
+#!/bin/sh
+case "$1" in
+  list) printf 'small\ttrue\t{folder}\ta.go\nlarge\ttrue\t{folder}\tb.go\nready\tfalse\t{folder}\tb.go/a.go\n' ;;
+  build) echo small >&2; echo 'go: downloading x v1' >&2; echo large >&2
+         [ -e {folder}/fails ] && {{ echo '# large' >&2; echo 'b.go:1:1: no such type' >&2; exit 1; }}
+         exit 0 ;;
+esac
+"""
+
+
+def test_a_build_tells_how_far_it_is_by_the_size_of_what_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.go").write_text("x" * 100)
+    (tmp_path / "b.go").write_text("x" * 300)
+    go = tmp_path / "go"
+    go.write_text(GO.format(folder=tmp_path))
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sizes, share = golang.stale_sizes(["./x"], [], cwd=tmp_path)
+    assert (sizes, share) == ({"small": 100, "large": 300}, 0.5)
+    told: list[float] = []
+    golang.build(["./x"], [], cwd=tmp_path, output=tmp_path / "out", sizes=sizes, advance=told.append)
+    assert told == pytest.approx([0.225, 0.9]), "the last tenth is for linking"
+    (tmp_path / "fails").touch()
+    with pytest.raises(SetupError, match=r"(?s)go build.* failed:\n# large\nb.go:1:1: no such type") as failed:
+        golang.build(["./x"], [], cwd=tmp_path, output=tmp_path / "out", sizes=sizes, advance=told.append)
+    assert "downloading" not in str(failed.value)
 
 
 def test_a_failed_build_leaves_nothing_and_tells_why(
@@ -87,13 +161,13 @@ def test_a_failed_build_leaves_nothing_and_tells_why(
     ],
 )
 def test_go_versions_are_compared_as_numbers(text: str, enough: bool) -> None:
-    assert toolchain.go_version_suffices(text) is enough
+    assert golang.go_version_suffices(text) is enough
 
 
 def test_a_missing_go_is_named_with_the_version_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SetupError, match=r"Go is missing: install Go 1\.26"):
-        toolchain.check_go()
+        golang.check_go()
 
 
 def test_missing_packages_are_named_with_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import yaml
 from weft_e2e.cluster import certs, kubectl
 from weft_e2e.cluster.config import ClusterConfig
 from weft_e2e.cluster.errors import SetupError
-from weft_e2e.cluster.fake_nodes import ANNOTATION, fake_node
-from weft_e2e.cluster.toolchain import manifests_of, tool_path
+from weft_e2e.cluster.fake_nodes import ANNOTATION, KWOK, fake_node
+from weft_e2e.cluster.toolchain import build_all, manifests_of, tool_path
 from weft_e2e.local.ports import free_ports
 
 READY_S = 60.0
@@ -119,7 +119,8 @@ def bare_cluster(
         if nodes:
             kubectl.apply(admin, [_node(number, gpus) for number in range(1, nodes + 1)])
             running.append(_start(folder, "kube-scheduler", _scheduler(kubernetes, admin)))
-            running.append(_start(folder, "kwok", _kwok(admin)))
+            build_all(lambda _line: None, only=frozenset({KWOK}))
+            running.append(_start(folder, KWOK, _kwok(admin)))
         yield bare
     finally:
         for process in reversed(running):
@@ -199,12 +200,12 @@ def _scheduler(kubernetes: str, admin: Path) -> list[str]:
 def _kwok(admin: Path) -> list[str]:
     key, value = next(iter(ANNOTATION.items()))
     return [
-        str(tool_path("kwok")),
+        str(tool_path(KWOK)),
         f"--kubeconfig={admin}",
         "--manage-all-nodes=false",
         f"--manage-nodes-with-annotation-selector={key}={value}",
         "--node-lease-duration-seconds=40",
-        *(f"--config={file}" for file in manifests_of("kwok")),
+        *(f"--config={file}" for file in manifests_of(KWOK)),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from weft_e2e.cluster import kubectl, lifecycle, packages, prerequisites, state, status
+from weft_e2e.cluster import kubectl, lifecycle, packages, prerequisites, state, status, toolchain
 from weft_e2e.cluster.addresses import IP_FAMILIES
 from weft_e2e.cluster.config import MAX_NODES, ClusterConfig
 from weft_e2e.cluster.errors import ClusterError
@@ -64,12 +64,21 @@ def _progress() -> Callable[[str], None]:
 @cluster.command()
 @_named
 @click.option("--client-only", is_flag=True, help="For a cluster of your own: only look for its clients.")
-def setup(*, name: str, client_only: bool) -> None:  # noqa: ARG001  one store of programs serves all clusters
+@click.option(
+    "--also",
+    multiple=True,
+    type=click.Choice([tool.name for tool in toolchain.TOOLS.values() if tool.module]),
+    help="Build this one, too, which is otherwise built when it is first asked for; may be repeated.",
+)
+def setup(*, name: str, client_only: bool, also: Sequence[str]) -> None:  # noqa: ARG001  one store serves all clusters
     """Install and build everything the cluster needs (idempotent)."""
     if client_only:
         packages.check_clients()
         return
-    prerequisites.install(_progress())
+    progress = _progress()
+    prerequisites.install(progress)
+    if also:
+        toolchain.build_all(progress, frozenset(also))
 
 
 @cluster.command()
@@ -142,7 +151,7 @@ def power_on(*, name: str, node: str) -> None:
 @click.argument("count", type=int, metavar="N")
 def fake_nodes(*, name: str, count: int) -> None:
     """Set the number of fake (KWOK) nodes."""
-    Cluster(name).fake_nodes(count)
+    Cluster(name).fake_nodes(count, _progress())
     click.echo(f"{count} fake nodes Ready")
 
 

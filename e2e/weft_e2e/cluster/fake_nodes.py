@@ -3,22 +3,26 @@
 import json
 from dataclasses import replace
 
-from weft_e2e.cluster import kubectl, members, node, state
+from weft_e2e.cluster import kubectl, members, node, state, toolchain
 from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig
 from weft_e2e.cluster.errors import Refused
 from weft_e2e.cluster.paths import ClusterPaths
+from weft_e2e.cluster.progress import Progress
 from weft_e2e.cluster.specs import MemberSpec, Service
 from weft_e2e.cluster.toolchain import manifests_of, tool_path
 
+KWOK = "kwok"
 ANNOTATION = {"kwok.x-k8s.io/node": "fake"}
 MAX_FAKE = 1000
 READY_SECONDS = 60.0
 
 
-def scale(paths: ClusterPaths, count: int) -> None:
-    """Make the number of fake nodes `count`; returns when all of them are Ready."""
+def scale(paths: ClusterPaths, count: int, progress: Progress) -> None:
+    """Make the number of fake nodes `count`; returns when all of them are Ready. KWOK is built where it is missing."""
     if not 0 <= count <= MAX_FAKE:
         raise Refused(f"fake-nodes {count}: choose 0 to {MAX_FAKE}")
+    if count:
+        toolchain.build_all(progress, only=frozenset({KWOK}))
     with state.locked(paths):
         known = state.require(paths)
         _run_kwok(paths, wanted=count > 0)
@@ -60,14 +64,14 @@ def fake_node(name: str, config: ClusterConfig) -> dict[str, object]:
 def kwok_service(paths: ClusterPaths) -> Service:
     key, value = next(iter(ANNOTATION.items()))
     return Service(
-        "kwok",
+        KWOK,
         [
-            str(tool_path("kwok")),
+            str(tool_path(KWOK)),
             f"--kubeconfig={paths.root / 'admin.kubeconfig'}",
             "--manage-all-nodes=false",
             f"--manage-nodes-with-annotation-selector={key}={value}",
             "--node-lease-duration-seconds=40",
-            *(f"--config={file}" for file in manifests_of("kwok")),
+            *(f"--config={file}" for file in manifests_of(KWOK)),
         ],
     )
 
@@ -78,8 +82,8 @@ def _run_kwok(paths: ClusterPaths, *, wanted: bool) -> None:
     file = paths.member(CONTROL_PLANE) / "init-spec.json"
     values = json.loads(file.read_text())
     services = [Service(**item) for item in values.pop("services")]
-    if wanted == any(service.name == "kwok" for service in services):
+    if wanted == any(service.name == KWOK for service in services):
         return
-    others = [service for service in services if service.name != "kwok"]
+    others = [service for service in services if service.name != KWOK]
     programs = [*others, kwok_service(paths)] if wanted else others
     members.signal_reload(paths, CONTROL_PLANE, MemberSpec(**values, services=programs))

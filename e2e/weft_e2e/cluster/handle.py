@@ -70,9 +70,9 @@ class Cluster:
         """Switch a node on again and wait until it is Ready."""
         lifecycle.power_on(self.name, node)
 
-    def fake_nodes(self, count: int) -> None:
-        """Make the number of KWOK nodes `count`."""
-        fake_nodes.scale(self.paths, count)
+    def fake_nodes(self, count: int, progress: Progress = silent) -> None:
+        """Make the number of KWOK nodes `count`; the program is built where it is missing."""
+        fake_nodes.scale(self.paths, count, progress)
 
     def enforce_policies(self, progress: Progress = silent) -> None:
         """Have NetworkPolicies enforced on every node that is on; the program is built where it is missing."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.node import CNI_FOLDERS
-from weft_e2e.cluster.toolchain import Progress
+from weft_e2e.cluster.progress import Progress
 
 APT_SECONDS = 900.0
 

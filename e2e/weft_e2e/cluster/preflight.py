@@ -6,7 +6,7 @@ import socket
 import sys
 from pathlib import Path
 
-from weft_e2e.cluster import cgroups, packages, toolchain
+from weft_e2e.cluster import cgroups, golang, packages, toolchain
 from weft_e2e.cluster.addresses import IpFamily
 from weft_e2e.cluster.config import DEFAULT_HOST_PORT
 from weft_e2e.cluster.errors import ClusterError, Refused
@@ -85,7 +85,7 @@ def obstacle() -> str | None:
         cgroups.detect()
         packages.check_installable()
         if any(name in toolchain.TOOLS for name in missing):
-            toolchain.check_go()
+            golang.check_go()
     except ClusterError as error:
         return str(error)
     return None

@@ -1,8 +1,9 @@
 """Builds the programs of the local cluster from source into the cache, once per version.
 
-Everything comes as ordinary Go modules, pinned by version and checked by Go against its checksum
-database (or, for the multi-call binary, against the go.sum beside its main.go), and two short C
-programs. What is there already is never built again.
+Those that every cluster needs (Kubernetes, CoreDNS, Helm, Prometheus) come from one Go module, programs/, whose go.mod
+aligns the versions of the packages that they share: these are compiled once for all of them. Others are built when
+somebody asks for them, each inside its own module. All are pinned by version and checked against a go.sum or Go's
+checksum database. Two short C programs come along. What is there already is never built again.
 """
 
 import fcntl
@@ -11,43 +12,43 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from weft_e2e.cluster import golang
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.paths import bin_dir
-
-Progress = Callable[[str], None]
+from weft_e2e.cluster.progress import Progress, Work
 
 HERE = Path(__file__).parent
-GO_MINIMUM = (1, 26)  # helm, kwok and coredns ask for it in their go.mod
-BUILD_SECONDS = 1800.0  # the largest takes 300 s on two idle cores; six times that is a hang
-KUBERNETES = "v1.35.0"
+PROGRAMS = HERE / "programs"
+# Of Prometheus only Kubernetes discovery: Debian's build has just that one compiled out.
+TAGS = "remove_all_sd,enable_kubernetes_sd"
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One Go program: `module@version`, and the package in it that holds main."""
+    """One Go program and the package of its main."""
 
     name: str
-    version: str
-    module: str | None  # None: the module beside this file
     package: str
-    tags: str = ""
-    ldflags: str = ""
-    optional: bool = False
-    """Built when somebody asks for it by name: most clusters do without."""
+    version: str
+    module: str | None = None
+    """The module to build inside of; without one it is among those of PROGRAMS."""
+    """It is built then only when somebody asks for it: most clusters do without."""
+    work_s: float = 0.0
+    """What its build takes, in seconds of Work; those of PROGRAMS are measured together."""
     manifests: tuple[str, ...] = ()
-    """Folders of the module whose YAML files are kept beside the program."""
+    """Folders of its module whose YAML files are kept beside the program."""
 
     @property
     def file_name(self) -> str:
-        suffix = f"-{_digest(HERE / 'kubernetes')}" if self.module is None else ""
+        suffix = "" if self.module else f"-{_programs_digest()}"
         return f"{self.name}-{self.version}{suffix}"
 
     @property
@@ -57,76 +58,67 @@ class Tool:
     @property
     def shared(self) -> Path:
         """Return the folder of its manifests."""
-        return bin_dir().parent / "share" / f"{self.name}-{self.version}"
+        return bin_dir().parent / "share" / self.file_name
 
     @property
     def there(self) -> bool:
         return self.path.exists() and (not self.manifests or self.shared.exists())
 
 
-_VERSION = "k8s.io/component-base/version"
-_MAJOR, _MINOR = KUBERNETES.removeprefix("v").split(".")[:2]
+@cache
+def required(module: str) -> str:
+    """Return the version of a module that programs/go.mod requires."""
+    found = re.search(rf"^\t{re.escape(module)} (v\S+)", (PROGRAMS / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
+        raise LookupError(f"programs/go.mod does not require {module}")
+    return found[1]
+
+
+KUBERNETES = required("k8s.io/kubernetes")
 
 TOOLS: dict[str, Tool] = {
     tool.name: tool
     for tool in (
+        Tool("kubernetes", "./cmd/kubernetes", KUBERNETES),
+        Tool("coredns", "./cmd/coredns", required("github.com/coredns/coredns")),
+        Tool("helm", "helm.sh/helm/v4/cmd/helm", required("helm.sh/helm/v4")),
         Tool(
-            name="kubernetes",
-            version=KUBERNETES,
-            module=None,
-            package=".",
-            # Without these the API server calls itself v0.0.0, and clients refuse it.
-            ldflags=" ".join(
-                f"-X {_VERSION}.{key}={value}"
-                for key, value in (("gitVersion", KUBERNETES), ("gitMajor", _MAJOR), ("gitMinor", _MINOR))
-            ),
-        ),
-        Tool(name="coredns", version="v1.15.0", module="github.com/coredns/coredns", package="."),
-        Tool(
-            name="helm",
-            version="v4.3.1",
-            module="helm.sh/helm/v4",
-            package="./cmd/helm",
-            ldflags="-X helm.sh/helm/v4/internal/version.version=v4.3.1",
+            "prometheus",
+            "github.com/prometheus/prometheus/cmd/prometheus",
+            required("github.com/prometheus/prometheus"),
         ),
         Tool(
-            name="kwok",
-            version="v0.8.0",
+            "kwok",
+            "./cmd/kwok",
+            "v0.8.0",
             module="sigs.k8s.io/kwok",
-            package="./cmd/kwok",
+            work_s=60,
             # The rules by which fake nodes and pods become ready.
             manifests=tuple(
                 f"kustomize/stage/{part}" for part in ("node/fast", "node/heartbeat-with-lease", "pod/fast")
             ),
         ),
         Tool(
-            name="prometheus",
-            version="v0.314.0",
-            module="github.com/prometheus/prometheus",
-            package="./cmd/prometheus",
-            # Only Kubernetes discovery: Debian's build has just that one compiled out.
-            tags="remove_all_sd,enable_kubernetes_sd",
-        ),
-        Tool(
-            name="kube-router",
-            version="v2.2.1",
+            "kube-router",
+            "./cmd/kube-router",
+            "v2.2.1",
             # The releases of cloudnativelabs itself lack a checksum record; this fork of them is what k3s ships.
             module="github.com/k3s-io/kube-router/v2",
-            package="./cmd/kube-router",
-            optional=True,
+            work_s=70,
         ),
         Tool(
-            name="argocd",
-            version="v3.2.11",  # later ones do not build as a module
+            "argocd",
+            "./cmd",
+            "v3.2.11",  # later ones do not build as a module
             module="github.com/argoproj/argo-cd/v3",
-            package="./cmd",
-            optional=True,
+            work_s=360,
             manifests=("manifests/crds",),
         ),
     )
 }
 
 NATIVE = ("pause", "forward")
+PROGRAMS_WORK_S = 290.0
 
 
 def tool_path(name: str) -> Path:
@@ -143,69 +135,102 @@ def manifests_of(name: str) -> list[Path]:
 
 
 def native_path(name: str) -> Path:
-    digest = hashlib.sha256((HERE / "native" / f"{name}.c").read_bytes()).hexdigest()[:8]
-    return bin_dir() / f"{name}-{digest}"
+    content = hashlib.sha256((HERE / "native" / f"{name}.c").read_bytes()).hexdigest()[:8]
+    return bin_dir() / f"{name}-{content}"
 
 
 def missing(only: frozenset[str] = frozenset()) -> list[str]:
-    """Return the names of the programs that `build_all` would build: optional ones only where they are asked for."""
-    tools = [
-        tool.name for tool in TOOLS.values() if (tool.name in only if only else not tool.optional) and not tool.there
+    """Return which programs are not built: of those that every cluster needs, or of some names."""
+    tools = [tool for tool in TOOLS.values() if (tool.name in only if only else tool.module is None)]
+    natives = [name for name in NATIVE if not only or name in only]
+    return [
+        *(tool.name for tool in tools if not tool.there),
+        *(name for name in natives if not native_path(name).exists()),
     ]
-    return [*tools, *(name for name in NATIVE if not native_path(name).exists())]
 
 
 def build_all(progress: Progress, only: frozenset[str] = frozenset()) -> None:
-    """Build whatever is missing, one after the other; `only` limits it to some names."""
-    wanted = [name for name in missing(only) if not only or name in only]
-    if any(name in TOOLS for name in wanted):
-        check_go()
-    for name in wanted:
-        with _lock(name, progress):
-            if name not in missing(only):  # another builder was faster
-                continue
-            begin = time.monotonic()
-            progress(f"building {name} …")
-            if name in TOOLS:
-                _build_go(TOOLS[name])
-            else:
+    """Build whatever is missing, and say how far it is; `only` limits it to some names."""
+    work = Work(work_of(missing(only)), progress)
+    with work.reported():
+        build(work, only)
+
+
+def work_of(names: Sequence[str]) -> dict[str, float]:
+    """Return the parts of the work of building some programs, with what each takes."""
+    common = _common(names)
+    parts = {_title(common): PROGRAMS_WORK_S} if common else {}
+    return parts | {tool.name: tool.work_s for tool in _alone(names)}
+
+
+def build(work: Work, only: frozenset[str] = frozenset()) -> None:
+    """Build whatever is missing as parts of a larger work."""
+    names = missing(only)
+    common, alone = _common(names), _alone(names)
+    if common or alone:
+        golang.check_go()
+    for name in (name for name in names if name in NATIVE):
+        with _lock(name, work.progress):
+            if not native_path(name).exists():
                 _build_native(name)
-            progress(f"built {name} in {time.monotonic() - begin:.0f} s")
+    if common:
+        with work.part(_title(common)), _lock("programs", work.progress):
+            # Another builder may have been faster.
+            _build_common([tool for tool in common if not tool.there], work, _title(common))
+    for tool in alone:
+        with work.part(tool.name), _lock(tool.name, work.progress):
+            if not tool.there:
+                _build_alone(tool, work)
 
 
-def check_go() -> None:
-    """Raise SetupError unless a new enough Go is on PATH."""
-    needed = ".".join(map(str, GO_MINIMUM))
-    try:
-        text = subprocess.run(["go", "version"], check=True, capture_output=True, text=True, timeout=60).stdout
-    except FileNotFoundError:
-        raise SetupError(
-            f"Go is missing: install Go {needed} or newer (https://go.dev/dl) and put it on PATH"
-        ) from None
-    except (subprocess.SubprocessError, OSError) as error:
-        raise SetupError(f"`go version` failed: {error}") from error
-    if not go_version_suffices(text):
-        raise SetupError(f"Go is too old ({text.strip()}): install Go {needed} or newer (https://go.dev/dl)")
+def _common(names: Sequence[str]) -> list[Tool]:
+    return [TOOLS[name] for name in names if name in TOOLS and TOOLS[name].module is None]
 
 
-def go_version_suffices(text: str) -> bool:
-    """Return whether the output of `go version` names GO_MINIMUM or newer."""
-    found = re.search(r"\bgo(\d+)\.(\d+)", text)
-    return found is not None and (int(found[1]), int(found[2])) >= GO_MINIMUM
+def _alone(names: Sequence[str]) -> list[Tool]:
+    return [TOOLS[name] for name in names if name in TOOLS and TOOLS[name].module]
 
 
-def _build_go(tool: Tool) -> None:
-    source = HERE / "kubernetes" if tool.module is None else _download(tool.module, tool.version)
-    with _into_place(tool.path) as output:
-        flags = ["-trimpath", "-tags", tool.tags, "-ldflags", f"-s -w {tool.ldflags}"]
-        _run(["go", "build", *flags, "-o", str(output), tool.package], cwd=source)
+def _title(tools: Sequence[Tool]) -> str:
+    return ", ".join(tool.name for tool in tools)
+
+
+def _build_common(tools: Sequence[Tool], work: Work, part: str) -> None:
+    """Build programs of the common module in one go: every core has something to compile until the end."""
+    if not tools:
+        return
+    with tempfile.TemporaryDirectory(dir=bin_dir(), prefix=".programs-") as scratch:
+        _compile(tools, _flags(), cwd=PROGRAMS, output=Path(scratch), work=work, part=part)
+        for tool in tools:
+            (Path(scratch) / tool.name).rename(tool.path)
+
+
+def _build_alone(tool: Tool, work: Work) -> None:
+    output = golang.run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], cwd=bin_dir())
+    source = Path(str(json.loads(output)["Dir"]))
+    flags = [*golang.FLAGS, "-ldflags=-s -w"]
+    with _into_place(tool.path) as program:
+        _compile([tool], flags, cwd=source, output=program, work=work, part=tool.name)
     if tool.manifests:
         _copy_manifests(tool, source)
 
 
-def _download(module: str, version: str) -> Path:
-    output = _run(["go", "mod", "download", "-json", f"{module}@{version}"], cwd=bin_dir())
-    return Path(str(json.loads(output)["Dir"]))
+def _compile(tools: Sequence[Tool], flags: Sequence[str], *, cwd: Path, output: Path, work: Work, part: str) -> None:
+    packages = [tool.package for tool in tools]
+    sizes, share = golang.stale_sizes(packages, flags, cwd=cwd)
+    work.resize(part, share)
+    golang.build(packages, flags, cwd=cwd, output=output, sizes=sizes, advance=lambda share: work.advance(part, share))
+
+
+def _flags() -> list[str]:
+    """Return the flags of the common module's programs: the same for all, or nothing they share would be shared."""
+    base = "k8s.io/component-base/version"
+    major, minor = KUBERNETES.removeprefix("v").split(".")[:2]
+    # Without these the API server calls itself v0.0.0, and clients refuse it.
+    told = {f"{base}.gitVersion": KUBERNETES, f"{base}.gitMajor": major, f"{base}.gitMinor": minor}
+    told["helm.sh/helm/v4/internal/version.version"] = TOOLS["helm"].version
+    words = " ".join(f"-X {name}={value}" for name, value in told.items())
+    return [*golang.FLAGS, f"-tags={TAGS}", f"-ldflags=-s -w {words}"]
 
 
 def _copy_manifests(tool: Tool, source: Path) -> None:
@@ -225,7 +250,8 @@ def _build_native(name: str) -> None:
     with _into_place(native_path(name)) as output:
         source = HERE / "native" / f"{name}.c"
         # Static: pause runs in an image that holds nothing else.
-        _run(["gcc", "-O2", "-Wall", "-static", "-s", "-pthread", "-o", str(output), str(source)], cwd=source.parent)
+        argv = ["gcc", "-O2", "-Wall", "-static", "-s", "-pthread", "-o", str(output), str(source)]
+        golang.run(argv, cwd=source.parent)
 
 
 @contextmanager
@@ -245,7 +271,7 @@ def _into_place(path: Path) -> Iterator[Path]:
 def _lock(name: str, progress: Progress) -> Iterator[None]:
     bin_dir().mkdir(parents=True, exist_ok=True)
     with (bin_dir() / f".{name}.lock").open("w") as file:
-        deadline = time.monotonic() + BUILD_SECONDS
+        deadline = time.monotonic() + golang.BUILD_SECONDS
         waiting = False
         while True:
             try:
@@ -253,7 +279,8 @@ def _lock(name: str, progress: Progress) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise SetupError(f"another process has been building {name} for {BUILD_SECONDS:.0f} s") from None
+                    late = f"another process has been building {name} for {golang.BUILD_SECONDS:.0f} s"
+                    raise SetupError(late) from None
                 if not waiting:
                     progress(f"waiting for another process that builds {name} …")
                 waiting = True
@@ -261,27 +288,15 @@ def _lock(name: str, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _run(argv: list[str], *, cwd: Path) -> str:
-    environment = os.environ | {
-        "CGO_ENABLED": "0",
-        "GOTOOLCHAIN": "local",
-        "GOWORK": "off",
-        "GOFLAGS": "-buildvcs=false",
-    }
-    try:
-        done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=BUILD_SECONDS)
-    except FileNotFoundError:
-        raise SetupError(f"{argv[0]} is missing: see docs/local-cluster.md") from None
-    except subprocess.TimeoutExpired:
-        raise SetupError(f"`{' '.join(argv[:4])} …` did not end within {BUILD_SECONDS:.0f} s") from None
-    if done.returncode != 0:
-        raise SetupError(f"`{' '.join(argv)}` failed:\n{done.stderr.strip()[-3000:]}")
-    return done.stdout
+@cache
+def _programs_digest() -> str:
+    return digest(PROGRAMS)
 
 
-def _digest(folder: Path) -> str:
-    total = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
+def digest(folder: Path) -> str:
+    """Return what the programs of the common module are built from: its files and the flags."""
+    total = hashlib.sha256(" ".join((*golang.FLAGS, TAGS)).encode())
+    for file in sorted(folder.rglob("*")):
         if file.suffix in (".go", ".mod", ".sum"):
-            total.update(file.name.encode() + b"\0" + file.read_bytes())
+            total.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
     return total.hexdigest()[:8]
