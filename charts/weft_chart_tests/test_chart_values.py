@@ -97,9 +97,9 @@ def test_external_stores_replace_the_embedded_ones(render: Render) -> None:
 
 
 def test_external_stores_may_have_addresses_of_ipv6(render: Render) -> None:
-    stores = (EXTERNAL_REDIS[0], "redis.url=redis://[fd00::1]:6379/0")
-    stores += (EXTERNAL_PROMETHEUS[0], "prometheus.url=http://[fd00::2]:9090/prometheus")
-    told = environment(operator_container(render, *stores))
+    redis = (EXTERNAL_REDIS[0], "redis.url=redis://[fd00::1]:6379/0")
+    prometheus = (EXTERNAL_PROMETHEUS[0], "prometheus.url=http://[fd00::2]:9090/prometheus")
+    told = environment(operator_container(render, *redis, *prometheus))
     assert told["WEFT_REDIS_URL"] == "redis://[fd00::1]:6379/0"
     assert told["WEFT_PROMETHEUS_URL"] == "http://[fd00::2]:9090/prometheus"
 

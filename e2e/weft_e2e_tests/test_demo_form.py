@@ -38,10 +38,10 @@ def _user_namespace(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_control_groups(patch: pytest.MonkeyPatch) -> None:
-    def refused() -> list[cgroups.Hierarchy]:
+    def refused() -> cgroups.ControlGroups:
         raise Refused("the local cluster needs control groups")
 
-    patch.setattr(cgroups, "hierarchies", refused)
+    patch.setattr(cgroups, "detect", refused)
 
 
 def _full_disk(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from weft_operator.errors import InvalidError, StalledError
+from weft_operator.leading.claims import Rival, no_rival
 from weft_operator.manifest import Manifest, ServiceKey
 from weft_operator.settings import Settings
 from weft_operator.weights.image_volumes import REFUSAL
@@ -24,8 +25,8 @@ class Cached(World):
         self.progress: dict[str, Progress] = {}
         super().__init__(changed(service(), "spec.model.source", source))
 
-    def restart(self, settings: Settings | None = None) -> None:
-        super().restart(settings or replace(SETTINGS, operator_image=OPERATOR))
+    def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
+        super().restart(settings or replace(SETTINGS, operator_image=OPERATOR), rival=rival)
         self.reconciler._progress = self._read
 
     async def _read(self, _key: ServiceKey, pods: Sequence[str]) -> Mapping[str, Progress]:

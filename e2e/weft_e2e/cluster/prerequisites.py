@@ -1,7 +1,7 @@
 """Puts what the local cluster needs onto this machine: Debian packages, and programs built from source."""
 
 from weft_e2e.cluster import packages, preflight, toolchain
-from weft_e2e.cluster.toolchain import Progress
+from weft_e2e.cluster.progress import Progress
 
 
 def install(progress: Progress) -> None:

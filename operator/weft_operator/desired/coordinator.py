@@ -3,7 +3,7 @@
 import math
 
 from weft_operator.api.front_door import Coordinator
-from weft_operator.desired.placing import HOSTNAME, pod_placement, pull_secrets
+from weft_operator.desired.placing import pod_placement, pull_secrets
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import (
     STOP_MARGIN_S,
@@ -15,6 +15,7 @@ from weft_operator.desired.router import (
 )
 from weft_operator.desired.router_json import JWKS_FOLDER, KEYS_FOLDER, TLS_FOLDER
 from weft_operator.desired.security import READABLE, pod_security
+from weft_operator.groups.placement import HOSTNAME
 from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest
 from weft_operator.pod_templates.overrides import overridden
 
