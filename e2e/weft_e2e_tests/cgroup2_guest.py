@@ -128,10 +128,8 @@ def limits(cluster: Cluster, node_group: Path) -> dict[str, object]:
     eventually("the pod is Ready", lambda: phase(cluster, "within") == "Running")
     eventually("the other pod ends", lambda: phase(cluster, "beyond") in ("Failed", "Succeeded"))
     status = json.loads(cluster.kubectl("get", "pod", "beyond", "-o", "json").stdout)["status"]
-    return {
-        "ended": status["containerStatuses"][0]["state"]["terminated"]["reason"],
-        "kernel": told(cluster, node_group),
-    }
+    ended = status["containerStatuses"][0]["state"]["terminated"]
+    return {"exit_code": ended["exitCode"], "reason": ended["reason"], "kernel": told(cluster, node_group)}
 
 
 def told(cluster: Cluster, node_group: Path) -> dict[str, list[str]]:
