@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import secrets
 from collections.abc import Iterator
-from ipaddress import IPv6Address
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,7 +24,6 @@ from weft_operator.measuring.prometheus import ask
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
-NAMESPACE = "weft-ipv6"
 SCRAPED_S = 60.0
 """Prometheus finds new pods within 5 s and scrapes each every 5 s."""
 
@@ -35,12 +35,11 @@ def weft6() -> Iterator[Installed]:
         pytest.skip("a cluster of your own has the addresses that it has")
     with installed_locally(ClusterConfig(name="test-ipv6", ip_family="ipv6")) as found:
         found.wait_whole(timeout_s=120)
-        found.kube.kubectl("create", "namespace", NAMESPACE)
         yield found
 
 
 def scraped(weft: Installed, service: Service) -> dict[str, str]:
-    """Return job and address of what Prometheus scrapes of a service with success, by job and pod."""
+    """Return the address of everything of a service that Prometheus scrapes with success, by job and pod."""
     query = f'up{{namespace="{service.namespace}"}} == 1'
     with weft.kube.host_forward(SYSTEM_NAMESPACE, "weft-prometheus", 9090) as url:
         _, (found,) = ask(url, Credentials(), [query])
@@ -53,12 +52,14 @@ def ips(pod: Object) -> list[str]:
 
 
 def test_sessions_kv_and_metrics_go_over_ipv6_between_nodes(weft6: Installed) -> None:
+    namespace = f"e2e-ipv6-{secrets.token_hex(2)}"
+    weft6.kube.kubectl("create", "namespace", namespace)
     whole_node = [{"name": "h20", "gpuType": "nvidia-h20", "gpusPerNode": 8, "degrees": [8]}]
-    service = applied(weft6, NAMESPACE, changed(small_service(gpus=16), "spec.capacity.pools", whole_node))
+    service = applied(weft6, namespace, changed(small_service(gpus=16), "spec.capacity.pools", whole_node))
     workers = {role: pod for role in ("prefill", "decode") for pod in service.pods(role)}
     assert {pod["spec"]["nodeName"] for pod in workers.values()} == {"node-1", "node-2"}
     for pod in service.pods():
-        assert [IPv6Address(ip) for ip in ips(pod)], "no pod has an address of IPv4"
+        assert {ip_address(ip).version for ip in ips(pod)} == {6}
 
     before = service.metrics_pages()
     with service.reachable() as target:
@@ -82,5 +83,5 @@ def test_sessions_kv_and_metrics_go_over_ipv6_between_nodes(weft6: Installed) ->
     addresses = {ip for pod in service.pods() for ip in ips(pod)}
     assert {urlsplit(f"//{instance}").hostname for instance in found.values()} == addresses
 
-    weft6.kube.kubectl("delete", "dis", service.name, "-n", NAMESPACE, "--wait=false")
-    check_nothing_left(weft6.kube, NAMESPACE, timeout_s=120)
+    weft6.kube.kubectl("delete", "dis", service.name, "-n", namespace, "--wait=false")
+    check_nothing_left(weft6.kube, namespace, timeout_s=120)
