@@ -57,7 +57,7 @@ def with_everything() -> dict[str, Any]:
         }
     ]
     body["spec"]["networkPolicy"] = {
-        "clientsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
+        "clientsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "fd00::/8"}}],
         "workersFrom": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "debug"}}}],
     }
     return body

@@ -79,6 +79,13 @@ def test_kv_moves_between_roles_only(body: Manifest, channel: int) -> None:
         assert not reaches(base, source, "decode", channel), source
 
 
+def test_clients_may_come_from_ranges_of_both_families() -> None:
+    ranges = [{"ipBlock": {"cidr": cidr}} for cidr in ("10.0.0.0/8", "fd00::/8")]
+    made = desired_objects(rendering(changed(service(), "spec.networkPolicy.clientsFrom", ranges)), token=TOKEN)
+    named = {item["metadata"]["name"]: item for item in made if item["kind"] == "NetworkPolicy"}
+    assert ranges in [rule.get("from") for rule in named["demo-coordinator"]["spec"]["ingress"]], sorted(named)
+
+
 @pytest.mark.parametrize("port", [29500, 40_000, 8000])
 def test_the_nodes_of_one_worker_reach_each_other_at_every_port_and_nobody_else_does(port: int) -> None:
     base = on_nodes()
