@@ -48,7 +48,7 @@ def ended(api: RealApi) -> Iterator[None]:
     api.kube.apply(api.roles.everywhere(user.name for user in USERS.values()))
 
 
-def test_pod_groups_and_compute_domains_live_as_long_as_their_workers(api: RealApi) -> None:
+def test_pod_groups_and_compute_domains_are_made_once_they_can_be_and_go_when_they_are_not_wanted(api: RealApi) -> None:
     namespace = api.namespace()
     api.replica("a", namespace).start()
     body = small_service(namespace, scheduling={"gang": {"scheduler": "volcano"}})
@@ -78,9 +78,7 @@ def test_pod_groups_and_compute_domains_live_as_long_as_their_workers(api: RealA
     wait_for("a group of each", lambda: bool(told("RollingOut")) and made(POD_GROUPS) == workers)
     (group,) = [item for item in api.items(POD_GROUPS, namespace) if item["metadata"]["name"] == "demo-d8-0"]
     assert group["spec"] == {"minMember": 2}
+    assert made(DOMAINS) == {f"{name}-2" for name in workers}
     body["spec"] |= {"scheduling": {}}
     api.kube.apply(body)
     wait_for("no PodGroup", lambda: not made(POD_GROUPS), timeout=90)
-    assert made(DOMAINS) == {f"{name}-2" for name in workers}
-    api.kube.run("-n", namespace, "delete", "dis", "demo")
-    wait_for("the end of all", lambda: not made(DOMAINS), timeout=90)
