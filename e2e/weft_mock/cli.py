@@ -129,7 +129,7 @@ class _ListCommand(click.Command):
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
-    help="Folder that must hold a config.json and safetensors; none is loaded. Without it there is no start.",
+    help="Do not start unless this folder holds a config.json and safetensors; they are not loaded.",
 )
 @click.option("--fault", default="{}", help="Faults from the start, as for python -m weft_mock.fault.")
 def mock_engine(

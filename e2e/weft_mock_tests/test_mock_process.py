@@ -132,6 +132,7 @@ def test_a_process_speaks_the_protocol_it_was_told(tmp_path: Path) -> None:
         (["--max-model-len", "99999"], "--max-model-len"),
         (["--fault", '{"x": 1}'], "unknown fault"),
         (["--fault", "5"], "--fault"),
+        (["--weights", "/nowhere"], "--weights: /nowhere holds no config.json and safetensors"),
         (["--profile", os.devnull], "--profile: no JSON"),
         (["--profile", "/nowhere.json"], "/nowhere.json"),
     ],
