@@ -176,8 +176,8 @@ def test_nothing_stays_behind_one_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_the_end_of_the_parent_of_all_parts_is_the_end_of_all(tmp_path: Path) -> None:
-    with local_run(tmp_path, "--replay", "gaia_whowhen") as run:
-        run.wait_for("Replay 32 sessions")
+    with local_run(tmp_path, "--replay", "claude_code") as run:
+        run.wait_for("Replay 14 sessions")
         parts = run.pids()
 
         os.kill(parts[0], signal.SIGKILL)
@@ -189,7 +189,7 @@ def test_the_end_of_the_parent_of_all_parts_is_the_end_of_all(tmp_path: Path) ->
 
 def test_a_replay_writes_the_report_of_the_demo(tmp_path: Path) -> None:
     report = tmp_path / "deep/report.html"
-    args = ("--replay", "gaia_whowhen", "--sessions", "3", "--time-scale", "0.1", "--report", str(report))
+    args = ("--replay", "claude_code", "--sessions", "3", "--time-scale", "0.1", "--report", str(report))
     with local_run(tmp_path / "logs", *args) as run:
         assert run.process.wait(120) == 0, run.said
         run.wait_for("Report: ", timeout_s=5)
@@ -201,7 +201,13 @@ def test_a_replay_writes_the_report_of_the_demo(tmp_path: Path) -> None:
     figures = json.loads((report.parent / "figures.json").read_text())
     assert figures["problems"] == []
     assert figures["summary"]["sessions_complete"] == 3
-    assert json.loads((report.parent / "records.json").read_text())["records"]
+    served = json.loads((report.parent / "records.json").read_text())["records"]
+    beside = json.loads((report.parent / "records-baseline.json").read_text())["records"]
+    assert len(served) == len(beside)
+    assert {record["route"] for record in beside} == {"remote"}
+    assert not any(record["cached_tokens"] for record in beside if record["index"] == 0), "nothing was left in caches"
+    assert figures["baseline"]["summary"]["sessions_complete"] == 3
+    assert "always remote" in run.said
 
 
 def test_a_wrong_manifest_ends_it_with_the_field_and_status_2(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_engines_that_cannot_serve_the_plan_are_refused(
         (["--engine", "chef=http://x"], "begin with prefill= or decode="),
         (["--engine", "decode=ftp://x"], "give a URL such as decode=http://127.0.0.1:8000"),
         (["--engine", "decode=http://x", "--time-scale", "0.1"], "--time-scale is for mock engines"),
-        (["--sessions", "3"], "add --replay gaia_whowhen"),
+        (["--sessions", "3"], "add --replay claude_code"),
         (["--time-scale", "0"], "0.0 is not in the range x>0"),
     ],
 )

@@ -15,7 +15,7 @@ from weft_e2e.demo.embedded import run_embedded
 from weft_e2e.demo.form import FORMS, Form, prepare
 from weft_e2e.demo.install import take_down
 from weft_e2e.demo.run import choose, fitted_workload, run
-from weft_e2e.demo.settings import TRACE_LIMITS, Settings
+from weft_e2e.demo.settings import DEFAULT_TRACE, TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed
 from weft_e2e.engines.environment import EngineSetupError
 from weft_e2e.images import ImagesError
@@ -65,7 +65,7 @@ _context = click.option(
 _trace = click.option(
     "--trace",
     type=click.Choice(sorted(SOURCES)),
-    default="gaia_whowhen",
+    default=DEFAULT_TRACE,
     show_default=True,
     help="Recorded sessions to replay.",
 )

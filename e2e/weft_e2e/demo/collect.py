@@ -12,13 +12,14 @@ from weft_core.durations import parse_duration
 from weft_core.plan import Plan
 from weft_core.slo import Slo
 from weft_e2e.demo import page
+from weft_e2e.demo.baseline import POLICY
 from weft_e2e.demo.engines import engine_pace, transfer_problems
-from weft_e2e.demo.facts import Facts, gpu_words
+from weft_e2e.demo.facts import Baseline, Facts, gpu_words
 from weft_e2e.demo.measures import summarise
+from weft_e2e.demo.playing import Played
 from weft_e2e.demo.settings import CLUSTER, REPLAY_DEADLINE_S
 from weft_e2e.demo.steps import Steps
 from weft_e2e.metrics import KvFlow, MetricMissing, growth, kv_flow
-from weft_e2e.replay.records import ReplayResult
 from weft_e2e.service import Service
 
 
@@ -35,10 +36,9 @@ class Place:
 def collect(
     service: Service,
     manifest: Mapping[str, Any],
-    result: ReplayResult,
+    played: Played,
     *,
-    before: Mapping[str, str],
-    after: Mapping[str, str],
+    baseline: Played | None,
     words: str,
     choices: Sequence[str],
     restarted: Counter[str],
@@ -51,9 +51,8 @@ def collect(
         service.name,
         service.plan(),
         spec,
-        result,
-        before=before,
-        after=after,
+        played,
+        baseline=baseline,
         place=Place(
             words=words,
             gpu=f"{gpu_words(spec)}{' (simulated)' if context is None else ''}",
@@ -70,10 +69,9 @@ def facts_of(
     name: str,
     plan: Plan,
     spec: Mapping[str, Any],
-    result: ReplayResult,
+    played: Played,
     *,
-    before: Mapping[str, str],
-    after: Mapping[str, str],
+    baseline: Played | None,
     place: Place,
     choices: Sequence[str],
     problems: Sequence[str],
@@ -82,20 +80,20 @@ def facts_of(
     deadline_s: float = REPLAY_DEADLINE_S,
 ) -> Facts:
     """Put everything measured together, and name every problem; only mock engines tell of refused transfers."""
-    slo = slo_of(spec["slo"])
-    found: list[str] = []
-    kv: KvFlow | None = None
-    try:
-        kv = kv_flow(growth(before, after))
-        if mock:
-            found += transfer_problems(before, after)
-    except MetricMissing as missing:
-        found.append(str(missing))
-    if result.failures:
-        kinds = ", ".join(f"{n} {o}" for o, n in Counter(r.outcome for r in result.failures).most_common())
-        found.append(f"{len(result.failures)} of {len(result.records)} rounds failed: {kinds}")
-    if result.deadline_hit:
-        found.append(f"the replay did not end within {deadline_s:g} s")
+    slo, result = slo_of(spec["slo"]), played.result
+    kv, found = _counted(played, mock=mock, deadline_s=deadline_s)
+    beside: Baseline | None = None
+    if baseline is not None:
+        flow, more = _counted(baseline, mock=mock, deadline_s=deadline_s)
+        found += [f"baseline: {problem}" for problem in more]
+        beside = Baseline(
+            policy=POLICY,
+            summary=summarise(baseline.result.records, slo),
+            records=baseline.result.records,
+            kv=flow,
+            load=baseline.result.load,
+            pace=engine_pace(baseline.before, baseline.after),
+        )
     return Facts(
         service=name,
         model=spec["model"]["name"],
@@ -109,13 +107,32 @@ def facts_of(
         records=result.records,
         kv=kv,
         load=result.load,
-        pace=engine_pace(before, after),
+        pace=engine_pace(played.before, played.after),
         choices=tuple(choices),
         simulated=place.simulated,
         steps=tuple(steps.done),
         problems=(*found, *problems),
         next_steps=place.next_steps,
+        baseline=beside,
     )
+
+
+def _counted(played: Played, *, mock: bool, deadline_s: float) -> tuple[KvFlow | None, list[str]]:
+    """Return how KV moved in a replay, None where nothing tells, and every problem of the replay."""
+    result, found = played.result, list[str]()
+    kv: KvFlow | None = None
+    try:
+        kv = kv_flow(growth(played.before, played.after))
+        if mock:
+            found += transfer_problems(played.before, played.after)
+    except MetricMissing as missing:
+        found.append(str(missing))
+    if result.failures:
+        kinds = ", ".join(f"{n} {o}" for o, n in Counter(r.outcome for r in result.failures).most_common())
+        found.append(f"{len(result.failures)} of {len(result.records)} rounds failed: {kinds}")
+    if result.deadline_hit:
+        found.append(f"the replay did not end within {deadline_s:g} s")
+    return kv, found
 
 
 def slo_of(spec: Mapping[str, Any]) -> Slo:
@@ -162,17 +179,27 @@ def next_steps(service: Service, *, context: str | None) -> tuple[str, ...]:
         f"the plan in full and why it was chosen: `{kubectl} describe dis {service.name} {scope}`",
         f"what the operator sees, and how it replanned: `{kubectl} describe dis drift {scope}`",
         f"ask for another SLO or objective and watch: `{kubectl} edit dis {service.name} {scope}`",
-        f"long coding sessions instead: `make demo{where} DEMO_ARGS='--trace claude_code'`",
+        f"agents that call tools instead: `make demo{where} DEMO_ARGS='--trace gaia_whowhen'`",
         "every figure of every round: `records.json` beside the report; how they were taken: `docs/demo.md`",
         f"remove everything: `make demo-down{where}`",
     )
+
+
+def figures_of(facts: Facts) -> dict[str, Any]:
+    """Return the figures in a form for JSON: all but the rounds, which have files of their own, and the plan."""
+    figures = asdict(replace(facts, drifted=None))
+    for name in ("records", "plan", "drifted"):
+        del figures[name]
+    if facts.baseline is not None:
+        del figures["baseline"]["records"]
+    return figures
 
 
 def write(facts: Facts, out: Path) -> None:
     """Write the report and the figures behind it."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.html").write_text(page.render(facts))
-    figures = {k: v for k, v in asdict(replace(facts, drifted=None)).items() if k not in ("records", "plan", "drifted")}
+    figures = figures_of(facts)
     if facts.drifted is not None:
         last = facts.drifted.last
         figures["drift"] = {"plans": last.plans, "why": last.why, "diff": last.diff, "rounds": asdict(last.rounds)}

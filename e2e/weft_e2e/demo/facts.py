@@ -8,7 +8,7 @@ from weft_core.plan import Plan, PlannedGroup
 from weft_core.prediction import Quantiles
 from weft_core.slo import Reading, Slo
 from weft_e2e.demo.engines import EnginePace
-from weft_e2e.demo.measures import Distribution, Summary
+from weft_e2e.demo.measures import Attained, Distribution, Summary
 from weft_e2e.demo.scene import IN_FORCE, Drifted
 from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import ClientLoad, RoundRecord
@@ -26,6 +26,18 @@ class Step:
 
     name: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The same sessions with every prefill on a prefill worker: ``policy`` is the routing policy."""
+
+    policy: str
+    summary: Summary
+    records: tuple[RoundRecord, ...]
+    kv: KvFlow | None
+    load: ClientLoad
+    pace: EnginePace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,8 @@ class Facts:
     steps: tuple[Step, ...]
     problems: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
+    baseline: Baseline | None = None
+    """None where there is no other routing to compare with; ``choices`` says why."""
     drifted: Drifted | None = None
     """What a second service's replan looked like; None where its traffic was not changed."""
 
@@ -162,6 +176,29 @@ def latency_rows(facts: Facts) -> tuple[LatencyRow, ...]:
 def planned_share(facts: Facts, reading: Reading) -> float | None:
     """Return the attainment that the plan predicts under a reading; None where it simulated nothing."""
     return facts.plan.predicted.readings.get(reading.name)
+
+
+def shown_readings(facts: Facts) -> tuple[Attained, ...]:
+    """Return the attainment under every reading that the machine does not decide; see ``hidden_reading``."""
+    return tuple(a for a in facts.summary.attained if not (a.reading.itl == "max" and hidden_reading(facts)))
+
+
+def hidden_reading(facts: Facts) -> str:
+    """Return why the largest gap of a session or round is not shown, "" where it is.
+
+    One late step is enough to miss it. Where mock engines or the client were late by more than the plan leaves between
+    its ITL and the SLO, a busy CPU decided it.
+    """
+    if facts.pace is None:
+        return ""
+    late, room = facts.pace.worst_step_s + facts.load.lag_max_s, facts.slo.itl_s - facts.plan.predicted.itl_p95_s
+    if late <= room:
+        return ""
+    return (
+        "The largest gap is left out: this machine's CPU decided it. A step of the mock engines came up to "
+        f"{seconds_words(facts.pace.worst_step_s)} late, the load client {seconds_words(facts.load.lag_max_s)}, "
+        f"and the plan leaves {seconds_words(max(0.0, room))} to the SLO. The file of the figures has it."
+    )
 
 
 def source_words(facts: Facts) -> str:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
-from weft_e2e.demo import plots
+from weft_e2e.demo import comparison, plots
 from weft_e2e.demo.facts import (
     Facts,
     bytes_words,
     drift_words,
     group_words,
+    hidden_reading,
     kv_words,
     latency_rows,
     limit_words,
@@ -19,6 +20,7 @@ from weft_e2e.demo.facts import (
     planned_share,
     seconds_words,
     share_words,
+    shown_readings,
     slo_words,
     source_words,
 )
@@ -35,8 +37,9 @@ def render(facts: Facts) -> str:
         for part in (
             _header(facts),
             _verdict(facts),
-            _simulated(facts),
+            _comparison(facts),
             _cards(facts),
+            _simulated(facts),
             _plan(facts),
             _latency(facts),
             _routes(facts),
@@ -74,7 +77,8 @@ def _verdict(facts: Facts) -> str:
         first = f"{failed} of {summary.rounds} rounds failed." if failed else "The demo met a problem."
         return _box("bad", first, "; ".join(facts.problems) or "See the list of failed rounds below.")
     share = share_words(attained.met, attained.total)
-    words = f"{share} of the sessions met the SLO; {100 * facts.slo.attainment:g} % were asked for."
+    words = f"{share} of the sessions met the SLO ({limit_words(facts.slo.ttft_s)} to the first token, "
+    words += f"{limit_words(facts.slo.itl_s)} between tokens); {100 * facts.slo.attainment:g} % were asked for."
     if attained.share >= facts.slo.attainment:
         return _box("good", f"All {summary.rounds} rounds were served, and the SLO was held.", words)
     return _box("missed", f"All {summary.rounds} rounds were served, but the SLO was missed.", words)
@@ -88,6 +92,35 @@ def _simulated(facts: Facts) -> str:
     if not facts.simulated:
         return ""
     return f'<div class="simulated"><h3>Simulated in this demo</h3>{_list(facts.simulated)}</div>'
+
+
+def _comparison(facts: Facts) -> str:
+    rows = comparison.rows(facts)
+    purpose = f'<p class="lead">{escape(comparison.PURPOSE)}</p>'
+    if not rows:
+        return purpose
+    body = "".join(
+        f"<tr><td>{escape(row.name)}</td><td{_mark(row, 'service')}>{escape(row.service)}</td>"
+        f"<td{_mark(row, 'baseline')}>{escape(row.baseline)}</td></tr>"
+        for row in rows
+    )
+    table = (
+        "<table><tr><th>the same sessions, on the same workers</th><th>Weft</th><th>always remote</th></tr>"
+        f"{body}</table>"
+    )
+    other = facts.baseline
+    curve = plots.compared_curve(facts.records, () if other is None else other.records, slo=facts.slo)
+    picture = _panel(
+        "Time to first token of later rounds", curve, "Share of later rounds by time to first token, with both routings"
+    )
+    notes = "".join(f"<li>{escape(words)}</li>" for words in comparison.caveats(facts))
+    return (
+        f'{purpose}<div class="two"><div class="panel">{table}</div>{picture}</div><ul class="quiet notes">{notes}</ul>'
+    )
+
+
+def _mark(row: comparison.Row, side: str) -> str:
+    return ' class="best"' if row.better == side else ""
 
 
 def _cards(facts: Facts) -> str:
@@ -236,11 +269,12 @@ def _attainment(facts: Facts) -> str:
         f"<tr><td>{escape(str(a.reading))}{' (default)' if k == 0 else ''}</td>"
         f"<td>{a.met}</td><td>{a.total}</td><td>{100 * a.share:.1f} %</td>"
         f'<td class="plan-cell">{_share(planned_share(facts, a.reading))}</td></tr>'
-        for k, a in enumerate(facts.summary.attained)
+        for k, a in enumerate(shown_readings(facts))
     )
     return (
         "<h2>SLO attainment under every reading</h2>"
-        f"<p>The objective: {escape(slo_words(facts.slo))}. A share says nothing without how it was counted.</p>"
+        f"<p>The objective: {escape(slo_words(facts.slo))}. A share says nothing without how it was counted. "
+        f"{escape(hidden_reading(facts))}</p>"
         '<div class="panel"><table><tr><th>reading</th><th>met</th><th>of</th><th>share</th><th>plan</th></tr>'
         f"{rows}</table></div>"
     )

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import uvloop
 
@@ -27,7 +28,9 @@ def choose_sessions(trace: str, limits: Limits) -> Selection:
     return select(load(trace), limits, gap_pool=pool, gap_pool_name="claude_code")
 
 
-def play_sessions(selection: Selection, target: Target, *, deadline_s: float, detail: Say) -> ReplayResult:
+def play_sessions(
+    selection: Selection, target: Target, *, deadline_s: float, detail: Say, salt: int = 0
+) -> ReplayResult:
     """Replay the sessions, all within ``deadline_s``, saying now and then how far it is."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
@@ -38,8 +41,33 @@ def play_sessions(selection: Selection, target: Target, *, deadline_s: float, de
                 deadlines=Deadlines(replay_s=deadline_s),
                 notes=selection.notes,
                 on_record=progress(selection, detail),
+                salt=salt,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A replay, with the metrics pages before it and after it."""
+
+    result: ReplayResult
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+
+
+def play_and_count(
+    selection: Selection,
+    target: Target,
+    read: Callable[[], Mapping[str, str]],
+    *,
+    deadline_s: float,
+    detail: Say,
+    salt: int = 0,
+) -> Played:
+    """Replay the sessions and read what routers and engines counted."""
+    before = read()
+    result = play_sessions(selection, target, deadline_s=deadline_s, detail=detail, salt=salt)
+    return Played(result, before, at_rest(read, detail))
 
 
 def at_rest(read: Callable[[], Mapping[str, str]], detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:

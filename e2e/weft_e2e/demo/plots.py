@@ -79,6 +79,19 @@ def ttft_curve(records: Sequence[RoundRecord], *, slo: Slo, plan: Plan) -> Figur
 
 
 @_styled
+def compared_curve(records: Sequence[RoundRecord], baseline: Sequence[RoundRecord], *, slo: Slo) -> Figure:
+    """Draw the share of later rounds whose first token came within a time: the service's routing and the baseline."""
+    figure, axes = _figure(5.6, 3.3)
+    for of, colour, label in ((records, LOCAL, "Weft"), (baseline, REMOTE, "always remote")):
+        values = [r.ttft_s for r in of if r.phase == "later" and r.ttft_s is not None]
+        _curve(axes, values, colour=colour, label=f"{label} ({len(values)})")
+    _marks(figure, axes, slo_at=slo.ttft_s, plan_at=float("inf"), percentile=slo.percentile)
+    axes.set_xlabel("time to first token, s (log scale)")
+    _log_seconds(axes)
+    return figure
+
+
+@_styled
 def itl_curve(records: Sequence[RoundRecord], *, slo: Slo, plan: Plan) -> Figure:
     """Draw the share of gaps between tokens within a time, and of rounds by their mean gap."""
     figure, axes = _figure(5.6, 3.3)

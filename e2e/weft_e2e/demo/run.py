@@ -10,15 +10,16 @@ from typing import TypeVar
 import yaml
 
 from weft_e2e.cluster import ClusterError
+from weft_e2e.demo import baseline as remote
 from weft_e2e.demo import drift
 from weft_e2e.demo.collect import collect, write
 from weft_e2e.demo.facts import Facts, group_words
 from weft_e2e.demo.install import bring_up, check_setup, ensure_namespace
-from weft_e2e.demo.playing import at_rest, choose_sessions, play_sessions
+from weft_e2e.demo.playing import Played, choose_sessions, play_and_count
 from weft_e2e.demo.settings import EXAMPLE, NAMESPACE, READY_S, REPLAY_DEADLINE_S, Settings, repository_root
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, KubeError, Object
-from weft_e2e.replay.records import ReplayResult, save
+from weft_e2e.replay.records import save
 from weft_e2e.replay.selection import Selection
 from weft_e2e.replay.workload import fit_workload
 from weft_e2e.service import Service, condition_words, settled
@@ -41,22 +42,28 @@ def run(settings: Settings, say: Say) -> Facts:
         selection = choose(settings)
         manifest, notes = manifest_for(settings, selection)
     kube, words = bring_up(settings, steps)
+    manifest = {**manifest, "spec": remote.with_baseline(manifest["spec"])}
     service = apply(kube, manifest, steps)
     # It gets ready while the sessions are replayed to the first.
     begun = _changed(lambda: drift.prepare(kube)) if settings.drift else None
-    with steps.step(f"Replay {len(selection.sessions)} sessions, {selection.rounds} rounds") as detail:
-        before, restarts = service.metrics_pages(), container_restarts(service)
-        result = play(service, selection, detail)
-        save(result, settings.out / "records.json")
-        after = pages_at_rest(service, detail)
+    restarts = container_restarts(service)
+    with steps.step(
+        f"Replay {len(selection.sessions)} sessions, {selection.rounds} rounds, with the service's routing"
+    ) as detail:
+        played = play(service, selection, detail)
+        save(played.result, settings.out / "records.json")
+    baseline, alone = None, remote.why_no_baseline(manifest["spec"], service.plan())
+    if not alone:
+        with steps.step(remote.STEP) as detail:
+            baseline = play(service, selection, detail, request_class=remote.CLASS, salt=remote.SALT)
+            save(baseline.result, settings.out / "records-baseline.json")
     facts = collect(
         service,
         manifest,
-        result,
-        before=before,
-        after=after,
+        played,
+        baseline=baseline,
         words=words,
-        choices=(*selection.notes, *notes),
+        choices=(*selection.notes, *notes, *remote.notes(alone)),
         restarted=container_restarts(service) - restarts,
         context=settings.context,
         steps=steps,
@@ -133,15 +140,13 @@ def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:
     return service
 
 
-def play(service: Service, selection: Selection, detail: Say) -> ReplayResult:
+def play(service: Service, selection: Selection, detail: Say, *, request_class: str = "", salt: int = 0) -> Played:
     """Replay the sessions through the coordinator, saying now and then how far it is."""
-    with service.reachable(run=f"demo-{int(time.time())}-") as target:
-        return play_sessions(selection, target, deadline_s=REPLAY_DEADLINE_S, detail=detail)
-
-
-def pages_at_rest(service: Service, detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:
-    """Return the service's metrics pages once no router serves a request, or after ``timeout_s``."""
-    return at_rest(service.metrics_pages, detail, timeout_s=timeout_s)
+    with service.reachable(run=f"demo-{int(time.time())}-{request_class}-") as target:
+        target = replace(target, request_class=request_class)
+        return play_and_count(
+            selection, target, service.metrics_pages, deadline_s=REPLAY_DEADLINE_S, detail=detail, salt=salt
+        )
 
 
 def container_restarts(service: Service) -> Counter[str]:

@@ -18,8 +18,12 @@ MARK = "weft.dev/demo"
 READY_S = 180.0
 REPLAY_DEADLINE_S = 240.0
 
-# Coding sessions begin with long prompts: fewer of them load the service as much.
-TRACE_LIMITS = {"gaia_whowhen": Limits(), "claude_code": Limits(sessions=16, max_added_tokens=8192)}
+DEFAULT_TRACE = "claude_code"
+# Sessions arrive at about the highest rate at which the plan for them holds the SLO. Each trace is replayed twice.
+TRACE_LIMITS = {
+    "claude_code": Limits(sessions=14, max_rounds=5, max_decode_tokens=128, arrivals_within_s=28),
+    "gaia_whowhen": Limits(max_rounds=4, max_decode_tokens=160, arrivals_within_s=28),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,8 @@ class Settings:
     """One run of the demo; ``context`` names the user's own cluster, None means the local one."""
 
     context: str | None = None
-    trace: str = "gaia_whowhen"
-    limits: Limits = field(default_factory=Limits)
+    trace: str = DEFAULT_TRACE
+    limits: Limits = field(default_factory=lambda: TRACE_LIMITS[DEFAULT_TRACE])
     out: Path = Path("out/demo")
     helm_set: tuple[str, ...] = ()
     registry: str | None = None

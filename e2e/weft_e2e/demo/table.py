@@ -1,7 +1,9 @@
 """Lay out the demo's figures as one table for a terminal. Pure."""
 
+import textwrap
 from collections.abc import Sequence
 
+from weft_e2e.demo import comparison
 from weft_e2e.demo.facts import (
     Facts,
     drift_words,
@@ -31,6 +33,7 @@ def render(facts: Facts) -> str:
     lines = [
         f"{facts.service}: {facts.model} on {facts.cluster}",
         "",
+        *_compared(facts),
         _row("Plan", f"{groups}; {plan.gpus} GPUs; objective {plan.objective}; revision {plan.revision}"),
         _row("", "the plan expects the SLO to be met" if plan.predicted.slo_met else "the plan expects a missed SLO"),
         _row("", source_words(facts)),
@@ -63,6 +66,21 @@ def render(facts: Facts) -> str:
     lines += _list("Simulated", facts.simulated)
     lines += _list("PROBLEM", facts.problems)
     return "\n".join(lines)
+
+
+def _compared(facts: Facts) -> list[str]:
+    rows = comparison.rows(facts)
+    if not rows:
+        return []
+    wide = max(len(row.name) for row in rows) + 2
+    marks = {"service": "  better", "baseline": "  worse", "": ""}
+    lines = [f"{'':<{wide}}{'Weft':>20}{'always remote':>20}"]
+    lines += [f"{row.name:<{wide}}{row.service:>20}{row.baseline:>20}{marks[row.better]}" for row in rows]
+    return [*lines, "", *(_wrapped(comparison.caveats(facts))), ""]
+
+
+def _wrapped(items: Sequence[str]) -> list[str]:
+    return [line for item in items for line in textwrap.wrap(item, 110, initial_indent="- ", subsequent_indent="  ")]
 
 
 def _replayed(summary: Summary) -> str:

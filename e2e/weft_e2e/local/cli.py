@@ -11,7 +11,7 @@ from weft_core.authority import is_http_url
 from weft_core.plan import Role
 from weft_planner.cli import running
 
-TRACES = ("gaia_whowhen", "claude_code")
+TRACES = ("claude_code", "gaia_whowhen")
 
 
 def _engine_urls(
@@ -67,7 +67,7 @@ def _engine_url(value: str) -> tuple[Role, str]:
     help="Replay the demo's recorded sessions, write its report, and end.",
 )
 @click.option(
-    "--sessions", type=click.IntRange(1, 1000), help="Sessions to replay (default: as in the demo, 32 or 16)."
+    "--sessions", type=click.IntRange(1, 1000), help="Sessions to replay (default: as in the demo, 14 or 32)."
 )
 @click.option(
     "--report",
@@ -102,7 +102,7 @@ def local(
     if engines and time_scale is not None:
         raise click.UsageError("--time-scale is for mock engines; leave it out with --engine")
     if sessions is not None and replay == "off":
-        raise click.UsageError("--sessions is for a replay; add --replay gaia_whowhen")
+        raise click.UsageError("--sessions is for a replay; add --replay claude_code")
     if replay != "off" and os.environ.get("WEFT_API_KEYS_FILE"):
         raise click.UsageError("WEFT_API_KEYS_FILE is set, and recorded sessions have no key; unset it for a replay")
     from weft_e2e.example_files import example_file

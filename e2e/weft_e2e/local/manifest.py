@@ -1,7 +1,7 @@
 """Read a service's manifest as the API server and the planner would, and refuse what they would refuse."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft_planner.cli.errors import BadInputError
@@ -18,6 +18,11 @@ class Service:
     object: "DisaggInferenceService"
     manifest: Mapping[str, Any]
     request: Mapping[str, Any]
+
+    def with_spec(self, spec: Mapping[str, Any]) -> "Service":
+        """Return the service with another spec; the planner is asked for the one that it had."""
+        manifest = {**self.manifest, "spec": spec}
+        return replace(self, manifest=manifest, object=type(self.object).model_validate(manifest))
 
     @property
     def spec(self) -> dict[str, Any]:

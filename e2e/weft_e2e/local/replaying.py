@@ -2,16 +2,17 @@
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
+from weft_e2e.demo import baseline
 from weft_e2e.demo.facts import Facts, gpu_words
-from weft_e2e.demo.playing import at_rest, choose_sessions, play_sessions
+from weft_e2e.demo.playing import Played, choose_sessions, play_and_count
 from weft_e2e.demo.settings import TRACE_LIMITS
 from weft_e2e.demo.steps import Say, Steps
 from weft_e2e.local.run import Options, Running
 from weft_e2e.replay.client import Target
-from weft_e2e.replay.records import ReplayResult, save
+from weft_e2e.replay.records import save
 from weft_e2e.replay.selection import Limits, Selection
 from weft_e2e.replay.workload import fit_workload
 from weft_planner.workload.file import spec_form
@@ -25,16 +26,29 @@ LAST_SESSION_S = 190.0
 def replay_and_report(running: Running, options: Options, steps: Steps, say: Say) -> int:
     """Replay, say and write what was measured; return 1 when anything failed, else 0."""
     selection, choices, deadline_s = choose(running, options)
+    target = Target(url=running.url, model=running.service.object.spec.model.name, run=f"local-{int(time.time())}-")
     with steps.step(f"Replay {len(selection.sessions)} sessions, {selection.rounds} rounds") as detail:
-        before = running.metrics_pages()
-        model = running.service.object.spec.model.name
-        target = Target(url=running.url, model=model, run=f"local-{int(time.time())}-")
-        result = play_sessions(selection, target, deadline_s=deadline_s, detail=detail)
-        after = at_rest(running.metrics_pages, detail)
+        played = play_and_count(selection, target, running.metrics_pages, deadline_s=deadline_s, detail=detail)
+    beside, alone = None, baseline.why_no_baseline(running.service.spec, running.rendering.record.plan)
+    if not alone:
+        target = replace(target, run=f"{target.run}{baseline.CLASS}-", request_class=baseline.CLASS)
+        with steps.step(baseline.STEP) as detail:
+            beside = play_and_count(
+                selection, target, running.metrics_pages, deadline_s=deadline_s, detail=detail, salt=baseline.SALT
+            )
     facts = _facts(
-        running, options, result, before=before, after=after, choices=choices, steps=steps, deadline_s=deadline_s
+        running,
+        options,
+        played,
+        baseline=beside,
+        choices=(*choices, *baseline.notes(alone)),
+        steps=steps,
+        deadline_s=deadline_s,
     )
-    write(facts, result, options.report)
+    write(facts, options.report)
+    save(played.result, options.report.parent / "records.json")
+    if beside is not None:
+        save(beside.result, options.report.parent / "records-baseline.json")
     from weft_e2e.demo import table
 
     say(f"\n{table.render(facts)}\n")
@@ -83,10 +97,9 @@ def limits_for(
 def _facts(
     running: Running,
     options: Options,
-    result: ReplayResult,
+    played: Played,
     *,
-    before: dict[str, str],
-    after: dict[str, str],
+    baseline: Played | None,
     choices: tuple[str, ...],
     steps: Steps,
     deadline_s: float,
@@ -104,9 +117,8 @@ def _facts(
         running.service.object.metadata.name,
         running.rendering.record.plan,
         spec,
-        result,
-        before=before,
-        after=after,
+        played,
+        baseline=baseline,
         place=Place(
             words="this machine, without Kubernetes",
             gpu=f"{gpu_words(spec)}{' (simulated)' if running.mock else ''}",
@@ -125,12 +137,11 @@ def _facts(
     )
 
 
-def write(facts: Facts, result: ReplayResult, report: Path) -> None:
-    """Write the report, and beside it every figure and every round."""
+def write(facts: Facts, report: Path) -> None:
+    """Write the report, and beside it every figure."""
     from weft_e2e.demo import page
+    from weft_e2e.demo.collect import figures_of
 
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(page.render(facts))
-    figures = {k: v for k, v in asdict(facts).items() if k not in ("records", "plan")}
-    (report.parent / "figures.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
-    save(result, report.parent / "records.json")
+    (report.parent / "figures.json").write_text(json.dumps(figures_of(facts), indent=1, default=str) + "\n")

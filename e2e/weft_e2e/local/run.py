@@ -109,6 +109,10 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: Stage, *,
         service = manifest.read(options.file, name=options.name, profiles=options.profiles)
         if asked is None:
             planner.ask(service.request)
+        if options.replay is not None:
+            from weft_e2e.demo.baseline import with_baseline
+
+            service = service.with_spec(with_baseline(service.manifest["spec"]))
         from weft_core.durations import parse_duration
         from weft_core.slo import Slo
         from weft_e2e.demo.facts import gpu_words

@@ -28,12 +28,14 @@ class Target:
     """Where to send requests: ``url`` without a path, the served model's name, and a key where one is needed.
 
     ``run`` goes before every session's name in ``X-Session-Id``, so that a second replay does not continue the first.
+    ``request_class`` is the class that requests name, "" for the service's default.
     """
 
     url: str
     model: str
     api_key: str | None = None
     run: str = ""
+    request_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,13 @@ async def replay(
     deadlines: Deadlines = Deadlines(),
     notes: Sequence[str] = (),
     on_record: Callable[[RoundRecord], None] | None = None,
+    salt: int = 0,
 ) -> ReplayResult:
-    """Run all sessions at their arrival times and return every round's record, in order of sending."""
-    texts = {s.name: session_texts(s, filler=filler, salt=k) for k, s in enumerate(sessions)}
+    """Run all sessions at their arrival times and return every round's record, in order of sending.
+
+    Another ``salt`` gives other texts of the same lengths: a second replay finds no prompt in an engine's prefix cache.
+    """
+    texts = {s.name: session_texts(s, filler=filler, salt=salt * len(sessions) + k) for k, s in enumerate(sessions)}
     transcripts = [Transcript(session=s.name) for s in sessions]
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     meter = LoadMeter()
@@ -236,6 +242,8 @@ async def _round(
         }
     )
     headers = {"Content-Type": "application/json", "X-Session-Id": f"{target.run}{session}"}
+    if target.request_class:
+        headers["X-Weft-Class"] = target.request_class
     if target.api_key is not None:
         headers["Authorization"] = f"Bearer {target.api_key}"
     answer = _Answer()
