@@ -30,9 +30,12 @@ ONCE_MORE := --reruns 1 -raR
 help: ## List every target with one line
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Fake nodes are for tests and measurements; elsewhere nobody waits for their program.
+test test-sockets test-apiserver e2e-kill e2e-scale e2e-gitops: ALSO := --also kwok
+
 .PHONY: setup
 setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cluster binaries (idempotent)
-	@$(PY) -m weft_e2e.cluster setup $(if $(KUBE_CONTEXT),--client-only)
+	@$(PY) -m weft_e2e.cluster setup $(if $(KUBE_CONTEXT),--client-only,$(ALSO))
 	@$(PY) -m weft_planner.simulation.warm
 
 .PHONY: demo

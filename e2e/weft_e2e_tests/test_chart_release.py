@@ -137,7 +137,7 @@ def test_install_upgrade_test_and_uninstall(weft: Installed, restricted: str, sa
 @pytest.mark.parametrize("name", ["weft-operator", "weft-router", "weft-mock-engine"])
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("buildah") is None, reason="needs root and buildah")
 def test_images_hold_python_and_weft_and_no_way_to_get_more(name: str) -> None:
-    ref = images.build([name])[name]
+    ref = images.build([name], compiled=True)[name]
     container = run("buildah", "from", ref).strip()
     try:
         listed = run("buildah", "run", "--isolation", "chroot", container, "--", "python", "-c", LISTING).splitlines()

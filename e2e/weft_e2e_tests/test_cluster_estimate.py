@@ -70,7 +70,7 @@ def test_work_says_at_the_start_what_is_made_and_then_each_part_that_is() -> Non
         with pytest.raises(OSError, match="disk"), work.part("images"):
             raise OSError("disk full")
     assert re.fullmatch(r"to make: programs, images; about \d+ minutes on .* core.*", lines[0])
-    assert lines[1:] == ["made programs in 0 s"], "a part that failed is not made"
+    assert [line.partition(" in ")[0] for line in lines[1:]] == ["made programs"], "a part that failed is not made"
 
 
 def test_work_says_how_far_it_is_while_it_goes_on() -> None:

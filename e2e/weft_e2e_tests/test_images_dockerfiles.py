@@ -75,6 +75,14 @@ def test_the_router_is_compiled_again_only_for_what_is_compiled() -> None:
     )
 
 
+def test_a_user_compiles_the_router_by_default_and_may_leave_it_out() -> None:
+    stage = dockerfile_of(IMAGES["weft-router"]).partition(" AS compiler\n")[2].partition("\nFROM ")[0]
+    assert stage.startswith("ARG COMPILED=1\n")
+    runs = re.findall(r"^RUN (.*?[^\\])$", stage, re.MULTILINE | re.DOTALL)
+    assert len(runs) == 3
+    assert all('test "${COMPILED}" = 0 ' in command for command in runs), "each minute of it is left out"
+
+
 @pytest.mark.parametrize("image", PUBLISHED, ids=named)
 def test_a_user_builds_on_the_official_python_by_default(image: Image) -> None:
     assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+-slim-\w+$", dockerfile_of(image), re.MULTILINE)

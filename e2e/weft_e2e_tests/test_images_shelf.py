@@ -1,12 +1,14 @@
 """Unchanged means not rebuilt; what is pushed is what the chart asks for."""
 
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
 
 from weft_e2e import images
-from weft_e2e.images import CannotBuildError, architectures, buildah, shelf
+from weft_e2e.cluster.progress import Work
+from weft_e2e.images import BuildFailedError, CannotBuildError, architectures, buildah, shelf
 from weft_e2e.images.architectures import ARCHITECTURES
 from weft_e2e.images.catalogue import IMAGES, repository_root
 from weft_e2e.images.cli import main
@@ -20,6 +22,7 @@ class FakeStore:
         self.built: list[str] = []
         self.contexts: dict[str, set[str]] = {}
         self.architectures: dict[str, str] = {}
+        self.compiled: dict[str, str | None] = {}
         self.pushed: list[tuple[str, str, tuple[str, ...]]] = []
         self.indexes: dict[str, list[str]] = {}
 
@@ -36,7 +39,8 @@ class FakeStore:
     def build(self, ref: str, *, context: Path, dockerfile: str, args: dict[str, str], log: Path, arch: str) -> None:
         assert log.name == f"{ref.partition('/')[2].partition(':')[0]}.log"
         assert (context / dockerfile).is_file()
-        assert args == {"PYTHON_IMAGE": "base:1"}
+        assert args["PYTHON_IMAGE"] == "base:1"
+        self.compiled[ref] = args.get("COMPILED")
         self.contexts[ref] = {str(path.relative_to(context)) for path in context.rglob("*") if path.is_file()}
         self.built.append(ref)
         self.architectures[ref] = arch
@@ -79,6 +83,71 @@ def test_context_holds_the_hashed_files_and_the_dockerfile_only(store: FakeStore
 
 def test_another_base_gives_another_tag(store: FakeStore) -> None:
     assert images.refs(["weft-router"], python_image="base:2") != images.refs(["weft-router"])
+
+
+def test_only_who_asks_waits_for_the_compiled_router(store: FakeStore) -> None:
+    plain = images.build(["weft-router", "weft-mock-engine"])
+    compiled = images.build(["weft-router", "weft-mock-engine"], compiled=True)
+    assert plain["weft-router"] != compiled["weft-router"]
+    assert plain["weft-mock-engine"] == compiled["weft-mock-engine"], "nothing of it is ever compiled"
+    said = store.compiled
+    assert (said[plain["weft-router"]], said[compiled["weft-router"]]) == ("0", "1")
+    assert said[plain["weft-mock-engine"]] is None
+
+
+@pytest.mark.parametrize("words", [["--published"], ["--compiled", "weft-router"]])
+def test_what_is_for_a_registry_is_compiled(store: FakeStore, words: list[str]) -> None:
+    assert main(["build", *words]) == 0
+    assert store.compiled[images.refs(["weft-router"], compiled=True)["weft-router"]] == "1"
+
+
+def test_images_are_built_two_at_a_time(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    met = threading.Barrier(2, timeout=20)
+
+    def build(ref: str, **_: object) -> None:
+        met.wait()
+        store.held.add(ref)
+
+    monkeypatch.setattr(buildah, "build", build)
+    assert set(images.build(["weft-router", "weft-mock-engine"]).values()) == store.held
+
+
+def test_a_failed_build_is_told_and_the_other_one_kept(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(ref: str, **_: object) -> None:
+        if "router" in ref:
+            raise BuildFailedError("no such package")
+        store.held.add(ref)
+
+    monkeypatch.setattr(buildah, "build", build)
+    lines: list[str] = []
+    with pytest.raises(BuildFailedError, match="no such package"):
+        images.build(["weft-router", "weft-mock-engine"], report=lines.append)
+    assert [ref.partition(":")[0] for ref in store.held] == ["localhost/weft-mock-engine"]
+    assert not any(line.startswith("made weft-router") for line in lines)
+
+
+def test_beside_the_programs_all_images_are_built_that_hold_none(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/buildah")
+    names = ["weft-operator", "weft-router", "weft-mock-engine", "weft-redis"]
+    task = images.task()
+    assert list(task.parts) == names
+    assert min(task.parts.values()) > 0
+    lines: list[str] = []
+    task.run(Work(task.parts, lines.append))
+    assert store.held == set(images.refs(names).values())
+    assert {line.partition(" in ")[0] for line in lines} == {f"made {name}" for name in names}
+    assert images.task().parts == {}, "nothing is built twice"
+
+
+def test_on_a_bare_machine_all_images_are_still_to_be_built(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_PYTHON_IMAGE")
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.setattr(buildah, "exists", buildah.require)
+    parts = images.task().parts
+    assert next(iter(parts)) == "base image"
+    assert len(parts) == 5
 
 
 def test_an_unknown_image_is_refused_with_the_choice(store: FakeStore) -> None:
@@ -160,6 +229,7 @@ def test_chart_values_name_values_that_the_chart_has() -> None:
 def test_prune_removes_old_builds_and_nothing_of_others(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "programs_of", lambda image: dict.fromkeys(image.programs, Path(__file__)))
     current = set(images.refs().values())
+    current |= set(images.refs(compiled=True).values())
     old = {"localhost/weft-router:000000000000", "localhost/weft-python:000000000000"}
     store.held = current | old
     assert set(images.prune()) == old

@@ -75,10 +75,7 @@ def setup(*, name: str, client_only: bool, also: Sequence[str]) -> None:  # noqa
     if client_only:
         packages.check_clients()
         return
-    progress = _progress()
-    prerequisites.install(progress)
-    if also:
-        toolchain.build_all(progress, frozenset(also))
+    prerequisites.install(_progress(), also=also)
 
 
 @cluster.command()

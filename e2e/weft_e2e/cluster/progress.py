@@ -48,6 +48,7 @@ class Work:
         """Make one part inside the block, and say how long it took; nothing where it fails."""
         begin = time.monotonic()
         with self._lock:
+            self._size.setdefault(part, 0.0)
             self._running.append(part)
         try:
             yield

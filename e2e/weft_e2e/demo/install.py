@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 
 from weft_e2e import cluster, images
-from weft_e2e.cluster import Cluster, ClusterConfig, toolchain
+from weft_e2e.cluster import Cluster, ClusterConfig, prerequisites
 from weft_e2e.cluster.context import require_named_context
-from weft_e2e.cluster.packages import missing_commands
 from weft_e2e.cluster.paths import cache_root
 from weft_e2e.demo import node_gpus
 from weft_e2e.demo.settings import (
@@ -29,11 +28,12 @@ from weft_e2e.service import KIND
 CRDS = ("disagginferenceservices.weft.dev", "costprofiles.weft.dev", "workergroups.weft.dev")
 
 
-def check_setup(settings: Settings) -> None:
-    """Refuse to begin what cannot be finished: tools, images for a foreign cluster, chart and example.
+def check_setup(settings: Settings, say: Say = print) -> None:
+    """Refuse to begin what cannot be finished, and make what the local cluster needs where it is missing.
 
     Raises:
-        DemoFailed: something is missing; the message says what to do.
+        DemoFailed: chart, example, or images for a foreign cluster are missing; the message says what to do.
+        ClusterError: no cluster can run here, or something could not be installed or built.
     """
     try:
         repository_root()
@@ -44,9 +44,8 @@ def check_setup(settings: Settings) -> None:
         if not settings.names_images:
             node_loading.check_tools(_loader(settings.context))
         return
-    lacking = [*missing_commands(), *toolchain.missing()]
-    if lacking:
-        raise DemoFailed(f"not installed or built yet: {', '.join(lacking)}; run `make setup` first")
+    # The images are built beside the programs; what changes later is built when the cluster is up.
+    prerequisites.install(say, beside=[images.task()])
 
 
 def bring_up(settings: Settings, steps: Steps) -> tuple[Kube, str]:

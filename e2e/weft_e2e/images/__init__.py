@@ -1,7 +1,7 @@
 """Builds the project's container images, named by their content, and ships them."""
 
 from weft_e2e.images.errors import BuildFailedError, CannotBuildError, ImagesError, RecipeError
-from weft_e2e.images.shelf import build, chart_values, prune, push, refs
+from weft_e2e.images.shelf import build, chart_values, prune, push, refs, task
 
 __all__ = [
     "BuildFailedError",
@@ -13,4 +13,5 @@ __all__ = [
     "prune",
     "push",
     "refs",
+    "task",
 ]

@@ -53,6 +53,11 @@ _architectures = click.option(
 _names = click.argument("names", nargs=-1, metavar="[IMAGE]...")
 
 
+_compiled = click.option(
+    "--compiled", is_flag=True, help="With the router's path compiled, as in what `push` pushes: it takes minutes."
+)
+
+
 @click.group()
 def images() -> None:
     """Build, load and push Weft's container images."""
@@ -61,23 +66,32 @@ def images() -> None:
 @images.command("build", epilog=f"Images (default: all): {', '.join(IMAGES)}")
 @_names
 @_shared
-@click.option("--published", is_flag=True, help="Only those that `push` pushes.")
+@_compiled
+@click.option("--published", is_flag=True, help="Only those that `push` pushes, compiled.")
 @_architectures
 def build_verb(
-    *, names: Sequence[str], as_json: bool, python_image: str | None, published: bool, architectures: Sequence[str]
+    *,
+    names: Sequence[str],
+    as_json: bool,
+    python_image: str | None,
+    compiled: bool,
+    published: bool,
+    architectures: Sequence[str],
 ) -> None:
     """Build the images whose content changed."""
     chosen = published_names() if published else list(names)
     for arch in architectures or (native(),):
-        show(build(chosen, python_image=python_image, arch=arch, report=say), as_json=as_json)
+        built = build(chosen, python_image=python_image, compiled=compiled or published, arch=arch, report=say)
+        show(built, as_json=as_json)
 
 
 @images.command("list", epilog=f"Images (default: all): {', '.join(IMAGES)}")
 @_names
 @_shared
-def list_verb(*, names: Sequence[str], as_json: bool, python_image: str | None) -> None:
+@_compiled
+def list_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, compiled: bool) -> None:
     """Print the names that the present content gives, and whether they are built."""
-    found = refs(list(names), python_image=python_image)
+    found = refs(list(names), python_image=python_image, compiled=compiled)
     if as_json:
         show(found, as_json=True)
         return
@@ -88,12 +102,13 @@ def list_verb(*, names: Sequence[str], as_json: bool, python_image: str | None) 
 @images.command("load", epilog=f"Images (default: all): {', '.join(IMAGES)}")
 @_names
 @_shared
+@_compiled
 @click.option("--cluster", default="local", metavar="NAME", show_default=True, help="Name of the local cluster.")
-def load_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, cluster: str) -> None:
+def load_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, compiled: bool, cluster: str) -> None:
     """Build what changed and bring it to the nodes of a local cluster."""
     from weft_e2e.cluster import Cluster  # the cluster's own requirements are not needed to build or push
 
-    built = build(list(names), python_image=python_image, report=say)
+    built = build(list(names), python_image=python_image, compiled=compiled, report=say)
     Cluster(cluster).load(list(built.values()))
     show(built, as_json=as_json)
 

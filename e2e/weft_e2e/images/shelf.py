@@ -3,12 +3,16 @@
 import fcntl
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft_e2e.cluster.prerequisites import Task
+from weft_e2e.cluster.progress import Work
 from weft_e2e.images import buildah
 from weft_e2e.images.architectures import check_buildable, native
 from weft_e2e.images.base import base_ref, ensure_base, images_cache
@@ -17,7 +21,11 @@ from weft_e2e.images.content import context_files, copied_paths, digest, stage
 from weft_e2e.images.errors import CannotBuildError
 
 PYTHON_IMAGE_VARIABLE = "WEFT_PYTHON_IMAGE"
-NEEDS_PYTHON = re.compile(r"^ARG PYTHON_IMAGE\b", re.MULTILINE)
+ARGUMENT = re.compile(r"^ARG (\w+)", re.MULTILINE)
+AT_ONCE = 2  # one waits for packages while the other installs some
+BASE = "base image"
+BASE_WORK_S = 40.0
+COMPILED_WORK_S = 240.0
 Report = Callable[[str], None]
 
 
@@ -38,54 +46,100 @@ class Recipe:
         return images_cache() / f"logs/{self.image.name}.log"
 
 
-def recipe_of(image: Image, *, python_image: str, arch: str | None = None) -> Recipe:
+def recipe_of(image: Image, *, python_image: str, compiled: bool = False, arch: str | None = None) -> Recipe:
     """Read an image's Dockerfile and files, and name the image by their content and architecture."""
     root = repository_root()
     dockerfile = (root / image.dockerfile).read_text()
     files = context_files(root, copied_paths(dockerfile), outside=programs_of(image))
-    args = {"PYTHON_IMAGE": python_image} if NEEDS_PYTHON.search(dockerfile) else {}
+    offered = {"PYTHON_IMAGE": python_image, "COMPILED": str(int(compiled))}
+    args = {name: value for name, value in offered.items() if name in ARGUMENT.findall(dockerfile)}
     arch = arch or native()
     tag = digest(files, dockerfile=dockerfile, args=args | {"ARCH": arch})
     ref = f"localhost/{image.name}:{tag}"
     return Recipe(image=image, dockerfile=dockerfile, files=files, args=args, ref=ref, arch=arch)
 
 
-def refs(names: list[str] | None = None, *, python_image: str | None = None) -> dict[str, str]:
+def refs(names: list[str] | None = None, *, python_image: str | None = None, compiled: bool = False) -> dict[str, str]:
     """Return image name -> full reference as a build would give it now, without building."""
     base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE) or base_ref()
-    return {image.name: recipe_of(image, python_image=base).ref for image in chosen(names)}
+    return {image.name: recipe_of(image, python_image=base, compiled=compiled).ref for image in chosen(names)}
 
 
 def build(
     names: list[str] | None = None,
     *,
     python_image: str | None = None,
+    compiled: bool = False,
     arch: str | None = None,
     report: Report = lambda _line: None,
+    work: Work | None = None,
 ) -> dict[str, str]:
     """Build the images whose content changed; return image name -> full reference for all that were asked for.
 
-    They are built for ``arch``, this machine's own architecture by default.
-
-    One build runs at a time on a machine; a second caller waits and then finds the work done.
+    ``compiled`` is for images that serve: the router's path is compiled, which takes minutes. ``arch`` is by default
+    the architecture of this machine. One build of images runs at a time on a machine; a second caller waits and then
+    finds the work done.
     """
-    wanted = chosen(names)
-    base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE)
-    built: dict[str, str] = {}
     if arch is not None:
         check_buildable(arch)
     with one_at_a_time():
-        for image in wanted:
-            recipe = recipe_of(image, python_image=base or base_ref(arch), arch=arch)
-            if buildah.exists(recipe.ref):
+        base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE)
+        recipes = [
+            recipe_of(image, python_image=base or base_ref(arch), compiled=compiled, arch=arch)
+            for image in chosen(names)
+        ]
+        absent = [recipe for recipe in recipes if not buildah.exists(recipe.ref)]
+        for recipe in recipes:
+            if recipe not in absent:
                 report(f"{recipe.ref} is up to date")
-            else:
-                if base is None and recipe.args:
-                    ensure_base(report, arch=arch)
-                report(f"building {recipe.ref} for {recipe.arch}")
-                build_recipe(recipe)
-            built[image.name] = recipe.ref
-    return built
+        told = work or Work(_parts(absent, own_base=base is None), report)
+        with told.reported() if work is None else nullcontext():
+            _build_side_by_side(absent, told, own_base=base is None)
+    return {recipe.image.name: recipe.ref for recipe in recipes}
+
+
+def task(names: list[str] | None = None, *, compiled: bool = False) -> Task:
+    """Return the building of the images that hold none of the programs, to be done beside these."""
+    wanted = [image for image in chosen(names) if not image.programs]
+    base = os.environ.get(PYTHON_IMAGE_VARIABLE)
+    recipes = [recipe_of(image, python_image=base or base_ref(), compiled=compiled) for image in wanted]
+    absent = [recipe for recipe in recipes if not _stored(recipe.ref)]
+
+    def run(work: Work) -> None:
+        if absent:
+            build([recipe.image.name for recipe in absent], compiled=compiled, work=work)
+
+    return Task(parts=_parts(absent, own_base=base is None), run=run)
+
+
+def _parts(absent: Sequence[Recipe], *, own_base: bool) -> dict[str, float]:
+    """Return what building some images consists of, with what each part takes."""
+    parts = {BASE: BASE_WORK_S} if own_base and _lack_base(absent) else {}
+    return parts | {
+        recipe.image.name: COMPILED_WORK_S if recipe.args.get("COMPILED") == "1" else recipe.image.work_s
+        for recipe in absent
+    }
+
+
+def _lack_base(recipes: Sequence[Recipe]) -> bool:
+    return any("PYTHON_IMAGE" in recipe.args and not _stored(base_ref(recipe.arch)) for recipe in recipes)
+
+
+def _stored(ref: str) -> bool:
+    """Tell whether the local store has an image; without buildah there is none yet."""
+    return shutil.which("buildah") is not None and buildah.exists(ref)
+
+
+def _build_side_by_side(recipes: Sequence[Recipe], work: Work, *, own_base: bool) -> None:
+    def one(recipe: Recipe) -> None:
+        with work.part(recipe.image.name):
+            build_recipe(recipe)
+
+    if own_base and _lack_base(recipes):
+        with work.part(BASE):
+            ensure_base(work.progress, arch=recipes[0].arch)
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        list(pool.map(one, recipes))
 
 
 def build_recipe(recipe: Recipe) -> None:
@@ -133,8 +187,9 @@ def push(
     pushed: dict[str, str] = {}
     for arch in architectures:
         check_buildable(arch)
+    # Under emulation the compilation would take an hour.
     built = [
-        build(published_names(), python_image=python_image, arch=arch, report=report)
+        build(published_names(), python_image=python_image, compiled=arch == native(), arch=arch, report=report)
         for arch in architectures or (native(),)
     ]
     for name in published_names():
@@ -152,7 +207,9 @@ def push(
 def prune(*, python_image: str | None = None) -> list[str]:
     """Remove this project's images that the present content does not name, and all build layers; return what went."""
     with one_at_a_time():
-        kept = {base_ref(), *refs(python_image=python_image).values()}
+        kept = {base_ref()}
+        for compiled in (False, True):
+            kept.update(refs(python_image=python_image, compiled=compiled).values())
         repositories = {ref.rpartition(":")[0] for ref in kept}
         old = [name for name in buildah.names() if name.rpartition(":")[0] in repositories and name not in kept]
         buildah.remove(old, log=images_cache() / "logs/prune.log")

@@ -80,7 +80,8 @@ def installed_locally(config: ClusterConfig) -> Iterator[Installed]:
     was_there = context_name(config.name) in made_here()
     local = cluster.up(config)
     try:
-        built = images.build()
+        # As they are published: what is tested is what serves.
+        built = images.build(compiled=True)
         local.load(list(built.values()))
         _install(local, [*images.chart_values(built), *_as_on_openshift()])
         yield Installed(kube=local, local=local)
