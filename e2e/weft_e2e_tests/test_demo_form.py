@@ -85,11 +85,9 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(preflight, "SETUP_GIB", 0.0)
     monkeypatch.setattr(preflight, "missing_capabilities", lambda _status: [])
     monkeypatch.setattr(preflight, "is_whole_user_space", lambda _uid_map: True)
-    monkeypatch.setattr(cgroups, "hierarchies", list)
+    monkeypatch.setattr(cgroups, "detect", list)
     monkeypatch.setattr(packages, "can_install", lambda: True)
-    monkeypatch.setattr(packages, "install", lambda _progress: done.append("packages"))
     monkeypatch.setattr(toolchain, "missing", list)
-    monkeypatch.setattr(toolchain, "build_all", lambda _progress: done.append("programs"))
 
     def run_embedded(*_: object) -> int:
         done.append("embedded")
@@ -136,9 +134,9 @@ def test_by_name_a_cluster_is_refused_with_the_same_reason(
     assert ran == []
 
 
-def test_where_a_cluster_can_run_it_is_taken_and_what_it_needs_installed_first(ran: list[str]) -> None:
+def test_where_a_cluster_can_run_it_is_taken(ran: list[str]) -> None:
     assert cli.main(["up"]) == 1
-    assert ran == ["packages", "programs", "cluster"]
+    assert ran == ["cluster"]
 
 
 def test_without_a_cluster_by_name(ran: list[str]) -> None:

@@ -12,7 +12,7 @@ from weft_e2e.checks import CheckFailed
 from weft_e2e.cluster import ClusterError
 from weft_e2e.demo import real_engines, table
 from weft_e2e.demo.embedded import run_embedded
-from weft_e2e.demo.form import FORMS, Form, prepare
+from weft_e2e.demo.form import FORMS, Form, choose_form
 from weft_e2e.demo.install import take_down
 from weft_e2e.demo.run import choose, fitted_workload, run
 from weft_e2e.demo.settings import DEFAULT_TRACE, TRACE_LIMITS, Settings
@@ -130,7 +130,7 @@ def up(
             simulate_gpus=simulate_gpus,
             drift=drift and context is None,
         )
-        if prepare(settings, form, click.echo) == "embedded":
+        if choose_form(settings, form, click.echo) == "embedded":
             return run_embedded(settings, click.echo)
         facts = run(settings, click.echo)
     except (DemoFailed, ClusterError, ImagesError, KubeError, TraceError, WaitedTooLong, ValueError, *LOCAL) as error:

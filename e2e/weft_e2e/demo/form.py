@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from weft_e2e.cluster import packages, preflight, prerequisites
+from weft_e2e.cluster import packages, preflight
 from weft_e2e.demo.settings import Settings
 from weft_e2e.demo.steps import DemoFailed, Say
 
@@ -10,8 +10,8 @@ Form = Literal["auto", "cluster", "embedded"]
 FORMS = get_args(Form)
 
 
-def prepare(settings: Settings, asked: Form, say: Say) -> Literal["cluster", "embedded"]:
-    """Choose the form, say in one line why it is not a cluster, and install what a cluster needs.
+def choose_form(settings: Settings, asked: Form, say: Say) -> Literal["cluster", "embedded"]:
+    """Choose the form, and say in one line why it is not a cluster.
 
     Raises:
         ClusterError: a cluster is asked for by name, and none can run here.
@@ -34,5 +34,5 @@ def prepare(settings: Settings, asked: Form, say: Say) -> Literal["cluster", "em
                 "instead (docs/local.md); `make demo-cluster` insists on a cluster."
             )
         return "embedded"
-    prerequisites.install(say)
+    preflight.check_setup()
     return "cluster"
