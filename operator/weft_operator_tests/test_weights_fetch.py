@@ -17,11 +17,14 @@ import pytest
 from aiohttp import web
 
 from weft_mock.weights import SHARDS, MockWeights
+from weft_operator.manifest import ServiceKey
 from weft_operator.weights import download as downloads
 from weft_operator.weights import fetch
 from weft_operator.weights.download import digest_of, download_all, gigabytes
 from weft_operator.weights.folder import MANIFEST, ModelFolder, remove_unused
+from weft_operator.weights.progress import ProgressReader
 from weft_operator.weights.remote import FetchError, Listing, RemoteFile, TransientFetchError, select_files
+from weft_router_tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.component
 
@@ -34,12 +37,15 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s3cret-do-
 def served(model: MockWeights) -> Iterator[str]:
     """Serve a model on a free port of loopback, in a thread, and give its URL."""
     loop = asyncio.new_event_loop()
-    runner = web.AppRunner(model.app(), access_log=None, shutdown_timeout=0.1)
-    loop.run_until_complete(runner.setup())
-    # Both names of loopback: the hub redirects from one to the other.
-    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
+    runner = web.AppRunner(model.app(), access_log=None, shutdown_timeout=0.1)
+
+    async def start() -> None:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+
+    asyncio.run_coroutine_threadsafe(start(), loop).result(10)
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
@@ -243,6 +249,36 @@ def test_two_programs_download_once(tmp_path: Path) -> None:
             thread.join(60)
     assert len(codes) == 3
     assert dict(model.asked) == dict.fromkeys(model.files.keys() - {"pytorch_model.bin"}, 1)
+
+
+@pytest.mark.parametrize("by_file", [False, True], ids=["url", "file"])
+async def test_the_operator_reads_how_far_a_download_is(
+    tmp_path: Path, redis_server: RedisServer, by_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "TELL_S", 0.05)
+    (tmp_path / "url").write_text(redis_server.url)
+    where = {"WEFT_REDIS_URL_FILE": str(tmp_path / "url")} if by_file else {"WEFT_REDIS_URL": redis_server.url}
+    model = MockWeights(rate=4e6)
+    reader, seen = ProgressReader(redis_server.url), []
+    with served(model) as url:
+        env = {fetch.SOURCE_VARIABLE: json.dumps(hub(url)), "POD_NAME": "demo-weights-x", **where}
+        work = asyncio.create_task(asyncio.to_thread(fetch._fetch, cached(tmp_path), env, threading.Event()))
+        while not work.done():
+            seen += (await reader.read(ServiceKey("team", "demo"), ["demo-weights-x", "other"])).values()
+            await asyncio.sleep(0.02)
+        await work
+    await reader.close()
+    total = sum(len(data) for name, data in model.files.items() if name != "pytorch_model.bin")
+    assert {progress.total for progress in seen} == {total}
+    done = [progress.done for progress in seen]
+    assert done == sorted(done)
+    assert any(0 < size < total for size in done)
+    assert max(progress.rate for progress in seen) > 1e5
+
+
+def test_a_redis_that_is_away_holds_up_no_download(tmp_path: Path) -> None:
+    with served(MockWeights()) as url:
+        assert run(tmp_path, hub(url), {"WEFT_REDIS_URL": "redis://127.0.0.1:1/0"})[0] == 0
 
 
 def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
