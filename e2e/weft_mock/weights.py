@@ -44,6 +44,8 @@ class MockWeights:
     """So many whole answers of the first shard have a wrong byte."""
     storage: str = ""
     """URL of the host to which the hub sends for large files; localhost if empty."""
+    mirror: bool = False
+    """Whether the list of files has their names alone, as that of some mirrors."""
     ignore_range: bool = False
     away: int = 0
     """So many requests are answered by 503 first."""
@@ -99,8 +101,11 @@ class MockWeights:
             raise web.HTTPNotFound
         siblings = []
         for name, data in self.files.items():
-            blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-            item: dict[str, object] = {"rfilename": name, "size": len(data), "blobId": blob}
+            item: dict[str, object] = {"rfilename": name}
+            if self.mirror:
+                siblings.append(item)
+                continue
+            item |= {"size": len(data), "blobId": _blob(data)}
             if len(data) >= LARGE:
                 item |= {"blobId": "0" * 40, "lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}}
             siblings.append(item)
@@ -109,11 +114,20 @@ class MockWeights:
     async def _resolve(self, request: web.Request) -> web.StreamResponse:
         self._insist_on_token(request)
         name = request.match_info["path"]
+        if request.method == "HEAD":
+            return self._head(self.files[name])
         if len(self.files.get(name, b"")) >= LARGE:
             # Another host, to which no client may carry the token.
             storage = self.storage or f"http://localhost:{request.url.port}"
             raise web.HTTPFound(f"{storage}/storage/{name}?X-Signature=signed-url-secret")
         return await self._send(request, name)
+
+    def _head(self, data: bytes) -> web.Response:
+        if len(data) < LARGE:
+            return web.Response(body=data, headers={"ETag": f'"{_blob(data)}"'})
+        tag = f'"{hashlib.sha256(data).hexdigest()}"'
+        headers = {"Location": "/elsewhere", "X-Linked-Size": str(len(data)), "X-Linked-Etag": tag}
+        return web.Response(status=302, headers=headers)
 
     async def _storage(self, request: web.Request) -> web.StreamResponse:
         if "Authorization" in request.headers:
@@ -201,6 +215,10 @@ class MockWeights:
 @cache
 def _bytes_of(name: str, size: int) -> bytes:
     return random.Random(name).randbytes(size)  # noqa: S311
+
+
+def _blob(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 async def serve(model: MockWeights, host: str, port: int) -> None:

@@ -153,6 +153,14 @@ def test_a_bucket_is_verified_by_etags_or_by_its_list_of_sums(tmp_path: Path, su
         assert model.asked[SHARDS[0]] == 2, "the wrong byte was found"
 
 
+def test_a_mirror_that_lists_names_alone_is_asked_for_each_file(tmp_path: Path) -> None:
+    model = MockWeights(mirror=True, token=TOKEN, corrupt=1)
+    with served(model) as url:
+        assert run(tmp_path, hub(url), {"HF_TOKEN": TOKEN})[0] == 0
+    check_whole(tmp_path, model)
+    assert model.asked[SHARDS[0]] == 2, "the wrong byte was found"
+
+
 def test_a_server_without_ranges_is_followed_from_the_beginning(tmp_path: Path) -> None:
     model = MockWeights(break_after=1 << 20, ignore_range=True)
     with served(model) as url:
@@ -289,7 +297,8 @@ def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
         model.lock_file.touch()
     for model in (used, unused):
         os.utime(model.lock_file, (time.time() - 1000, time.time() - 1000))
-    with used.locked(shared=True):
+    with used.locked(shared=True) as held:
+        assert held is not None
         os.utime(used.lock_file, (time.time() - 1000, time.time() - 1000))
         assert remove_unused(root, 100) == ["team/demo/unused"]
     assert (used.path.exists(), unused.path.exists(), recent.path.exists()) == (True, False, True)
@@ -316,13 +325,22 @@ def test_a_sidecar_says_that_the_model_is_there_and_holds_it(tmp_path: Path) -> 
             assert time.monotonic() < deadline
             time.sleep(0.01)
         check_whole(tmp_path, model)
-        with cached(tmp_path).locked(wait=False) as alone:
+        with cached(tmp_path).locked() as alone:
             assert alone is None, "the sidecar holds the model"
-        with cached(tmp_path).locked(shared=True, wait=False) as beside:
+        with cached(tmp_path).locked(shared=True) as beside:
             assert beside is not None, "with others"
         halt.set()
         thread.join(10)
     assert said == ["ended"]
+
+
+def test_a_program_that_waits_for_another_one_ends_when_it_is_told(tmp_path: Path) -> None:
+    halt = threading.Event()
+    halt.set()
+    with cached(tmp_path).locked() as held:
+        assert held is not None
+        with pytest.raises(TransientFetchError, match="the next attempt goes on"):
+            fetch._fetch(cached(tmp_path), {}, halt)
 
 
 def test_remove_ends_a_model_with_its_lock(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ RATE_OVER_S = 30.0
 HELD_S = 60.0
 """So often a holder says by the time of the lock file that the model is in use."""
 _WORDS = 900
+_ENDED = "ended before the download was complete; the next attempt goes on"
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(given: argparse.Namespace, model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
     if given.verb == "remove":
-        with model.locked():
+        with model.locked(halt=halt) as lock:
+            if lock is None:
+                raise TransientFetchError(_ENDED)
             model.remove()
         return "removed"
     if given.verb == "fetch":
@@ -91,19 +94,20 @@ def _run(given: argparse.Namespace, model: ModelFolder, env: Mapping[str, str], 
     remove_unused(given.root, given.keep_unused_seconds)
     while not halt.is_set():
         said = _fetch(model, env, halt)
-        with model.locked(shared=True) as lock:
-            if model.version() is None:
+        with model.locked(shared=True, halt=halt) as lock:
+            if lock is None or model.version() is None:
                 continue  # another program removed it between the two locks
             given.ready.write_text(said, encoding="utf-8")
             while not halt.wait(HELD_S):
-                if lock is not None:
-                    os.utime(lock.fileno())
+                os.utime(lock.fileno())
     return "ended"
 
 
 def _fetch(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
     """Bring the model into its folder unless it is there; return what there is to tell, as JSON."""
-    with model.locked():
+    with model.locked(halt=halt) as lock:
+        if lock is None:
+            raise TransientFetchError(_ENDED)
         version = model.version()
         if version is not None:
             log.info("already_there", extra={"model": model.name})
@@ -116,7 +120,7 @@ def _fetch(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
             with _Told(model, listing, env):
                 download_all(source, listing, folder, stop=halt)
         if halt.is_set():
-            raise TransientFetchError("ended before the download was complete; the next attempt goes on")
+            raise TransientFetchError(_ENDED)
         model.finish(listing)
         seconds = round(time.monotonic() - since, 1)
         return json.dumps({"bytes": listing.size, "version": listing.version, "seconds": seconds})

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import IO
 
 from weft_operator.weights.download import PARTIAL
@@ -23,6 +24,8 @@ from weft_operator.weights.remote import Listing
 
 MANIFEST = ".weft-files.json"
 LOCK = ".lock"
+LOCK_WAIT_S = 1.0
+"""Between two attempts to have a lock: a program that waits in the kernel would not hear of its end."""
 PARTIAL_FOLDER = ".partial"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -104,13 +107,18 @@ class ModelFolder:
         self.lock_file.unlink(missing_ok=True)
 
     @contextmanager
-    def locked(self, *, shared: bool = False, wait: bool = True) -> Iterator[IO[bytes] | None]:
-        """Hold the model's lock, alone or with other users of it; give None where it is taken and not waited for."""
+    def locked(self, *, shared: bool = False, halt: Event | None = None) -> Iterator[IO[bytes] | None]:
+        """Hold the model's lock, alone or with other users of it.
+
+        Give None where another program holds it until ``halt`` is set; without ``halt`` it is not waited for.
+        """
         self.lock_file.parent.mkdir(parents=True, exist_ok=True)
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         while True:
             with self.lock_file.open("ab") as stream:
-                if not _flock(stream, kind | (0 if wait else fcntl.LOCK_NB)):
+                if not _flock(stream, kind | fcntl.LOCK_NB):
+                    if halt is not None and not halt.wait(LOCK_WAIT_S):
+                        continue
                     yield None
                     return
                 if not self._is_current(stream):
@@ -138,7 +146,7 @@ def remove_unused(root: Path, unused_s: float) -> list[str]:
     removed = []
     for model in unused_models(root, unused_s):
         age = time.time() - model.lock_file.stat().st_mtime
-        with model.locked(wait=False) as lock:
+        with model.locked() as lock:
             if lock is None or age <= unused_s:
                 continue
             model.remove()

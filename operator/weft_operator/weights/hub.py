@@ -5,7 +5,8 @@ each file sends its bytes (``/{repo}/resolve/{commit}/{path}``, with ``Range``).
 httpx drops the header where the hub redirects to a storage host.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from weft_operator.weights.remote import (
+    Algorithm,
     Body,
     Checksum,
     FetchError,
@@ -26,6 +28,9 @@ CHUNK_BYTES = 1 << 20
 TIMEOUT = httpx.Timeout(30.0, connect=15.0)
 """Between two parts of an answer, not for a whole file."""
 _BUSY = (408, 425, 429)
+_HEX = re.compile(r"[0-9a-f]+")
+_TAGS: Mapping[int, Algorithm] = {64: "sha256", 40: "git-blob"}
+"""What an ETag of the hub is, by its length."""
 
 
 class Hub:
@@ -61,13 +66,27 @@ class Hub:
         try:
             body = answer.json()
             self._commit = str(body["sha"])
-            files = [_file(item) for item in body["siblings"]]
+            files = [_file(item) if "size" in item else self._head(str(item["rfilename"])) for item in body["siblings"]]
         except (ValueError, KeyError, TypeError) as error:
             raise FetchError(
                 f"{self._endpoint} does not list {self._repo} as the Hugging Face hub does; correct "
                 "spec.model.source.huggingFace.endpoint"
             ) from error
         return Listing(select_files(files, self._include, self._exclude), self._commit)
+
+    def _head(self, path: str) -> RemoteFile:
+        """Ask for the size and checksum of one file, as the hub's own client does: some mirrors do not list them."""
+        url = f"{self._endpoint}/{self._repo}/resolve/{self._commit}/{quote(path)}"
+        try:
+            answer = self._client.head(url, follow_redirects=False)
+        except httpx.HTTPError as error:
+            raise TransientFetchError(f"{self._endpoint} does not answer ({type(error).__name__})") from error
+        if not answer.is_redirect:
+            self._raise_for(answer, path)
+        size = answer.headers.get("X-Linked-Size") or answer.headers["Content-Length"]
+        tag = (answer.headers.get("X-Linked-Etag") or answer.headers.get("ETag") or "").removeprefix("W/").strip('"')
+        algorithm = _TAGS.get(len(tag)) if _HEX.fullmatch(tag) else None
+        return RemoteFile(path, int(size), Checksum(algorithm, tag) if algorithm is not None else None, tag)
 
     @contextmanager
     def open(self, file: RemoteFile, offset: int) -> Iterator[Body]:
