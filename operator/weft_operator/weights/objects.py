@@ -6,7 +6,7 @@ from weft_operator.api.model import CacheClaim
 from weft_operator.desired.placing import pod_placement, pull_secrets
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import TMP_VOLUME, TOKEN_VOLUME, Mounts, from_field
-from weft_operator.desired.security import container_security, pod_security
+from weft_operator.desired.security import READABLE, USER, container_security, pod_security
 from weft_operator.manifest import WEIGHTS_ANNOTATION, WEIGHTS_COMPONENT, Manifest
 from weft_operator.weights.cache import VOLUME, CachedModel, own_claim
 
@@ -130,13 +130,22 @@ def _job(rendering: Rendering, name: str, verb: str, key: str, folder: str) -> d
                     "enableServiceLinks": False,
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": 30,
-                    "securityContext": {**pod_security(), "fsGroupChangePolicy": "OnRootMismatch"},
+                    "securityContext": _volume_security(rendering),
                     "containers": [_container(rendering, verb, folder)],
                     "volumes": [{"name": TMP_VOLUME, "emptyDir": {}}],
                 },
             },
         },
     }
+
+
+def _volume_security(rendering: Rendering) -> Manifest:
+    """Return the security context of a pod that writes to a claim: a new volume belongs to root, so it gets a group.
+
+    On OpenShift the SecurityContextConstraints give the user and the group.
+    """
+    group = {} if rendering.settings.openshift else {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
+    return {**pod_security(), **group}
 
 
 def placement(rendering: Rendering) -> Manifest:
@@ -178,7 +187,7 @@ def _redis(rendering: Rendering, mounts: Mounts) -> tuple[list[Manifest], list[M
     secret = {
         "secretName": rendering.name("token"),
         "items": [{"key": mounts.redis_file, "path": mounts.redis_file}],
-        "defaultMode": 0o440,
+        "defaultMode": READABLE,
     }
     return (
         [{"name": "WEFT_REDIS_URL_FILE", "value": f"{_REDIS_FOLDER}/{mounts.redis_file}"}],
