@@ -16,10 +16,10 @@ def test_before_it_begins_the_cores_decide(cores: int, expected_s: float) -> Non
 
 @pytest.mark.parametrize("slower", [0.5, 1.0, 2.0, 5.0])
 def test_it_follows_the_speed_that_was_measured(slower: float) -> None:
-    """Half done: what is left takes as long as the first half, within a sixth, however wrong the expectation was."""
+    """Half done: what is left takes as long as the first half, within a quarter, however wrong the expectation was."""
     total = 600.0
     found = remaining_s(total=total, done=total / 2, elapsed_s=slower * total / 2, cores=2)
-    assert found == pytest.approx(slower * total / 2, rel=1 / 6)
+    assert found == pytest.approx(slower * total / 2, rel=1 / 4)
 
 
 def test_it_is_kept_where_the_machine_is_as_fast_as_expected() -> None:
@@ -28,7 +28,7 @@ def test_it_is_kept_where_the_machine_is_as_fast_as_expected() -> None:
 
 
 def test_a_start_that_shows_nothing_changes_little() -> None:
-    assert remaining_s(total=600, done=0, elapsed_s=10, cores=2) < 750
+    assert remaining_s(total=600, done=0, elapsed_s=20, cores=2) < 750
 
 
 def test_nothing_to_do_takes_no_time() -> None:
@@ -69,7 +69,7 @@ def test_work_says_at_the_start_what_is_made_and_then_each_part_that_is() -> Non
             assert work.state().endswith(" left (programs)")
         with pytest.raises(OSError, match="disk"), work.part("images"):
             raise OSError("disk full")
-    assert re.fullmatch(r"to make: programs, images; about \d+ minutes on .* core.*", lines[0])
+    assert re.fullmatch(r"to make: programs, images; about \d+ minutes on this machine's .* cores?", lines[0])
     assert [line.partition(" in ")[0] for line in lines[1:]] == ["made programs"], "a part that failed is not made"
 
 

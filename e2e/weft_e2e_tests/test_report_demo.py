@@ -2,12 +2,16 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from weft_e2e import images
+from weft_e2e.cluster import prerequisites
+from weft_e2e.cluster.prerequisites import Task
 from weft_e2e.demo import cli, install
 from weft_e2e.demo.collect import collect, next_steps, write
 from weft_e2e.demo.facts import Facts
@@ -34,6 +38,21 @@ def test_your_own_cluster_needs_images_it_can_pull() -> None:
     with pytest.raises(DemoFailed, match="make images push REGISTRY="):
         check_setup(Settings(context="mine"))
     check_setup(Settings(context="mine", registry="registry.example.com/team"))
+
+
+def test_the_local_demo_makes_its_images_beside_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[Task]] = []
+
+    def made(say: Callable[[str], None], *, beside: Sequence[Task]) -> None:
+        say("to make: …")
+        asked.append(beside)
+
+    monkeypatch.setattr(prerequisites, "install", made)
+    monkeypatch.setattr(images, "task", lambda: Task({"weft-router": 15.0}, lambda _work: None))
+    lines: list[str] = []
+    check_setup(Settings(), lines.append)
+    assert [list(task.parts) for task in asked[0]] == [["weft-router"]]
+    assert lines == ["to make: …"]
 
 
 def test_the_images_of_a_registry_become_helm_values() -> None:

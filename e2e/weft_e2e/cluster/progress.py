@@ -30,8 +30,8 @@ class Work:
         """Return what is going to be made, and how long it takes on this machine."""
         cores = os.cpu_count() or REFERENCE_CORES
         remaining = remaining_s(total=sum(self._size.values()), done=0.0, elapsed_s=0.0, cores=cores)
-        machine = "one core" if cores == 1 else f"{cores} cores"
-        return f"to make: {', '.join(self._size)}; {duration_words(remaining)} on {machine} with nothing else to do"
+        machine = "this machine's one core" if cores == 1 else f"this machine's {cores} cores"
+        return f"to make: {', '.join(self._size)}; {duration_words(remaining)} on {machine}"
 
     def resize(self, part: str, share: float) -> None:
         """Learn that only a share of a part is left to do: the rest was found ready."""

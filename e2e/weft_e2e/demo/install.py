@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 from weft_e2e import cluster, images
 from weft_e2e.cluster import Cluster, ClusterConfig, prerequisites
@@ -28,7 +29,7 @@ from weft_e2e.service import KIND
 CRDS = ("disagginferenceservices.weft.dev", "costprofiles.weft.dev", "workergroups.weft.dev")
 
 
-def check_setup(settings: Settings, say: Say = print) -> None:
+def check_setup(settings: Settings, say: Say | None = None) -> None:
     """Refuse to begin what cannot be finished, and make what the local cluster needs where it is missing.
 
     Raises:
@@ -45,7 +46,7 @@ def check_setup(settings: Settings, say: Say = print) -> None:
             node_loading.check_tools(_loader(settings.context))
         return
     # The images are built beside the programs; what changes later is built when the cluster is up.
-    prerequisites.install(say, beside=[images.task()])
+    prerequisites.install(say or Steps(partial(print, flush=True)).detail, beside=[images.task()])
 
 
 def bring_up(settings: Settings, steps: Steps) -> tuple[Kube, str]:
