@@ -65,7 +65,7 @@ def _no_go(patch: pytest.MonkeyPatch) -> None:
 UNFIT: dict[str, tuple[Unfit, str]] = {
     "macOS": (_darwin, "needs Linux (this is darwin)"),
     "no root": (_not_root, "needs root"),
-    "a container": (_container, "needs CAP_SYS_ADMIN and CAP_NET_ADMIN, which this container does not have"),
+    "a container": (_container, "needs CAP_SYS_ADMIN and CAP_NET_ADMIN, which root lacks here, as in most containers"),
     "a user namespace": (_user_namespace, "root of a user namespace"),
     "no control groups": (_no_control_groups, "needs control groups"),
     "a full disk": (_full_disk, "GiB of free disk are needed"),

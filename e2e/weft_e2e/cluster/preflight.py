@@ -39,7 +39,7 @@ def check_rights() -> None:
     if os.geteuid() != 0:
         raise Refused("the local cluster needs root (namespaces, mounts, control groups)")
     if lacking := missing_capabilities(Path("/proc/self/status").read_text()):
-        raise Refused(f"the local cluster needs {' and '.join(lacking)}, which this container does not have")
+        raise Refused(f"the local cluster needs {' and '.join(lacking)}, which root lacks here, as in most containers")
     if not is_whole_user_space(Path("/proc/self/uid_map").read_text()):
         raise Refused("the local cluster needs the machine's root, and this is the root of a user namespace only")
 
