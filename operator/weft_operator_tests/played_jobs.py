@@ -2,6 +2,7 @@
 
 import copy
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from weft_operator.manifest import Manifest
@@ -52,10 +53,10 @@ def play_pod(api: RealApi, job: Manifest, *, ip: str = "") -> Manifest:
     return pod
 
 
-def say(api: RealApi, pod: Manifest, message: str, code: int = 0) -> None:
+def say(api: RealApi, pod: Manifest, message: str, code: int = 0, *, container: str = "profile") -> None:
     """Let the program of a Job's pod end with these last words."""
     ended = {
-        "name": "profile",
+        "name": container,
         "image": "x",
         "imageID": "",
         "ready": False,
@@ -63,6 +64,53 @@ def say(api: RealApi, pod: Manifest, message: str, code: int = 0) -> None:
         "state": {"terminated": {"exitCode": code, "message": message}},
     }
     _status(api, pod, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]})
+
+
+def complete(api: RealApi, job: Manifest) -> None:
+    """Let a Job be complete, as its controller says."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = [
+        {
+            "type": kind,
+            "status": "True",
+            "lastProbeTime": now,
+            "lastTransitionTime": now,
+            "reason": "CompletionsReached",
+        }
+        for kind in ("SuccessCriteriaMet", "Complete")
+    ]
+    status = {"conditions": conditions, "startTime": now, "completionTime": now, "succeeded": 1}
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    patch = json.dumps({"status": status})
+    api.kube.run("-n", namespace, "patch", "job", name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def bind(api: RealApi, namespace: str, claim: str) -> None:
+    """Give a claim a volume, as its controller does."""
+    found = api.read(f"api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
+    assert found is not None
+    spec, metadata = found["spec"], found["metadata"]
+    volume = f"{namespace}-{claim}"
+    api.kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume},
+            "spec": {
+                "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+                "accessModes": spec["accessModes"],
+                "hostPath": {"path": "/none"},
+                "claimRef": {"namespace": namespace, "name": claim, "uid": metadata["uid"]},
+            },
+        }
+    )
+    bound = {
+        "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"volumeName": volume},
+    }
+    api.kube.run("-n", namespace, "patch", "pvc", claim, "--type=merge", "-p", json.dumps(bound))
+    status = json.dumps({"status": {"phase": "Bound"}})
+    api.kube.run("-n", namespace, "patch", "pvc", claim, "--subresource=status", "--type=merge", "-p", status)
 
 
 def _status(api: RealApi, pod: Manifest, status: Manifest) -> None:
