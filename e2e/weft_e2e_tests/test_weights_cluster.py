@@ -8,7 +8,7 @@ from weft_e2e import kube
 from weft_e2e.checks import check_ready
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed, small_service
-from weft_e2e.scenarios.weights import SHARDS, run_hub, shared_volume
+from weft_e2e.scenarios.weights import SHARDS, run_hub, shared_folder, shared_volume
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import apply
 
@@ -38,7 +38,11 @@ def test_three_workers_load_what_was_downloaded_once(weft: Installed, namespace:
     for name, values in (("hub-token", {"token": TOKEN}), ("bucket-keys", keys)):
         words = [f"--from-literal={field}={value}" for field, value in values.items()]
         weft.kube.kubectl("create", "secret", "generic", name, "-n", namespace, *words)
-    with shared_volume(weft.kube, namespace, "cached-weights") as storage_class:
+    with (
+        shared_folder() as folder,
+        shared_folder() as of_nodes,
+        shared_volume(weft.kube, namespace, "cached-weights", folder) as storage_class,
+    ):
         source = {
             "huggingFace": {
                 "endpoint": hub.url,
@@ -69,19 +73,24 @@ def test_three_workers_load_what_was_downloaded_once(weft: Installed, namespace:
         assert max(stats["offsets"]) > 0, "it went on where it broke"
         assert all(stats["sent"][name] < 1.2 * SHARD_BYTES for name in SHARDS)
 
-        # The same claim by the other protocol, for a service that shares it.
+        # By the other protocol, and onto nodes: both of these are this machine, so one of the sidecars downloads.
         bucket = {
             "s3": {
                 "endpoint": hub.url,
                 "bucket": "models",
                 "prefix": "tiny",
                 "credentialsSecretRef": {"name": "bucket-keys"},
-                "cache": {"claim": {"existingClaim": "cached-weights"}},
+                "cache": {"node": {"path": str(of_nodes)}},
             }
         }
         other = changed({**body, "metadata": {"name": "bucket"}}, "spec.model.source", bucket)
         other = changed(other, "spec.planning.prefill", {"min": 1, "max": 1})
-        check_ready(apply(weft, namespace, other), timeout_s=150)
+        service = apply(weft, namespace, other)
+        check_ready(service, timeout_s=150)
+        assert service.conditions()["ModelReady"].message == "the weights are on the nodes of all 2 workers"
+        now = hub.stats()
+        assert [now["asked"][name] for name in SHARDS] == [3, 3], "once for both workers"
+        assert now["refused"] == 0
         check_nothing_tells(weft, namespace)
 
 

@@ -22,7 +22,7 @@ from weft_operator.weights import download as downloads
 from weft_operator.weights import fetch
 from weft_operator.weights.download import digest_of, download_all, gigabytes
 from weft_operator.weights.folder import MANIFEST, ModelFolder, remove_unused
-from weft_operator.weights.progress import ProgressReader
+from weft_operator.weights.progress import Progress, ProgressReader
 from weft_operator.weights.remote import FetchError, Listing, RemoteFile, TransientFetchError, select_files
 from weft_router_tests.redis_server import RedisServer
 
@@ -267,7 +267,8 @@ async def test_the_operator_reads_how_far_a_download_is(
     (tmp_path / "url").write_text(redis_server.url)
     where = {"WEFT_REDIS_URL_FILE": str(tmp_path / "url")} if by_file else {"WEFT_REDIS_URL": redis_server.url}
     model = MockWeights(rate=4e6)
-    reader, seen = ProgressReader(redis_server.url), []
+    reader = ProgressReader(redis_server.url)
+    seen: list[Progress] = []
     with served(model) as url:
         env = {fetch.SOURCE_VARIABLE: json.dumps(hub(url)), "POD_NAME": "demo-weights-x", **where}
         work = asyncio.create_task(asyncio.to_thread(fetch._fetch, cached(tmp_path), env, threading.Event()))

@@ -74,10 +74,19 @@ def run_hub(client: Kube, namespace: str, *, words: list[str]) -> MockHub:
 
 
 @contextmanager
-def shared_volume(client: Kube, namespace: str, claim: str, *, size: str = "1Gi") -> Iterator[str]:
-    """Offer a claim a volume that all nodes of a local cluster share: a folder of this machine; give its class."""
+def shared_folder() -> Iterator[Path]:
+    """Give a folder of this machine, which all nodes of a local cluster see and every user may write."""
     folder = Path(tempfile.mkdtemp(prefix="weft-e2e-weights-"))
     folder.chmod(0o777)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def shared_volume(client: Kube, namespace: str, claim: str, folder: Path, *, size: str = "1Gi") -> Iterator[str]:
+    """Offer a claim a volume in a folder that all nodes see; give its class."""
     name = f"{namespace}-weights"
     volume: Object = {
         "apiVersion": "v1",
@@ -97,7 +106,6 @@ def shared_volume(client: Kube, namespace: str, claim: str, *, size: str = "1Gi"
         yield name
     finally:
         client.kubectl("delete", "pv", name, "--wait=false", check=False)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _listed(*objects: Object) -> Object:
