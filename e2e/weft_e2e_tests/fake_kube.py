@@ -64,7 +64,7 @@ class Recorder(FakeKube):
         out = ""
         if args[:2] == ("get", "namespace"):
             out = "\n".join(f"namespace/{n}" for n in sorted(self.marked) if "-l" in args or n == args[2])
-        elif args[:2] == ("get", "nodes"):
+        elif args[:2] == ("get", "nodes") and "json" in args:
             out = json.dumps({"items": [GPU_NODE, GPU_NODE]})
         elif args[0] == "get":
             out = "\n".join(self.services)

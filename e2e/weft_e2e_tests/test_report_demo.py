@@ -278,7 +278,7 @@ def test_report_and_figures_are_written(tmp_path: Path) -> None:
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the demo find a machine on which a cluster runs, with everything installed."""
-    monkeypatch.setattr(cli, "prepare", lambda *_: "cluster")
+    monkeypatch.setattr(cli, "choose_form", lambda *_: "cluster")
 
 
 @pytest.mark.usefixtures("prepared")
