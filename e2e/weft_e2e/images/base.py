@@ -19,7 +19,7 @@ from weft_e2e.images.content import digest
 from weft_e2e.images.errors import CannotBuildError
 
 SUITE = "bookworm"
-PACKAGES = ("python3", "python3-venv", "python3-dev", "gcc", "libc6-dev", "ca-certificates")
+PACKAGES = ("python3", "python3-venv", "ca-certificates")
 DOCKERFILE = "images/python/Dockerfile"
 
 
