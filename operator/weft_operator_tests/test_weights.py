@@ -15,9 +15,11 @@ from weft_operator.api.serving import MeasureProfile
 from weft_operator.desired import mounts_of
 from weft_operator.desired.rendering import Rendering
 from weft_operator.engines import EngineRequest, engine_container
+from weft_operator.errors import ForbiddenError, InvalidError, TransientError
 from weft_operator.live_profile.jobs import profile_job
 from weft_operator.live_profile.targets import Target
 from weft_operator.manifest import Manifest
+from weft_operator.rights import Right
 from weft_operator.weights import objects, seen
 from weft_operator.weights.cache import CachedModel, cached_model
 from weft_operator.weights.image_volumes import REFUSAL, ImageVolumes
@@ -238,6 +240,26 @@ def test_image_volumes_are_asked_for_once_where_there_are_any(dropped: list[Mani
     api.volumes, images._again = [{"name": "model", "image": {"reference": "x"}}], 0.0
     assert [images.refusal("default"), images.refusal("other")] == ["", ""]
     assert len(api.asked) == 2
+
+
+class Refusing:
+    """An API server that refuses the question, or does not answer it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def create(self, _manifest: Manifest, *, dry_run: bool) -> Manifest:
+        assert dry_run
+        raise self.error
+
+
+def test_a_refusal_by_a_policy_says_nothing_of_image_volumes() -> None:
+    for error in (ForbiddenError("exceeded quota", status=403), InvalidError("denied by a webhook", status=422)):
+        assert ImageVolumes(Refusing(error)).refusal("default") == ""  # type: ignore[arg-type]
+    right = Right("create", "jobs", "batch", "default")
+    for other in (TransientError("no answer"), ForbiddenError("may not", status=403, right=right)):
+        with pytest.raises(type(other)):
+            ImageVolumes(Refusing(other)).refusal("default")  # type: ignore[arg-type]
 
 
 def test_an_end_is_read_from_the_job() -> None:

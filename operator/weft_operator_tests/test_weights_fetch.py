@@ -292,8 +292,9 @@ def test_a_redis_that_is_away_holds_up_no_download(tmp_path: Path) -> None:
 
 def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
     root = tmp_path / "cache"
-    used, unused, recent = (ModelFolder(root, f"team/demo/{key}") for key in ("used", "unused", "recent"))
-    for model in (used, unused, recent):
+    keys = ("used", "unused", "recent", "wanted")
+    used, unused, recent, wanted = (ModelFolder(root, f"team/demo/{key}") for key in keys)
+    for model in (used, unused, recent, wanted):
         model.path.mkdir(parents=True)
         model.lock_file.touch()
     for model in (used, unused):
@@ -301,8 +302,9 @@ def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
     with used.locked(shared=True) as held:
         assert held is not None
         os.utime(used.lock_file, (time.time() - 1000, time.time() - 1000))
-        assert remove_unused(root, 100) == ["team/demo/unused"]
-    assert (used.path.exists(), unused.path.exists(), recent.path.exists()) == (True, False, True)
+        os.utime(wanted.lock_file, (time.time() - 1000, time.time() - 1000))
+        assert remove_unused(root, 100, but="team/demo/wanted") == ["team/demo/unused"]
+    assert [model.path.exists() for model in (used, unused, recent, wanted)] == [True, False, True, True]
 
 
 def test_a_sidecar_says_that_the_model_is_there_and_holds_it(tmp_path: Path) -> None:

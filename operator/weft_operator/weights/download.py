@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -13,7 +14,7 @@ from weft_operator.weights.remote import Checksum, FetchError, Listing, RemoteFi
 
 PARTIAL = ".partial"
 AT_ONCE = 4
-"""Files at a time: one stream of a content network brings 50 to 200 MB/s, and a page cache of 4 MB does for each."""
+"""Files at a time: one stream of a content network brings 50 to 200 MB/s."""
 GIVE_UP_S = 600.0
 """A source that sends nothing for so long ends the attempt; the Job starts another one, which resumes."""
 MAX_PAUSE_S = 30.0
@@ -35,7 +36,7 @@ def download_all(
     _check_space(listing.files, folder)
     halt = stop or Event()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="download") as pool:
-        # The largest last would have the others wait for it alone.
+        # The largest first: at the end nothing large is left that one stream alone would have to bring.
         largest = sorted(listing.files, key=lambda file: -file.size)
         running = [pool.submit(download, source, file, folder, stop=halt, pause_s=pause_s) for file in largest]
         try:
@@ -117,6 +118,8 @@ def _receive(source: Source, file: RemoteFile, partial: Path, have: int, stop: E
                 raise FetchError(f"{file.path}: the source sends more than the {file.size} bytes that it lists")
             stream.write(chunk)
             left -= len(chunk)
+        stream.flush()
+        os.fsync(stream.fileno())  # a file that has its name is whole, also after a power cut
     if left:
         raise TransientFetchError(f"{file.path}: the answer ended {left} bytes early")
 

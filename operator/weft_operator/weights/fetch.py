@@ -91,7 +91,7 @@ def _run(given: argparse.Namespace, model: ModelFolder, env: Mapping[str, str], 
         return "removed"
     if given.verb == "fetch":
         return _fetch(model, env, halt)
-    remove_unused(given.root, given.keep_unused_seconds)
+    remove_unused(given.root, given.keep_unused_seconds, but=model.name)
     while not halt.is_set():
         said = _fetch(model, env, halt)
         with model.locked(shared=True, halt=halt) as lock:

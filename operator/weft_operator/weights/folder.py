@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -90,7 +90,6 @@ class ModelFolder:
     def finish(self, listing: Listing) -> None:
         """Make what was downloaded visible, in one step."""
         self._write_manifest(listing)
-        os.sync()
         if self.path.exists():
             shutil.rmtree(self.path)
         self.partial.rename(self.path)
@@ -98,7 +97,10 @@ class ModelFolder:
     def _write_manifest(self, listing: Listing) -> None:
         manifest = {"version": listing.version, "files": {file.path: file.identity for file in listing.files}}
         text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-        (self.partial / MANIFEST).write_text(text, encoding="utf-8")
+        with (self.partial / MANIFEST).open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
 
     def remove(self) -> None:
         """Remove the model, whole or in part."""
@@ -134,24 +136,20 @@ class ModelFolder:
             return False
 
 
-def unused_models(root: Path, unused_s: float) -> Iterator[ModelFolder]:
-    """Yield the models below a root that nobody has used for so long; the caller must lock each before it acts."""
-    for lock_file in sorted(root.glob(f"*/*/*{LOCK}")):
-        if time.time() - lock_file.stat().st_mtime > unused_s:
-            yield ModelFolder(root, str(lock_file.relative_to(root)).removesuffix(LOCK))
-
-
-def remove_unused(root: Path, unused_s: float) -> list[str]:
-    """Remove the models that no program holds and nobody has used for so long; return their names."""
+def remove_unused(root: Path, unused_s: float, *, but: str = "") -> list[str]:
+    """Remove the models that no program holds and nobody has used for so long, ``but`` one; return their names."""
     removed = []
-    for model in unused_models(root, unused_s):
-        age = time.time() - model.lock_file.stat().st_mtime
-        with model.locked() as lock:
-            if lock is None or age <= unused_s:
+    for lock_file in sorted(root.glob(f"*/*/*{LOCK}")):
+        model = ModelFolder(root, str(lock_file.relative_to(root)).removesuffix(LOCK))
+        with suppress(FileNotFoundError):  # another program removed it
+            unused = time.time() - lock_file.stat().st_mtime
+            if model.name == but or unused <= unused_s:
                 continue
-            model.remove()
-            removed.append(model.name)
-            log.info("model_removed", extra={"model": model.name, "unused_s": round(age)})
+            with model.locked() as lock:
+                if lock is not None:
+                    model.remove()
+                    removed.append(model.name)
+                    log.info("model_removed", extra={"model": model.name, "unused_s": round(unused)})
     return removed
 
 

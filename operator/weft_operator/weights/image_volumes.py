@@ -1,12 +1,16 @@
 """Whether a cluster has image volumes: its API server is asked to check a Job with one, and makes none."""
 
+import logging
 import time
 
 from weft_operator.apiserver import ApiServer
+from weft_operator.errors import ForbiddenError, InvalidError
 from weft_operator.manifest import Manifest
 
 ASKED_AGAIN_S = 60.0
 """A refusal holds for so long; support is taken to last."""
+
+log = logging.getLogger(__name__)
 
 REFUSAL = (
     "spec.model.source.oci: the API server of this cluster drops image volumes; use Kubernetes 1.35 or newer, or set "
@@ -26,10 +30,17 @@ class ImageVolumes:
         """Return why weights cannot come in an image, "" where they can.
 
         Raises:
-            ApiError: the API server refused the question for another reason, or did not answer.
+            ApiError: the API server did not answer, or the operator may make no Jobs.
         """
         if not self._supported and time.monotonic() >= self._again:
-            answer = self._api.create(_probe(namespace), dry_run=True)
+            try:
+                answer = self._api.create(_probe(namespace), dry_run=True)
+            except (InvalidError, ForbiddenError) as error:
+                if isinstance(error, ForbiddenError) and error.right is not None:
+                    raise
+                # A quota or a policy of the namespace: it says nothing of image volumes, and will tell of the workers.
+                log.info("image_volumes_unknown", extra={"namespace": namespace, "error": str(error)})
+                return ""
             volumes = answer["spec"]["template"]["spec"].get("volumes") or ()
             # Without the feature the volume is dropped without a word, or is an empty folder: workers without weights.
             self._supported = any(volume.get("image") for volume in volumes)
