@@ -168,6 +168,14 @@ def test_a_job_that_measures_reads_the_same_weights(source: dict[str, Any]) -> N
     assert mounted <= {volume["name"] for volume in pod["volumes"]}
 
 
+def test_downloads_take_the_proxies_of_the_engine_and_nothing_else_of_its_environment() -> None:
+    env = [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}, {"name": "NCCL_DEBUG", "value": "WARN"}]
+    base = with_source(CLAIM, changed(service(), "spec.engine.env", env))
+    job = objects.fetch_job(base, mounts_of(base, token=TOKEN), model_of(base), claim_uid="1")
+    names = [variable["name"] for variable in job["spec"]["template"]["spec"]["containers"][0]["env"]]
+    assert names == ["POD_NAME", "WEFT_WEIGHTS_SOURCE", "HTTPS_PROXY", "HF_TOKEN", "WEFT_REDIS_URL"]
+
+
 def test_no_token_is_in_an_argument() -> None:
     base = with_source(S3)
     job = objects.fetch_job(base, mounts_of(base, token=TOKEN), model_of(base), claim_uid="1")

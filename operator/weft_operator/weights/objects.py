@@ -24,6 +24,7 @@ _IS_READY = f"import os, sys; sys.exit(not os.path.exists('{READY_FILE}'))"
 _REDIS_VOLUME = "redis"
 _REDIS_FOLDER = "/etc/weft-redis"
 _PERMANENT = 2
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _OWN_TMP = "weights-tmp"
 _ROOT_MOUNT: Manifest = {"name": VOLUME, "mountPath": ROOT}
 _RESOURCES: Manifest = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -52,7 +53,7 @@ def fetch_job(rendering: Rendering, mounts: Mounts, model: CachedModel, *, claim
     job["metadata"]["annotations"][CLAIM_ANNOTATION] = claim_uid
     container = job["spec"]["template"]["spec"]["containers"][0]
     redis_env, redis_volumes, redis_mounts = _redis(rendering, mounts)
-    container["env"] = [*_fetch_env(model), *redis_env]
+    container["env"] = [*_fetch_env(rendering, model), *redis_env]
     container["volumeMounts"] += redis_mounts
     job["spec"]["template"]["spec"]["volumes"] += [model.volume(rendering.key.name), *redis_volumes]
     return job
@@ -88,7 +89,7 @@ def sidecar(rendering: Rendering, mounts: Mounts, model: CachedModel) -> tuple[M
     container = _container(rendering, "hold", model.folder(rendering.key))
     container["args"].append(f"--keep-unused-seconds={model.keep_unused_s:g}")
     container |= {
-        "env": [*_fetch_env(model), *redis_env],
+        "env": [*_fetch_env(rendering, model), *redis_env],
         "volumeMounts": [_ROOT_MOUNT, {"name": _OWN_TMP, "mountPath": "/tmp"}, *(url if file else [])],  # noqa: S108
         "resources": _SIDECAR_RESOURCES,
         "restartPolicy": "Always",
@@ -166,10 +167,16 @@ def _container(rendering: Rendering, verb: str, folder: str) -> dict[str, Any]:
     }
 
 
-def _fetch_env(model: CachedModel) -> list[Manifest]:
+def _fetch_env(rendering: Rendering, model: CachedModel) -> list[Manifest]:
+    """Return the variables of a download: what is loaded, its secrets, and the proxies that engines use."""
     return [
         from_field("POD_NAME", "metadata.name"),
         {"name": "WEFT_WEIGHTS_SOURCE", "value": model.source_json()},
+        *(
+            {"name": item.name, "value": item.value}
+            for item in rendering.spec.engine.env
+            if item.name.upper() in _PROXY_VARIABLES
+        ),
         *(
             {
                 "name": name,
