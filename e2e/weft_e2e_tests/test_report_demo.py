@@ -174,8 +174,8 @@ def test_progress_counts_rounds_sessions_and_failures() -> None:
     listen(a_round(selection.sessions[1].name, 0, outcome="truncated"))
 
     count = len(first.rounds)
-    assert f"{count} of {selection.rounds} rounds, 1 of 14 sessions, 0 failed" in said[-2]
-    assert f"{count + 1} of {selection.rounds} rounds, 1 of 14 sessions, 1 failed" in said[-1]
+    assert f"{count} of {selection.rounds} rounds, 1 of 12 sessions, 0 failed" in said[-2]
+    assert f"{count + 1} of {selection.rounds} rounds, 1 of 12 sessions, 1 failed" in said[-1]
 
 
 ROUTER_PAGE = """# TYPE weft_router_kv_bytes_total counter

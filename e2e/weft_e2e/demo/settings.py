@@ -21,7 +21,7 @@ REPLAY_DEADLINE_S = 240.0
 DEFAULT_TRACE = "claude_code"
 # Sessions arrive at about the highest rate at which the plan for them holds the SLO. Each trace is replayed twice.
 TRACE_LIMITS = {
-    "claude_code": Limits(sessions=14, max_rounds=5, max_decode_tokens=128, arrivals_within_s=28),
+    "claude_code": Limits(sessions=12, max_rounds=4, max_decode_tokens=128, arrivals_within_s=24),
     "gaia_whowhen": Limits(max_rounds=4, max_decode_tokens=160, arrivals_within_s=28),
 }
 

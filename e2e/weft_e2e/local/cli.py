@@ -67,7 +67,7 @@ def _engine_url(value: str) -> tuple[Role, str]:
     help="Replay the demo's recorded sessions, write its report, and end.",
 )
 @click.option(
-    "--sessions", type=click.IntRange(1, 1000), help="Sessions to replay (default: as in the demo, 14 or 32)."
+    "--sessions", type=click.IntRange(1, 1000), help="Sessions to replay (default: as in the demo, 12 or 32)."
 )
 @click.option(
     "--report",
