@@ -1,6 +1,7 @@
 """A DisaggInferenceService on a cluster, as a user sees it: its conditions, plan, pods and metrics."""
 
 import http.client
+import json
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from weft_core.plan import Plan, plan_from_json
+from weft_core.plan import Plan, PlanError, plan_from_json
 from weft_e2e import kube
 from weft_e2e.kube import Condition, Kube, Object
 from weft_e2e.replay.client import Target
@@ -52,6 +53,14 @@ class Service:
     def plan(self) -> Plan:
         """Return the plan in the status."""
         return plan_from_json(self.object()["status"]["plan"])
+
+    def weighed_plan(self) -> Plan | None:
+        """Return the plan in force with its alternatives, which the status leaves out; None where it cannot be read."""
+        kept = kube.get(self.kube, "configmap", f"{self.name}-plan", namespace=self.namespace)
+        try:
+            return None if kept is None else plan_from_json(json.loads(kept["data"]["plan.json"]))
+        except (KeyError, ValueError, PlanError):
+            return None
 
     def pods(self, component: str = "") -> list[Object]:
         """Return the service's pods, of one component (coordinator, prefill, decode) or of all."""

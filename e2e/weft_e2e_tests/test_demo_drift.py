@@ -93,10 +93,10 @@ def test_the_plan_is_read_with_those_it_was_weighed_against() -> None:
         "metadata": {"name": "drift-plan"},
         "data": {"plan.json": json.dumps(plan_to_json(LARGE))},
     }
-    assert drift._weighed(Service(FakeKube([kept]), "n", "drift")) == LARGE
+    assert Service(FakeKube([kept]), "n", "drift").weighed_plan() == LARGE
     for body in ({}, {"plan.json": "{}"}, {"plan.json": "{"}):
-        assert drift._weighed(Service(FakeKube([{**kept, "data": body}]), "n", "drift")) is None
-    assert drift._weighed(Service(FakeKube(), "n", "drift")) is None
+        assert Service(FakeKube([{**kept, "data": body}]), "n", "drift").weighed_plan() is None
+    assert Service(FakeKube(), "n", "drift").weighed_plan() is None
 
 
 def test_before_anything_is_seen_the_screen_says_so() -> None:

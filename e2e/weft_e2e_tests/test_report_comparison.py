@@ -59,21 +59,21 @@ def better(made: Facts) -> dict[str, str]:
 def test_each_measure_says_which_routing_was_better() -> None:
     assert better(compared(ttft=2.0, gap=0.8)) == {
         "Sessions within the SLO": "service",
-        "TTFT of later rounds, median": "service",
-        "TTFT of later rounds, P95": "service",
-        "TTFT of first rounds, P95": "service",
-        "ITL of a round, P95": "baseline",
+        "First token of later rounds, median": "service",
+        "First token of later rounds, P95": "service",
+        "First token of first rounds, P95": "service",
+        "Gap between tokens, P95 of rounds": "baseline",
         "Prefills run locally": "",
         "KV moved between workers": "service",
     }
     worse = better(compared(ttft=0.5, gap=1.0))
-    assert worse["TTFT of later rounds, P95"] == "baseline"
-    assert worse["ITL of a round, P95"] == ""
+    assert worse["First token of later rounds, P95"] == "baseline"
+    assert worse["Gap between tokens, P95 of rounds"] == ""
 
 
 def test_chance_is_not_called_better() -> None:
     made = compared(ttft=1.02)
-    assert better(made)["TTFT of later rounds, median"] == ""
+    assert better(made)["First token of later rounds, median"] == ""
     mine = made.summary.default_attained
     assert made.baseline is not None
     near = dataclasses.replace(mine, met=mine.met - comparison.CHANCE)
@@ -91,8 +91,8 @@ def test_table_and_page_begin_with_the_comparison() -> None:
     for row in comparison.rows(made):
         assert row.baseline in text
         assert row.baseline in html
-    assert "worse" in next(line for line in text.splitlines() if line.startswith("ITL of a round"))
-    assert "the price is in the row ITL" in html
+    assert "worse" in next(line for line in text.splitlines() if line.startswith("Gap between tokens"))
+    assert "The price of local prefills" in html
 
 
 def test_without_a_baseline_nothing_is_compared() -> None:

@@ -49,7 +49,7 @@ def collect(
     spec = manifest["spec"]
     return facts_of(
         service.name,
-        service.plan(),
+        service.weighed_plan() or service.plan(),
         spec,
         played,
         baseline=baseline,

@@ -47,10 +47,10 @@ def rows(facts: Facts) -> tuple[Row, ...]:
             share_words(share.met, share.total),
             _better(-served.met, -share.met) if abs(served.met - share.met) > CHANCE else "",
         ),
-        _latency(facts, "TTFT of later rounds, median", lambda s: s.ttft_later, lambda d: d.p50),
-        _latency(facts, "TTFT of later rounds, P95", lambda s: s.ttft_later, lambda d: d.p95),
-        _latency(facts, "TTFT of first rounds, P95", lambda s: s.ttft_first, lambda d: d.p95),
-        _latency(facts, "ITL of a round, P95", lambda s: s.itl_rounds, lambda d: d.p95),
+        _latency(facts, "First token of later rounds, median", lambda s: s.ttft_later, lambda d: d.p50),
+        _latency(facts, "First token of later rounds, P95", lambda s: s.ttft_later, lambda d: d.p95),
+        _latency(facts, "First token of first rounds, P95", lambda s: s.ttft_first, lambda d: d.p95),
+        _latency(facts, "Gap between tokens, P95 of rounds", lambda s: s.itl_rounds, lambda d: d.p95),
         Row("Prefills run locally", _local(mine), _local(theirs)),
     ]
     if facts.kv is not None and other.kv is not None:
@@ -73,9 +73,9 @@ def caveats(facts: Facts) -> tuple[str, ...]:
             f"By the plan, these workers hold the SLO up to {plan.value:.2f} sessions/s; the best ones for remote "
             f"prefills alone ({groups}) up to {best.predicted.goodput.value:.2f}."
         )
-    itl = next(row for row in rows(facts) if row.name.startswith("ITL"))
+    itl = next(row for row in rows(facts) if row.name.startswith("Gap"))
     if itl.better == "baseline":
-        found.append("Local prefills lengthen the gaps between tokens of other streams: the price is in the row ITL.")
+        found.append("The price of local prefills: longer gaps between the tokens of other streams.")
     found.append(f"{facts.summary.sessions} sessions are few: a difference of {CHANCE} or less is chance.")
     return tuple(found)
 

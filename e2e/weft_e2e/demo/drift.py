@@ -8,12 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from rich.console import Console
 from rich.live import Live
 
-from weft_core.plan import Plan, PlanError, plan_from_json
 from weft_e2e.demo.scene import Drifted, Rounds, Scene, Story
 from weft_e2e.demo.screen import screen
 from weft_e2e.demo.settings import NAMESPACE
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
-from weft_e2e.kube import Kube, Object, get
+from weft_e2e.kube import Kube, Object
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
 from weft_e2e.scenarios.replanning import AT_MOST_S, PROMISED_S, ROUND_S, SURGE, USUAL, WINDOW_S, drifting_service
 from weft_e2e.service import ROUTER_PORT, Service, component_of, current_conditions, settled
@@ -102,17 +101,8 @@ def _scene(service: Service, story: Story, arrivals: Arrivals) -> Scene:
             running=max(0, begun - len(records)),
             failed=sum(not record.ok for record in records),
         ),
-        weighed=_weighed(service),
+        weighed=service.weighed_plan(),
     )
-
-
-def _weighed(service: Service) -> Plan | None:
-    """Return the plan in force with its alternatives, None where nothing readable is kept of it."""
-    kept = get(service.kube, "configmap", f"{service.name}-plan", namespace=service.namespace)
-    try:
-        return None if kept is None else plan_from_json(json.loads(kept["data"]["plan.json"]))
-    except (KeyError, ValueError, PlanError):
-        return None
 
 
 def _decode_pages(service: Service, pods: list[Object]) -> Mapping[str, str]:
