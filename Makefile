@@ -175,7 +175,7 @@ e2e-arm64: setup ## Build the router's image for arm64 and let it serve under em
 	@WEFT_E2E_ARM64=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_images_arm64.py
 
 .PHONY: e2e-cgroup2
-e2e-cgroup2: setup ## Start the local cluster on Debian's kernel with control groups v2 alone, in QEMU without KVM (20 minutes; the first time 3 more)
+e2e-cgroup2: setup ## Start the local cluster on Debian's kernel with control groups v2 alone, in QEMU without KVM (about half an hour; the first time 3 minutes more)
 	@WEFT_E2E_CGROUP2=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_cgroup2_vm.py
 
 .PHONY: engine-env

@@ -21,7 +21,7 @@ from weft_e2e_tests.footprint import leftovers, machine, occupied, survivors
 NAME = "vm"
 TOP = Path("/sys/fs/cgroup")
 UP = ("up", "--gpus", "0", "--rdma", "0")
-WAIT_SECONDS = 240.0  # a step that takes five seconds on a processor of its own takes a minute on an emulated one
+WAIT_SECONDS = 420.0  # a step that takes five seconds on a processor of its own takes a minute on an emulated one
 COMMAND_SECONDS = 900.0
 PLACE_SECONDS = 1500.0
 CPU_LIMIT, MEMORY_LIMIT, OVER_LIMIT = "250m", "64Mi", "200M"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from weft_e2e.cluster.addresses import API_PORT
 from weft_e2e.cluster.config import CLUSTER_DOMAIN, CONTROL_PLANE, ClusterConfig, node_index
+from weft_e2e.cluster.deadlines import scaled
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, private_mounts
 
 # A node that has been silent for this long is NotReady; its kubelet renews its lease every 5 s (node.py).
-NODE_GRACE = "20s"
+NODE_GRACE_SECONDS = 20.0
 # With the default of 20 requests a second the controllers need 5 s only to make their own accounts.
 QUOTA = ("--kube-api-qps=200", "--kube-api-burst=400")
 ETCD = "http://127.0.0.1:2379"
@@ -138,7 +139,7 @@ def services(
                 f"--root-ca-file={pki / 'ca.crt'}",
                 f"--cluster-signing-cert-file={pki / 'ca.crt'}",
                 f"--cluster-signing-key-file={pki / 'ca.key'}",
-                f"--node-monitor-grace-period={NODE_GRACE}",
+                f"--node-monitor-grace-period={scaled(NODE_GRACE_SECONDS):.0f}s",
                 "--node-monitor-period=2s",
                 "--bind-address=127.0.0.1",
                 "--profiling=false",

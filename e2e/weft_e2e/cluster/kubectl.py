@@ -79,9 +79,10 @@ def run(
 
 
 def apply(config: Path, objects: list[dict[str, object]], *, timeout: float = 60.0) -> None:
-    """Apply objects by server-side apply."""
+    """Apply objects by server-side apply, which refuses unknown fields without the client's own validation."""
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    argv = kubectl_argv("apply", "--server-side", "--force-conflicts", "--field-manager=weft-cluster", "-f", "-")
+    options = ("--server-side", "--force-conflicts", "--validate=false", "--field-manager=weft-cluster")
+    argv = kubectl_argv("apply", *options, "-f", "-")
     run(argv, config, stdin=manifest, timeout=timeout)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from weft_e2e.cluster.config import CLUSTER_DOMAIN, ClusterConfig, node_index
 from weft_e2e.cluster.control_plane import api_gate, proxy_service
+from weft_e2e.cluster.deadlines import scaled
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, bind, private_mounts, sys_mounts
 
@@ -118,8 +119,8 @@ def kubelet_config(config: ClusterConfig, paths: ClusterPaths, node: str) -> dic
             "nodefs.inodesFree": "1%",
             "imagefs.available": "256Mi",
         },
-        "nodeLeaseDurationSeconds": 20,  # renewed every quarter of it: four chances in the grace period
-        "nodeStatusUpdateFrequency": "2s",  # devices show up within 2 s of the kubelet's start
+        "nodeLeaseDurationSeconds": int(scaled(20)),  # renewed every quarter of it: four chances in the grace period
+        "nodeStatusUpdateFrequency": f"{scaled(2):.0f}s",  # devices show up within 2 s of the kubelet's start
         "syncFrequency": "15s",
         "serializeImagePulls": False,
         "registryPullQPS": 0,
