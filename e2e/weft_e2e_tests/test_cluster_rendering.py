@@ -86,7 +86,7 @@ def test_kubelets_give_the_controller_manager_several_chances_to_hear_them() -> 
     config = node.kubelet_config(CONFIG, PATHS, "node-2")
     lease = config["nodeLeaseDurationSeconds"]
     assert isinstance(lease, int)
-    grace = int(control_plane.NODE_GRACE.removesuffix("s"))
+    grace = control_plane.NODE_GRACE_SECONDS
     assert lease * 0.25 * 3 < grace, "two lost renewals in a row would make a healthy node NotReady"
     assert config["resolvConf"] == "/cache/clusters/demo/node-2/resolv.conf"
 
@@ -185,3 +185,12 @@ def test_fake_nodes_are_marked_and_hold_nothing_that_really_runs() -> None:
     assert metadata["annotations"] == {"kwok.x-k8s.io/node": "fake"}
     assert metadata["labels"]["weft.dev/gpu-type"] == "nvidia-h20"
     assert spec["taints"][0]["effect"] == "NoSchedule"
+
+
+def test_a_slow_machine_is_asked_less_often_and_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_TIMEOUT_SCALE", "4")
+    config = node.kubelet_config(PATHS, "node-1")
+    assert (config["nodeLeaseDurationSeconds"], config["nodeStatusUpdateFrequency"]) == (80, "8s")
+    argv = control_plane.services(CONFIG, PATHS, kubernetes="k", forward="f", python="p", listener=3)
+    manager = next(service for service in argv if service.name == "kube-controller-manager")
+    assert "--node-monitor-grace-period=80s" in manager.argv
