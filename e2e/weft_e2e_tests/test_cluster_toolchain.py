@@ -12,6 +12,7 @@ import pytest
 from weft_e2e.cluster import cgroups, cli, coredns, golang, packages, preflight, toolchain
 from weft_e2e.cluster.cgroups import tree
 from weft_e2e.cluster.errors import Refused, SetupError
+from weft_e2e.cluster.progress import Work
 
 
 @pytest.fixture
@@ -59,6 +60,14 @@ def test_what_every_cluster_needs_is_built_in_one_go_and_once(builder: Builder) 
     toolchain.tool_path("helm").unlink()
     toolchain.build_all(lambda _: None)
     assert builder.calls == [COMMON, ["helm"]], "only what is missing"
+
+
+def test_all_that_was_announced_is_done_at_the_end(builder: Builder) -> None:
+    names = frozenset([*COMMON, "kwok"])
+    work = Work(toolchain.work_of(sorted(names)), lambda _: None)
+    assert work.state().startswith("0 % done")
+    toolchain.build(work, names)
+    assert work.state().startswith("100 % done")
 
 
 def test_others_are_built_for_who_asks(builder: Builder) -> None:

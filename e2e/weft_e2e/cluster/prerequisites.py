@@ -31,7 +31,7 @@ def install(progress: Progress, *, also: Collection[str] = (), beside: Sequence[
     preflight.check_setup()
     programs = frozenset(name for name in toolchain.missing() if name not in toolchain.NATIVE)
     programs |= frozenset(toolchain.missing(frozenset(also))) if also else frozenset()
-    parts = toolchain.work_of(sorted(programs))
+    parts = toolchain.work_of(programs)
     if packages.missing_packages():
         packages.check_installable()
         parts[PACKAGES] = PACKAGES_WORK_S

@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -157,7 +157,7 @@ def build_all(progress: Progress, only: frozenset[str] = frozenset()) -> None:
         build(work, only)
 
 
-def work_of(names: Sequence[str]) -> dict[str, float]:
+def work_of(names: Collection[str]) -> dict[str, float]:
     """Return the parts of the work of building some programs, with what each takes."""
     common = _common(names)
     parts = {_title(common): PROGRAMS_WORK_S} if common else {}
@@ -184,12 +184,12 @@ def build(work: Work, only: frozenset[str] = frozenset()) -> None:
                 _build_alone(tool, work)
 
 
-def _common(names: Sequence[str]) -> list[Tool]:
-    return [TOOLS[name] for name in names if name in TOOLS and TOOLS[name].module is None]
+def _common(names: Collection[str]) -> list[Tool]:
+    return [tool for tool in TOOLS.values() if tool.name in names and tool.module is None]
 
 
-def _alone(names: Sequence[str]) -> list[Tool]:
-    return [TOOLS[name] for name in names if name in TOOLS and TOOLS[name].module]
+def _alone(names: Collection[str]) -> list[Tool]:
+    return [tool for tool in TOOLS.values() if tool.name in names and tool.module]
 
 
 def _title(tools: Sequence[Tool]) -> str:
