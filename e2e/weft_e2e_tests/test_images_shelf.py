@@ -112,6 +112,24 @@ def test_images_are_built_two_at_a_time(store: FakeStore, monkeypatch: pytest.Mo
     assert set(images.build(["weft-router", "weft-mock-engine"]).values()) == store.held
 
 
+def test_a_second_builder_says_that_it_waits_and_finds_the_work_done(store: FakeStore) -> None:
+    waits = threading.Event()
+    lines: list[str] = []
+
+    def report(line: str) -> None:
+        lines.append(line)
+        waits.set()
+
+    with shelf.one_at_a_time():
+        second = threading.Thread(target=images.build, args=(["weft-router"],), kwargs={"report": report})
+        second.start()
+        assert waits.wait(20)
+        assert lines == ["waiting for another process that builds images …"]
+        store.held = set(images.refs(["weft-router"]).values())
+    second.join(20)
+    assert store.built == []
+
+
 def test_a_failed_build_is_told_and_the_other_one_kept(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def build(ref: str, **_: object) -> None:
         if "router" in ref:

@@ -82,7 +82,7 @@ def build(
     """
     if arch is not None:
         check_buildable(arch)
-    with one_at_a_time():
+    with one_at_a_time(work.progress if work else report):
         base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE)
         recipes = [
             recipe_of(image, python_image=base or base_ref(arch), compiled=compiled, arch=arch)
@@ -242,9 +242,13 @@ def chart_values(images: Mapping[str, str]) -> list[str]:
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Hold this machine's build lock."""
+def one_at_a_time(report: Report = lambda _line: None) -> Iterator[None]:
+    """Hold this machine's build lock; say so where another process holds it."""
     images_cache().mkdir(parents=True, exist_ok=True)
     with (images_cache() / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("waiting for another process that builds images …")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
