@@ -56,7 +56,18 @@ def rows(facts: Facts) -> tuple[Row, ...]:
     if facts.kv is not None and other.kv is not None:
         moved, too = _moved(facts.kv), _moved(other.kv)
         found.append(Row("KV moved between workers", bytes_words(moved), bytes_words(too), _better(moved, too)))
-    return tuple(found)
+    carried = _carried(facts)
+    return (*found, *([] if carried is None else [carried]))
+
+
+def _carried(facts: Facts) -> Row | None:
+    """Return what the planner predicts that each carries with the workers that suit it best."""
+    best, mine = best_without_local(facts.plan), facts.plan.predicted.goodput
+    if best is None or best.predicted.goodput is None or mine is None:
+        return None
+    theirs = best.predicted.goodput.value
+    better = _better(-mine.value, -theirs)
+    return Row("Sessions/s within the SLO, predicted", f"{mine.value:.2f}", f"{theirs:.2f}", better)
 
 
 def caveats(facts: Facts) -> tuple[str, ...]:
@@ -66,12 +77,12 @@ def caveats(facts: Facts) -> tuple[str, ...]:
     found = [
         "Both replays ran one after the other on the same workers, which the planner chose for the service's routing."
     ]
-    best, plan = best_without_local(facts.plan), facts.plan.predicted.goodput
-    if best is not None and best.predicted.goodput is not None and plan is not None:
+    best = best_without_local(facts.plan)
+    if best is not None and _carried(facts) is not None:
         groups = ", ".join(group_words(group) for group in best.groups)
         found.append(
-            f"By the plan, these workers hold the SLO up to {plan.value:.2f} sessions/s; the best ones for remote "
-            f"prefills alone ({groups}) up to {best.predicted.goodput.value:.2f}."
+            f"The prediction in the last row is for the workers that suit each best: {groups} where every prefill is "
+            "remote."
         )
     itl = next(row for row in rows(facts) if row.name.startswith("Gap"))
     if itl.better == "baseline":

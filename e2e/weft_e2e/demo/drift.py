@@ -21,7 +21,7 @@ from weft_e2e.waiting import WaitedTooLong, until
 RESOURCE = "weft.dev/simulated-gpu"
 """GPUs of its own, so that the service that the recorded sessions go to keeps its own."""
 GPUS_A_NODE = 4
-USUAL_S = 8.0
+USUAL_S = 4.0
 """How long the planned traffic runs before it changes."""
 END_S = WINDOW_S + AT_MOST_S
 """After this long the demo goes on, whatever has been reached."""

@@ -29,6 +29,9 @@ from weft_planner.workload.trace_fit import TraceFit
 
 Result = TypeVar("Result")
 
+TOLD = ("Planned", "Progressing", "Ready")
+"""Conditions that tell how a service starts; the others say in the first minute that nothing is measured yet."""
+
 
 def run(settings: Settings, say: Say) -> Facts:
     """Run every step and return what was measured; files are written to ``settings.out``.
@@ -110,7 +113,7 @@ def manifest_for(settings: Settings, selection: Selection) -> tuple[Object, tupl
 
 
 def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:
-    """Apply the service and wait until it can serve, saying each condition as it comes."""
+    """Apply the service and wait until it can serve, saying how its start goes on."""
     name = manifest["metadata"]["name"]
     service = Service(kube, NAMESPACE, name)
     with steps.step(f"Apply {name} and wait until it is Ready") as detail:
@@ -121,7 +124,10 @@ def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:
 
         def ready() -> bool:
             now = service.conditions()
-            for kind, condition in sorted(now.items()):
+            for kind in TOLD:
+                condition = now.get(kind)
+                if condition is None:
+                    continue
                 words = f"{kind}={condition.status} ({condition.reason})"
                 if said.get(kind) != words:
                     said[kind] = words
