@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,25 @@ async def test_rounds_are_measured_and_the_reply_goes_into_the_history_as_receiv
         assert len(record.gaps_s) == 1
         assert (record.prompt_tokens, record.completion_tokens, record.cached_tokens) == (7, 2, 5)
         assert (record.route, record.reason, record.finish_reason) == ("remote", "why", "length")
+
+
+async def test_a_second_replay_may_name_a_class_and_have_other_texts() -> None:
+    seen: list[tuple[str | None, str]] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        seen.append((request.headers.get("X-Weft-Class"), body["messages"][0]["content"]))
+        return await stream(request, chunk("a"), chunk("b"), ending(2))
+
+    async with serving(handler) as target:
+        await only(target, rounds=1)
+        named = replace(target, request_class="baseline")
+        await replay([session(1)], named, filler=filler, deadlines=SOON, salt=1)
+
+    (plain, first), (name, second) = seen
+    assert (plain, name) == (None, "baseline")
+    assert first != second
+    assert len(first.split()) == len(second.split())
 
 
 async def test_gaps_between_tokens_are_the_servers_pauses() -> None:
