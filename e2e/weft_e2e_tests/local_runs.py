@@ -84,7 +84,9 @@ NURSERY = "weft_e2e.local.nursery"
 
 def processes() -> list[tuple[int, int, str]]:
     """Return pid, parent's pid and command line of every process of this machine that is no zombie."""
-    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+    )
     rows = (line.split(None, 3) for line in listed.stdout.splitlines())
     return [(int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and not row[2].startswith("Z")]
 

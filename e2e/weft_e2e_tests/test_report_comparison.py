@@ -156,6 +156,9 @@ def test_a_class_of_that_name_is_left_alone() -> None:
         ({"policy": "weft", "mode": "remote-jsq"}, PLANNED, "remote already"),
         ({"policy": "always-remote"}, PLANNED, "remote already"),
         ({}, dataclasses.replace(PLANNED, layout="colocated"), "no prefill workers"),
+        ({"classes": [{"name": CLASS, "policy": "ampd"}]}, PLANNED, "of its own"),
+        ({"classes": [{"name": CLASS, "policy": POLICY}]}, PLANNED, ""),
+        ({"qos": {"classHeader": "X-Tier"}}, PLANNED, "another header"),
     ],
 )
 def test_there_is_no_baseline_where_it_would_be_the_same(routing: dict[str, str], plan: Plan, words: str) -> None:

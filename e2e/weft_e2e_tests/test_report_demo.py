@@ -240,11 +240,14 @@ def test_every_problem_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_problems_of_the_baseline_are_named_as_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {"c": ROUTER_PAGE, "d/engine": ENGINE_PAGE % 0}
-    failed = (a_round("a"), a_round("b", outcome="truncated", error="x"))
+    failed = (a_round("a", route="local"), a_round("b", outcome="truncated", error="x"))
 
     made = gather(many_rounds(3), pages, {}, monkeypatch, baseline=failed)
 
-    assert made.problems == ("baseline: 1 of 2 rounds failed: 1 truncated",)
+    assert made.problems == (
+        "baseline: 1 of 2 rounds failed: 1 truncated",
+        "baseline: 1 prefills ran on a decode worker, though all were to be remote",
+    )
     assert made.baseline is not None
     assert (made.baseline.summary.rounds, made.baseline.policy) == (2, "remote-jsq")
 

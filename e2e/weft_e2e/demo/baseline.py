@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft_core.plan import Alternative, Plan
+from weft_e2e.replay.client import CLASS_HEADER
 
 CLASS = "baseline"
 POLICY = "remote-jsq"
@@ -34,6 +35,10 @@ def why_no_baseline(spec: Mapping[str, Any], plan: Plan) -> str:
     routing = spec.get("routing") or {}
     if plan.layout == "colocated":
         return "the plan has no prefill workers"
+    if any(item["name"] == CLASS and item.get("policy") != POLICY for item in routing.get("classes") or ()):
+        return f"the service has a class {CLASS} of its own"
+    if (routing.get("qos") or {}).get("classHeader", CLASS_HEADER) != CLASS_HEADER:
+        return f"the service's requests name their class in another header than {CLASS_HEADER}"
     chosen = plan.policy.mode if plan.policy is not None and plan.policy.route == "weft" else ""
     policy, mode = routing.get("policy") or "weft", routing.get("mode") or chosen
     if policy in _REMOTE_ONLY or (policy == "weft" and mode in _REMOTE_ONLY):

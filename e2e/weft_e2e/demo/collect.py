@@ -86,6 +86,9 @@ def facts_of(
     if baseline is not None:
         flow, more = _counted(baseline, mock=mock, deadline_s=deadline_s)
         found += [f"baseline: {problem}" for problem in more]
+        local = sum(record.route == "local" for record in baseline.result.records)
+        if local:
+            found.append(f"baseline: {local} prefills ran on a decode worker, though all were to be remote")
         beside = Baseline(
             policy=POLICY,
             summary=summarise(baseline.result.records, slo),

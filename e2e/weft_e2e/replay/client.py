@@ -19,6 +19,8 @@ from weft_e2e.replay.records import Outcome, Phase, ReplayResult, RoundRecord
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.replay.sse import EventSplitter
 
+CLASS_HEADER = "X-Weft-Class"
+
 Message = dict[str, str]
 Filler = Callable[[int, int], str]
 
@@ -243,7 +245,7 @@ async def _round(
     )
     headers = {"Content-Type": "application/json", "X-Session-Id": f"{target.run}{session}"}
     if target.request_class:
-        headers["X-Weft-Class"] = target.request_class
+        headers[CLASS_HEADER] = target.request_class
     if target.api_key is not None:
         headers["Authorization"] = f"Bearer {target.api_key}"
     answer = _Answer()
