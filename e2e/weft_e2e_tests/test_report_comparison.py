@@ -122,7 +122,7 @@ def test_the_best_workers_for_remote_prefills_alone_are_named() -> None:
     made = dataclasses.replace(compared(), plan=plan)
     row = comparison.rows(made)[-1]
     assert row == comparison.Row("Sessions/s within the SLO, predicted", "0.51", "0.42", "service")
-    assert "best: 3 x TP4 prefill where every prefill is remote" in " ".join(comparison.caveats(made))
+    assert "the best that the planner weighed are 3 x TP4 prefill." in " ".join(comparison.caveats(made))
 
 
 def example() -> dict[str, Any]:

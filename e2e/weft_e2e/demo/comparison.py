@@ -61,7 +61,7 @@ def rows(facts: Facts) -> tuple[Row, ...]:
 
 
 def _carried(facts: Facts) -> Row | None:
-    """Return what the planner predicts that each carries with the workers that suit it best."""
+    """Return what the planner predicts that each carries, on the best workers for it that were weighed."""
     best, mine = best_without_local(facts.plan), facts.plan.predicted.goodput
     if best is None or best.predicted.goodput is None or mine is None:
         return None
@@ -81,8 +81,8 @@ def caveats(facts: Facts) -> tuple[str, ...]:
     if best is not None and _carried(facts) is not None:
         groups = ", ".join(group_words(group) for group in best.groups)
         found.append(
-            f"The prediction in the last row is for the workers that suit each best: {groups} where every prefill is "
-            "remote."
+            "The prediction in the last row gives each its own workers; for remote prefills alone, the best that the "
+            f"planner weighed are {groups}."
         )
     itl = next(row for row in rows(facts) if row.name.startswith("Gap"))
     if itl.better == "baseline":
