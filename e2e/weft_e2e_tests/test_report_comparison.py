@@ -22,6 +22,7 @@ from weft_operator.api.service import DisaggInferenceService
 from weft_operator.desired.rendering import PlanRecord, Rendering
 from weft_operator.desired.router_json import live_json
 from weft_operator.manifest import ServiceKey
+from weft_operator.planning.request import planner_request
 from weft_operator_tests.samples import SETTINGS
 
 WEFT = PlannedPolicy("weft", "ia", "moore-hodgson")
@@ -138,6 +139,8 @@ def test_the_baseline_is_a_class_that_differs_in_its_policy_alone() -> None:
     assert live["routing"]["policy"] == "weft"
     assert live["routing"]["classes"] == {CLASS: {"policy": POLICY}}
     assert CLASS in live["qos"]["classes"], "requests may name it"
+    plain = DisaggInferenceService.model_validate(manifest)
+    assert planner_request(service.spec) == planner_request(plain.spec), "the plan is the same"
 
 
 def test_a_class_of_that_name_is_left_alone() -> None:
