@@ -94,6 +94,19 @@ def test_a_worker_with_all_or_no_pods_on_nodes_gives_nothing_back(places: tuple[
     assert run(of, sets, pods).actions == ()
 
 
+def test_the_time_in_which_no_pod_had_a_node_does_not_count() -> None:
+    """Nodes that an autoscaler brings come one by one: the first one is not given back as soon as it is there."""
+    of = group(1, **ALONE)
+    sets = made(of, 0)
+    pods = [node(sets[0], 0, on="node-a"), node(sets[0], 1, waits_s=10 * TIMEOUT_S)]
+    scheduled = pods[0]["status"]["conditions"][0]
+    scheduled["lastTransitionTime"] = (NOW - timedelta(seconds=60)).isoformat()
+    plan = run(of, sets, pods)
+    assert (plan.actions, plan.release_facts, plan.again_s) == ((), (), TIMEOUT_S - 60)
+    scheduled["lastTransitionTime"] = (NOW - timedelta(seconds=TIMEOUT_S)).isoformat()
+    assert sizes(run(of, sets, pods)) == {"demo-p16-0": 0}
+
+
 def test_a_gang_scheduler_is_left_to_its_own_rules() -> None:
     of = group(1, **GANG)
     sets = made(of, 0)
@@ -166,7 +179,8 @@ class Cluster:
         self.chance.shuffle(waiting)
         for pod in waiting[: self.nodes - sum(bool(pod["spec"]) for pod in self.pods.values())]:
             pod["spec"]["nodeName"] = "a node"
-            pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+            since = {"lastTransitionTime": self.now.isoformat()}
+            pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True", **since}]
 
     def whole(self) -> int:
         """Return how many workers have all their pods on nodes."""

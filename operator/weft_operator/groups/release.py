@@ -94,16 +94,22 @@ def _pause_s(item: Manifest, at: datetime, patience_s: float) -> float:
 
 
 def _partial_since(pods: Sequence[Manifest]) -> datetime | None:
-    """Return since when some pods of a worker find no node while others have one; None where that is not so."""
-    times = []
-    bound = False
+    """Return since when some pods of a worker find no node while others have one; None where that is not so.
+
+    The time in which none had a node does not count: it kept no GPU from anybody, and nodes may come one by one.
+    """
+    bound, waiting = [], []
     for pod in pods:
         scheduled = condition_of(pod, "PodScheduled") or {}
+        time = scheduled.get("lastTransitionTime")
+        since = datetime.fromisoformat(str(time)) if time else None
         if (pod.get("spec") or {}).get("nodeName"):
-            bound = True
-        elif scheduled.get("status") == "False" and scheduled.get("lastTransitionTime"):
-            times.append(datetime.fromisoformat(str(scheduled["lastTransitionTime"])))
-    return min(times) if bound and times else None
+            bound.append(since)
+        elif scheduled.get("status") == "False" and since is not None:
+            waiting.append(since)
+    if not bound or not waiting:
+        return None
+    return max(min(waiting), min((since for since in bound if since is not None), default=min(waiting)))
 
 
 def _fact(item: Manifest, pods: Sequence[Manifest], timeout: str) -> Fact:
