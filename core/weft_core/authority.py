@@ -30,8 +30,14 @@ def split_authority(text: str) -> tuple[str, int]:
         host = host[1:-1]
         valid = _is_ipv6(host)
     else:
-        valid = bool(host) and not set(host) & set("[]:/@ ")
-    if not valid or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        valid = bool(host) and ":" not in host
+    if (
+        not valid
+        or text.split() != [text]
+        or set(host) & set("[]/@")
+        or not (port.isascii() and port.isdigit())
+        or int(port) > 65535
+    ):
         raise ValueError(f"{text!r} is not HOST:PORT, for example 10.0.0.7:8080 or [fd00::7]:8080")
     return host, int(port)
 
@@ -43,7 +49,7 @@ def is_http_url(text: str) -> bool:
         _port = parts.port  # of an address without brackets all behind the first colon is taken for it, and fails
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and text.split() == [text]
 
 
 def listen_host(host: str) -> str | None:

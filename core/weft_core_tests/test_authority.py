@@ -30,7 +30,7 @@ def test_only_addresses_of_ipv6_get_brackets() -> None:
     "text",
     ["", "8080", ":8080", "host", "host:", "host:port", "host:65536", "host:-1", "host:8 0", "host:²",
      "fd00::1:8080", "[fd00::1]", "[fd00::1]8080", "[host]:8080", "[]:80", "[fd00::1:80", "fd00::1]:80",
-     "http://host:80", "user@host:80", "ho st:80"],
+     "http://host:80", "user@host:80", "ho st:80", "ho\nst:80", "[::1%a]b]:80", "[::1%a/b]:80"],
 )  # fmt: skip
 def test_what_is_no_host_and_port_is_refused_with_both_forms(text: str) -> None:
     with pytest.raises(ValueError, match=r"10\.0\.0\.7:8080 or \[fd00::7\]:8080"):
@@ -44,7 +44,7 @@ def test_what_is_no_host_and_port_is_refused_with_both_forms(text: str) -> None:
         ("http://10.0.0.7:1", True), ("http://fd00::1:8101", False), ("http://fd00::1", False),
         ("http://[fd00::1", False),
         ("http://host:port", False), ("http://host:65536", False), ("http://:80", False), ("10.0.0.7:80", False),
-        ("ftp://host", False), ("", False),
+        ("ftp://host", False), ("", False), ("http://ho st/", False), ("http://host/\n", False),
     ],
 )  # fmt: skip
 def test_urls_without_brackets_around_an_address_of_ipv6_are_told(text: str, valid: bool) -> None:

@@ -8,8 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from weft_operator.weights import fetch
 from weft_operator.weights.download import digest_of, download_all, gigabytes
 from weft_operator.weights.folder import MANIFEST, ModelFolder, remove_unused
 from weft_operator.weights.progress import Progress, ProgressReader
-from weft_operator.weights.remote import FetchError, Listing, RemoteFile, TransientFetchError, select_files
+from weft_operator.weights.remote import Body, FetchError, Listing, RemoteFile, TransientFetchError, select_files
 from weft_router_tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.component
@@ -34,12 +34,12 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s3cret-do-
 
 
 @contextmanager
-def served(model: MockWeights) -> Iterator[str]:
-    """Serve a model on a free port of loopback, in a thread, and give its URL."""
+def listening(app: web.Application) -> Iterator[str]:
+    """Serve on a free port of loopback, in a thread, and give the URL."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    runner = web.AppRunner(model.app(), access_log=None, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
 
     async def start() -> None:
         await runner.setup()
@@ -53,6 +53,39 @@ def served(model: MockWeights) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
+
+
+def served(model: MockWeights) -> AbstractContextManager[str]:
+    """Serve a model, and give the URL."""
+    return listening(model.app())
+
+
+def answering(status: int, text: str, headers: Mapping[str, str]) -> AbstractContextManager[str]:
+    """Answer every request alike, and give the URL."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text, headers=headers)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    return listening(app)
+
+
+class Answer:
+    """A source whose one answer is known."""
+
+    def __init__(self, start: int, data: bytes) -> None:
+        self._body = Body(start, iter([data]))
+
+    def list_files(self) -> Listing:
+        raise AssertionError
+
+    @contextmanager
+    def open(self, _file: RemoteFile, _offset: int) -> Iterator[Body]:
+        yield self._body
+
+    def close(self) -> None:
+        pass
 
 
 def hub(url: str, **parts: Any) -> dict[str, Any]:
@@ -387,6 +420,99 @@ def test_one_format_of_the_weights_is_chosen_and_no_path_leads_out() -> None:
     for path in ("../x", "/etc/passwd", "a/../../x"):
         with pytest.raises(FetchError, match="outside the model's folder"):
             select_files([RemoteFile(path, 1)], (), ())
+
+
+def test_files_that_would_be_written_as_one_are_refused_and_those_of_the_cache_left_out() -> None:
+    with pytest.raises(FetchError, match="lists 'a' twice"):
+        select_files([RemoteFile("a", 1), RemoteFile("./a", 1)], (), ())
+    with pytest.raises(FetchError, match="size of -1 bytes"):
+        select_files([RemoteFile("a", -1)], (), ())
+    files = [RemoteFile("a", 1), RemoteFile("a.partial", 1)]
+    assert [file.path for file in select_files(files, (), ())] == ["a"], "what is not whole of a has this name"
+
+
+def test_a_hub_that_lists_no_sizes_of_files_is_told(tmp_path: Path) -> None:
+    for size in ("Infinity", '"many"'):
+        text = f'{{"sha": "{"0" * 40}", "siblings": [{{"rfilename": "a", "size": {size}}}]}}'
+        with answering(200, text, {}) as url:
+            code, said = run(tmp_path, hub(url))
+        assert (code, "does not list acme/tiny as the Hugging Face hub does" in said) == (fetch.PERMANENT, True)
+
+
+def test_an_answer_that_leaves_a_hole_or_is_too_long_is_not_gone_on_with(tmp_path: Path) -> None:
+    file = RemoteFile("a", 8)
+    (tmp_path / "a.partial").write_bytes(b"half")
+    stop = threading.Event()
+    with pytest.raises(TransientFetchError, match="begins at 6, and 4 bytes are there"):
+        downloads._receive(Answer(6, b"ab"), file, tmp_path / "a.partial", 4, stop)
+    assert (tmp_path / "a.partial").read_bytes() == b"half"
+    with pytest.raises(FetchError, match="sends more than the 8 bytes"):
+        downloads._receive(Answer(4, b"more than half"), file, tmp_path / "a.partial", 4, stop)
+    assert (tmp_path / "a.partial").read_bytes() == b""
+
+
+def test_a_part_is_where_the_server_says_that_it_is() -> None:
+    headers = {"Content-Range": "bytes 2-7/8"}
+    with (
+        answering(206, "others", headers) as url,
+        closing(fetch.source_of(hub(url), {})) as source,
+        source.open(RemoteFile("a", 8), 4) as body,
+    ):
+        assert body.start == 2
+
+
+def test_objects_that_consoles_make_for_folders_are_no_files(tmp_path: Path) -> None:
+    model = MockWeights(extra={"": b"", "sub/": b"", "sub/x.json": b"{}", "empty.txt": b""})
+    with served(model) as url:
+        code, said = run(tmp_path, bucket(url))
+    assert (code, (cached(tmp_path).path / "sub/x.json").read_bytes()) == (0, b"{}"), said
+    assert (cached(tmp_path).path / "empty.txt").read_bytes() == b""
+
+
+def test_an_object_whose_name_is_no_path_is_told(tmp_path: Path) -> None:
+    with served(MockWeights(extra={"a//b": b"x"})) as url:
+        code, said = run(tmp_path, bucket(url))
+    assert (code, said) == (
+        fetch.PERMANENT,
+        "s3://models/tiny has an object whose name is no path of a file, such as a//b; rename it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "env", "words"),
+    [
+        (hub("http://h"), {"HF_TOKEN": "do-not-t\u00e4ll"}, "HF_TOKEN has a character"),
+        (bucket("http://h"), {**KEYS, "AWS_ACCESS_KEY_ID": "do-not\ntell"}, "AWS_ACCESS_KEY_ID has a character"),
+        (bucket("http://h"), {"AWS_ACCESS_KEY_ID": "do-not-tell"}, "AWS_SECRET_ACCESS_KEY is empty"),
+        (hub("http://[::1"), {}, "is no URL of a server"),
+        (bucket("http://[::1"), {}, "is no URL of a server"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_without_the_secret(
+    tmp_path: Path, source: dict[str, Any], env: dict[str, str], words: str
+) -> None:
+    code, said = run(tmp_path, source, env)
+    assert (code, words in said, "do-not" in said) == (fetch.PERMANENT, True, False), said
+
+
+def test_a_model_of_another_user_keeps_no_sidecar_from_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "cache"
+    for key in ("foreign", "gone", "unused"):
+        model = ModelFolder(root, f"team/demo/{key}")
+        model.path.mkdir(parents=True)
+        model.lock_file.touch()
+        os.utime(model.lock_file, (time.time() - 1000, time.time() - 1000))
+    remove = ModelFolder.remove
+
+    def refused(model: ModelFolder) -> None:
+        if model.name.endswith("foreign"):
+            raise PermissionError(13, "Permission denied")
+        if model.name.endswith("gone"):
+            raise FileNotFoundError(2, "No such file or directory")
+        remove(model)
+
+    monkeypatch.setattr(ModelFolder, "remove", refused)
+    assert remove_unused(root, 100) == ["team/demo/unused"]
 
 
 def test_git_names_files_by_these_sums(tmp_path: Path) -> None:

@@ -10,9 +10,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from threading import Event
 
-from weft_operator.weights.remote import Checksum, FetchError, Listing, RemoteFile, Source, TransientFetchError
+from weft_operator.weights.remote import (
+    PARTIAL,
+    Checksum,
+    FetchError,
+    Listing,
+    RemoteFile,
+    Source,
+    TransientFetchError,
+)
 
-PARTIAL = ".partial"
 AT_ONCE = 4
 """Files at a time: one stream of a content network brings 50 to 200 MB/s."""
 GIVE_UP_S = 600.0
@@ -63,7 +70,9 @@ def download(source: Source, file: RemoteFile, folder: Path, *, stop: Event, pau
             partial.unlink()
             continue
         try:
-            if have < file.size or not partial.exists():
+            if file.size == 0:
+                partial.touch()
+            elif have < file.size:
                 _receive(source, file, partial, have, stop)
         except TransientFetchError as error:
             if _size(partial) > have:
@@ -107,6 +116,8 @@ def digest_of(path: Path, algorithm: str) -> str:
 def _receive(source: Source, file: RemoteFile, partial: Path, have: int, stop: Event) -> None:
     """Append what is missing of a file; a source that begins elsewhere than asked is followed."""
     with partial.open("r+b" if partial.exists() else "w+b") as stream, source.open(file, have) as body:
+        if body.start > have:
+            raise TransientFetchError(f"{file.path}: the answer begins at {body.start}, and {have} bytes are there")
         stream.seek(body.start)
         stream.truncate()
         left = file.size - body.start
@@ -114,7 +125,7 @@ def _receive(source: Source, file: RemoteFile, partial: Path, have: int, stop: E
             if stop.is_set():
                 return
             if len(chunk) > left:
-                stream.write(chunk[:left])
+                stream.truncate(0)  # of what is wrong nothing is gone on with
                 raise FetchError(f"{file.path}: the source sends more than the {file.size} bytes that it lists")
             stream.write(chunk)
             left -= len(chunk)

@@ -13,6 +13,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 import redis
+from weft_core.authority import is_http_url
 from weft_operator.logs import configure
 from weft_operator.weights.download import download_all
 from weft_operator.weights.folder import ModelFolder, remove_unused
@@ -35,6 +37,7 @@ from weft_operator.weights.s3 import Bucket
 
 SOURCE_VARIABLE = "WEFT_WEIGHTS_SOURCE"
 """What to download, as JSON: weights.cache writes it."""
+SECRET_VARIABLES = ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 TERMINATION_FILE = "/dev/termination-log"
 READY_FILE = "/tmp/weights-ready"  # noqa: S108 - the pod's own
 PERMANENT = 2
@@ -139,7 +142,24 @@ def _list(source: Source, halt: Event, pause_s: float = 2.0) -> Listing:
 
 
 def source_of(body: Mapping[str, Any], env: Mapping[str, str]) -> Source:
-    """Return the source that the operator described."""
+    """Return the source that the operator described.
+
+    Raises:
+        FetchError: the endpoint is no URL, or a token or key cannot be sent.
+    """
+    if body["endpoint"] and not is_http_url(body["endpoint"]):
+        raise FetchError(f"{body['endpoint']} is no URL of a server; correct endpoint in spec.model.source")
+    for name in SECRET_VARIABLES:
+        if re.fullmatch(r"[!-~]*", env.get(name, "").strip()) is None:
+            raise FetchError(
+                f"{name} has a character that no token or key has, such as a blank; correct the Secret that "
+                "spec.model.source names"
+            )
+    if body["kind"] == "s3" and bool(env.get("AWS_ACCESS_KEY_ID")) != bool(env.get("AWS_SECRET_ACCESS_KEY")):
+        raise FetchError(
+            "one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is empty; correct the Secret of "
+            "spec.model.source.s3.credentialsSecretRef"
+        )
     patterns = {"include": tuple(body.get("include") or ()), "exclude": tuple(body.get("exclude") or ())}
     if body["kind"] == "hub":
         return Hub(

@@ -19,8 +19,7 @@ from pathlib import Path
 from threading import Event
 from typing import IO
 
-from weft_operator.weights.download import PARTIAL
-from weft_operator.weights.remote import Listing
+from weft_operator.weights.remote import PARTIAL, Listing
 
 MANIFEST = ".weft-files.json"
 LOCK = ".lock"
@@ -137,20 +136,29 @@ class ModelFolder:
 
 
 def remove_unused(root: Path, unused_s: float, *, but: str = "") -> list[str]:
-    """Remove the models that no program holds and nobody has used for so long, ``but`` one; return their names."""
+    """Remove the models that no program holds and nobody has used for so long, ``but`` one; return their names.
+
+    One that belongs to another user, or goes away meanwhile, is no reason not to go on.
+    """
     removed = []
     for lock_file in sorted(root.glob(f"*/*/*{LOCK}")):
         model = ModelFolder(root, str(lock_file.relative_to(root)).removesuffix(LOCK))
-        with suppress(FileNotFoundError):  # another program removed it
+        try:
             unused = time.time() - lock_file.stat().st_mtime
-            if model.name == but or unused <= unused_s:
-                continue
-            with model.locked() as lock:
-                if lock is not None:
-                    model.remove()
-                    removed.append(model.name)
-                    log.info("model_removed", extra={"model": model.name, "unused_s": round(unused)})
+            if model.name != but and unused > unused_s and _remove_unlocked(model):
+                removed.append(model.name)
+                log.info("model_removed", extra={"model": model.name, "unused_s": round(unused)})
+        except OSError as error:
+            log.warning("model_not_removed", extra={"model": model.name, "error": error.strerror})
     return removed
+
+
+def _remove_unlocked(model: ModelFolder) -> bool:
+    with model.locked() as lock:
+        if lock is None:
+            return False
+        model.remove()
+    return True
 
 
 def _flock(stream: IO[bytes], kind: int) -> bool:

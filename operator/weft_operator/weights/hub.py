@@ -28,6 +28,7 @@ CHUNK_BYTES = 1 << 20
 TIMEOUT = httpx.Timeout(30.0, connect=15.0)
 """Between two parts of an answer, not for a whole file."""
 _BUSY = (408, 425, 429)
+_RANGE = re.compile(r"bytes (\d+)-")
 _HEX = re.compile(r"[0-9a-f]+")
 _TAGS: Mapping[int, Algorithm] = {64: "sha256", 40: "git-blob"}
 """What an ETag of the hub is, by its length."""
@@ -67,7 +68,7 @@ class Hub:
             body = answer.json()
             self._commit = str(body["sha"])
             files = [_file(item) if "size" in item else self._head(str(item["rfilename"])) for item in body["siblings"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise FetchError(
                 f"{self._endpoint} does not list {self._repo} as the Hugging Face hub does; correct "
                 "spec.model.source.huggingFace.endpoint"
@@ -96,7 +97,9 @@ class Hub:
         try:
             with self._client.stream("GET", url, headers=headers) as answer:
                 self._raise_for(answer, file.path)
-                yield Body(offset if answer.status_code == 206 else 0, answer.iter_raw(CHUNK_BYTES))
+                told = _RANGE.match(answer.headers.get("Content-Range", ""))
+                start = int(told[1]) if told else offset
+                yield Body(start if answer.status_code == 206 else 0, answer.iter_raw(CHUNK_BYTES))
         except httpx.HTTPError as error:
             raise TransientFetchError(f"{file.path}: the connection broke ({type(error).__name__})") from error
 

@@ -7,6 +7,9 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Literal, Protocol
 
+PARTIAL = ".partial"
+"""What is behind the name of a file until it is whole and verified."""
+
 Algorithm = Literal["sha256", "git-blob", "md5"]
 
 
@@ -91,9 +94,9 @@ def select_files(files: Iterable[RemoteFile], include: Sequence[str], exclude: S
     """Return the files to download, by patterns over their paths; without any, one format of the weights.
 
     Raises:
-        FetchError: nothing is left, or a path leads out of the model's folder.
+        FetchError: nothing is left, a path leads out of the model's folder, or two files would be written as one.
     """
-    offered = [file for file in files if not PurePosixPath(file.path).name.startswith(".")]
+    offered = [file for file in files if not _is_reserved(PurePosixPath(file.path).name)]
     if not exclude and not include and any(file.path.endswith(".safetensors") for file in offered):
         exclude = FORMATS_BESIDE_SAFETENSORS
         if any(file.path.startswith("model") and file.path.endswith(".safetensors") for file in offered):
@@ -105,9 +108,19 @@ def select_files(files: Iterable[RemoteFile], include: Sequence[str], exclude: S
         path = PurePosixPath(file.path)
         if path.is_absolute() or ".." in path.parts or "\0" in file.path or not path.parts:
             raise FetchError(f"the source lists a file {file.path!r} outside the model's folder; it is not downloaded")
+        if file.size < 0:
+            raise FetchError(f"the source lists {file.path!r} with a size of {file.size} bytes; the source is broken")
+    names = [str(PurePosixPath(file.path)) for file in chosen]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise FetchError(f"the source lists {twice[0]!r} twice; the source is broken")
     if not chosen:
         raise FetchError("no file is left to download; correct include and exclude, or the prefix of an S3 source")
     return tuple(sorted(chosen, key=lambda file: file.path))
+
+
+def _is_reserved(name: str) -> bool:
+    """Tell whether a name is the cache's own: hidden, or that of a file which is not whole yet."""
+    return name.startswith(".") or name.endswith(PARTIAL)
 
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:

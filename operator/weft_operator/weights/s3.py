@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Any
 
 import obstore
 from obstore.exceptions import (
     BaseError,
+    InvalidPathError,
     PermissionDeniedError,
     PreconditionError,
     UnauthenticatedError,
@@ -81,6 +83,8 @@ class Bucket:
         with _translated(self._place):
             found = [item for page in obstore.list(self._store) for item in page]
         sums = self._sums() if any(item["path"] == SUMS for item in found) else {}
+        # Consoles make empty objects for folders, whose names the library gives without the slash at their end.
+        folders = {str(folder) for item in found for folder in PurePosixPath(item["path"]).parents} | {""}
         files = [
             RemoteFile(
                 item["path"],
@@ -89,7 +93,7 @@ class Bucket:
                 str(item["e_tag"] or ""),
             )
             for item in found
-            if item["path"] != SUMS and not item["path"].endswith("/")
+            if item["path"] != SUMS and (item["size"] or item["path"] not in folders)
         ]
         if not files:
             raise FetchError(f"{self._place} holds no object; correct spec.model.source.s3.bucket or prefix")
@@ -129,6 +133,8 @@ def _translated(what: str) -> Iterator[None]:
     """Turn errors of the client library into ours; its words may hold signed URLs, so only the status is told."""
     try:
         yield
+    except InvalidPathError as error:
+        raise FetchError(f"{what} has an object whose name is no path of a file, such as a//b; rename it") from error
     except PreconditionError as error:
         raise FetchError(f"{what} was replaced during the download; the next attempt takes the new one") from error
     except FileNotFoundError as error:
