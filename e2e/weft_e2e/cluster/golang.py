@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from weft_e2e.cluster import children
 from weft_e2e.cluster.errors import SetupError
 
 GO_MINIMUM = (1, 26)  # kwok asks for it in its go.mod
@@ -44,16 +45,15 @@ def go_version_suffices(text: str) -> bool:
 def run(argv: Sequence[str], *, cwd: Path) -> str:
     """Run a command of Go (or of C) and return what it prints; raise SetupError with its own words where it fails."""
     try:
-        done = subprocess.run(
-            argv, cwd=cwd, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=BUILD_SECONDS
-        )
+        with children.started(argv, cwd=cwd, env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE) as process:
+            out, said = process.communicate(timeout=BUILD_SECONDS)
     except FileNotFoundError:
         raise SetupError(f"{argv[0]} is missing: see docs/local-cluster.md") from None
     except subprocess.TimeoutExpired:
         raise SetupError(f"`{' '.join(argv[:4])} …` did not end within {BUILD_SECONDS:.0f} s") from None
-    if done.returncode != 0:
-        raise SetupError(f"`{' '.join(argv)}` failed:\n{done.stderr.strip()[-SAID_OF_ERRORS:]}")
-    return done.stdout
+    if process.returncode != 0:
+        raise SetupError(f"`{' '.join(argv)}` failed:\n{said.strip()[-SAID_OF_ERRORS:]}")
+    return out
 
 
 def stale_sizes(packages: Sequence[str], flags: Sequence[str], *, cwd: Path) -> tuple[dict[str, int], float]:
@@ -87,36 +87,24 @@ def build(
     Several packages are built into the folder `output` under the last part of their names, one into the file.
     """
     argv = ["go", "build", "-v", *flags, "-o", str(output), *packages]
+    total, begun, said, overdue = sum(sizes.values()), 0, [], False
     try:
-        process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=os.environ | ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with children.started(argv, cwd=cwd, env=os.environ | ENVIRONMENT) as process:
+            late = threading.Timer(BUILD_SECONDS, process.kill)
+            late.start()
+            try:
+                for line in process.stderr or ():
+                    words = line.strip()
+                    if words in sizes:
+                        begun += sizes[words]
+                        advance((1 - LINKING) * begun / total if total else 0.0)
+                    elif not words.startswith("go: downloading "):
+                        said.append(line)
+            finally:
+                overdue = not late.is_alive()
+                late.cancel()
     except FileNotFoundError:
         raise SetupError("go is missing: see docs/local-cluster.md") from None
-    late = threading.Timer(BUILD_SECONDS, process.kill)
-    late.start()
-    total, begun, said = sum(sizes.values()), 0, []
-    try:
-        with process:
-            for line in process.stderr or ():
-                words = line.strip()
-                if words in sizes:
-                    begun += sizes[words]
-                    advance((1 - LINKING) * begun / total if total else 0.0)
-                elif not words.startswith("go: downloading "):
-                    said.append(line)
-    except BaseException:
-        process.kill()
-        raise
-    finally:
-        overdue = not late.is_alive()
-        late.cancel()
     if overdue:
         raise SetupError(f"`{' '.join(argv[:4])} …` did not end within {BUILD_SECONDS:.0f} s")
     if process.returncode != 0:

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from weft_e2e.cluster import packages, preflight, toolchain
+from weft_e2e.cluster.children import ended_when_interrupted
 from weft_e2e.cluster.progress import Progress, Work
 
 PACKAGES = "Debian packages"
@@ -38,7 +39,7 @@ def install(progress: Progress, *, also: Collection[str] = (), beside: Sequence[
     for task in beside:
         parts |= task.parts
     work = Work(parts, progress)
-    with work.reported(), ThreadPoolExecutor(max_workers=2) as pool:
+    with work.reported(), ThreadPoolExecutor(max_workers=2) as pool, ended_when_interrupted():
         # Compilers of C and builders of images are Debian's; Go is not.
         begun = [pool.submit(_packages_and_others, work, beside)]
         if programs:

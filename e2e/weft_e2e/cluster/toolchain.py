@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from weft_e2e.cluster import golang
+from weft_e2e.cluster import children, golang
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.paths import bin_dir
 from weft_e2e.cluster.progress import Progress, Work
@@ -280,6 +280,7 @@ def _lock(name: str, progress: Progress) -> Iterator[None]:
         deadline = time.monotonic() + golang.BUILD_SECONDS
         waiting = False
         while True:
+            children.check()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break

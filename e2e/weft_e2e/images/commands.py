@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from weft_e2e.cluster.children import started
 from weft_e2e.images.errors import BuildFailedError
 
 LOG_TAIL_LINES = 25
@@ -13,16 +14,9 @@ LIMIT_SECONDS = 1800
 def run_logged(argv: Sequence[str], *, log: Path, what: str, env: Mapping[str, str] | None = None) -> None:
     """Run a program with its output in a file; raise with the end of it on failure."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    with log.open("wb") as output, started(argv, stdout=output, stderr=subprocess.STDOUT, env=env) as done:
         try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=LIMIT_SECONDS,
-                env=env,
-            )
+            done.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired as late:
             raise BuildFailedError(f"{what} took longer than {LIMIT_SECONDS} s; its log: {log}") from late
     if done.returncode != 0:

@@ -5,12 +5,14 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft_e2e.cluster import children
 from weft_e2e.cluster.prerequisites import Task
 from weft_e2e.cluster.progress import Work
 from weft_e2e.images import buildah
@@ -26,6 +28,7 @@ AT_ONCE = 2  # one waits for packages while the other installs some
 BASE = "base image"
 BASE_WORK_S = 40.0
 COMPILED_WORK_S = 240.0
+LOCK_PAUSE_S = 0.5
 Report = Callable[[str], None]
 
 
@@ -138,7 +141,7 @@ def _build_side_by_side(recipes: Sequence[Recipe], work: Work, *, own_base: bool
     if own_base and _lack_base(recipes):
         with work.part(BASE):
             ensure_base(work.progress, arch=recipes[0].arch)
-    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool, children.ended_when_interrupted():
         list(pool.map(one, recipes))
 
 
@@ -246,9 +249,19 @@ def one_at_a_time(report: Report = lambda _line: None) -> Iterator[None]:
     """Hold this machine's build lock; say so where another process holds it."""
     images_cache().mkdir(parents=True, exist_ok=True)
     with (images_cache() / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("waiting for another process that builds images …")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        waits = False
+        while not _flock(lock.fileno()):
+            if not waits:
+                report("waiting for another process that builds images …")
+            waits = True
+            children.check()
+            time.sleep(LOCK_PAUSE_S)
         yield
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
