@@ -21,7 +21,7 @@ from weft_operator.groups.status import group_status, places_of
 from weft_operator.leading.claims import Rival, no_rival
 from weft_operator.manifest import OPERATOR_LABEL, GroupKey, Manifest, ServiceKey, is_terminating, labels_of, name_of
 from weft_operator.readiness import worker_states
-from weft_operator.reconcile import Outcome
+from weft_operator.reconcile import RIVAL_S, Outcome
 
 FIGURES_S = 10.0
 """How old the figures of sessions in a status may become; they change all the time."""
@@ -104,7 +104,7 @@ class GroupReconciler:
                     self._service.pop(key, None)
                     return Outcome(gone=True)
                 if await self._rival(key.namespace):
-                    return Outcome(gone=True)  # the service says whose it is
+                    return Outcome(look_again=RIVAL_S)  # the service says whose it is
                 return await self._pass(key, parse_group(found.group), found)
             finally:
                 turn.number += 1
