@@ -75,6 +75,12 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.model.source: give exactly one of cache.claim and cache.node",
     ),
     one_change(
+        "a-folder-of-nodes-by-way-of-another",
+        "spec.model.source",
+        {"huggingFace": {"cache": {"node": {"path": "/models/../etc"}}}},
+        rule="spec.model.source: cache.node.path holds .., which kubelets refuse; write the folder's own path",
+    ),
+    one_change(
         "a-claim-of-whom",
         "spec.model.source",
         {"huggingFace": {"cache": {"claim": {"size": "1Ti", "existingClaim": "models"}}}},

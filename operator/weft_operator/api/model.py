@@ -51,6 +51,14 @@ class CacheNode(ApiModel):
     keep_unused: Duration = "24h"
     """How long a model stays on a node without a worker that uses it."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!self.path.contains('/..')",
+            "spec.model.source: cache.node.path holds .., which kubelets refuse; write the folder's own path",
+            lambda n: "/.." not in n.path,
+        ),
+    )
+
 
 class Cache(ApiModel):
     """Where weights are kept, so that they are downloaded once and read by all workers and later plans."""
@@ -125,7 +133,7 @@ class Oci(ApiModel):
     reference: Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1, max_length=512)]
     """The image or artifact, best with its digest: registry.example.com/models/llama@sha256:…"""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    """When nodes pull it; engine.imagePullSecrets are used."""
+    """When nodes pull it, with spec.imagePullSecrets and engine.imagePullSecrets."""
     path: Folder = "."
     """Folder of the model in the image."""
 
