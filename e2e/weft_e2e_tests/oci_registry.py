@@ -1,7 +1,6 @@
 """Debian's docker-registry (CNCF Distribution) on loopback: it validates what is pushed as a public registry does."""
 
 import contextlib
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -10,19 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from weft_e2e.local.ports import free_ports
 from weft_e2e.waiting import until
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
 def serve_registry(folder: Path) -> Iterator[str]:
     """Run a registry that keeps its content in ``folder``; give its address, host and port."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     config = folder / "registry.yml"
     content = {
         "version": 0.1,

@@ -94,25 +94,25 @@ def build(
         words += ["--build-arg", f"{name}={value}"]
     if passthrough:
         words += host_passthrough()
-    run_logged([*words, str(context)], log=log, what=f"building {ref}")
+    _run([*words, str(context)], log=log, what=f"building {ref}")
 
 
 def push(ref: str, destination: str, *, options: Sequence[str], log: Path) -> None:
     """Copy an image from the local store to a transport such as docker://registry/name:tag."""
     require()
-    run_logged(["push", *options, ref, destination], log=log, what=f"pushing {destination}")
+    _run(["push", *options, ref, destination], log=log, what=f"pushing {destination}")
 
 
 def push_for_all(refs: Sequence[str], destination: str, *, options: Sequence[str], log: Path) -> None:
     """Push images of one program for several architectures under one name, as an image index."""
     require()
     index = f"localhost/index-{uuid.uuid4().hex}"
-    run_logged(["manifest", "create", index, *refs], log=log, what=f"making the image index of {destination}")
+    _run(["manifest", "create", index, *refs], log=log, what=f"making the image index of {destination}")
     try:
         words = ["manifest", "push", "--all", *options, index, destination]
-        run_logged(words, log=log, what=f"pushing {destination}")
+        _run(words, log=log, what=f"pushing {destination}")
     finally:
-        run_logged(["manifest", "rm", index], log=log.with_suffix(".rm.log"), what="removing the image index")
+        _run(["manifest", "rm", index], log=log.with_suffix(".rm.log"), what="removing the image index")
 
 
 def names() -> list[str]:
@@ -129,10 +129,10 @@ def remove(refs: Sequence[str], *, log: Path) -> None:
     """Remove images, and layers that nothing uses any more."""
     require()
     if refs:
-        run_logged(["rmi", "--force", *refs], log=log, what="removing images")
-    run_logged(["rmi", "--prune", "--force"], log=log, what="removing unused layers")
+        _run(["rmi", "--force", *refs], log=log, what="removing images")
+    _run(["rmi", "--prune", "--force"], log=log, what="removing unused layers")
 
 
-def run_logged(words: Sequence[str], *, log: Path, what: str) -> None:
+def _run(words: Sequence[str], *, log: Path, what: str) -> None:
     """Run buildah with its output in a file; raise with the end of it on failure."""
     commands.run_logged(command(*words), log=log, what=what)

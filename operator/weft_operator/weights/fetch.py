@@ -120,7 +120,7 @@ def _fetch(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
             listing = _list(source, halt)
             folder = model.begin(listing)
             log.info("download_begins", extra={"model": model.name, "files": len(listing.files), "bytes": listing.size})
-            with _Told(model, listing, env):
+            with _ProgressReporter(model, listing, env):
                 download_all(source, listing, folder, stop=halt)
         if halt.is_set():
             raise TransientFetchError(_ENDED)
@@ -179,8 +179,8 @@ def source_of(body: Mapping[str, Any], env: Mapping[str, str]) -> Source:
     )
 
 
-class _Told:
-    """Tells the progress of a download to Redis, in a thread of its own, while it is entered."""
+class _ProgressReporter:
+    """Reports the progress of a download to Redis, in a thread of its own, while it is entered."""
 
     def __init__(self, model: ModelFolder, listing: Listing, env: Mapping[str, str]) -> None:
         self._model, self._total = model, listing.size
