@@ -204,4 +204,6 @@ def test_an_instance_of_the_operator_has_its_own_services_and_claims(render: Ren
     assert claims() == [[claim_name("")]]
     canary = "operator.instance=canary"
     assert environment(operator_container(render, canary))["WEFT_OPERATOR_INSTANCE"] == "canary"
+    number = 'operator.instance:="42"'
+    assert environment(operator_container(render, number))["WEFT_OPERATOR_INSTANCE"] == "42", "text, as env needs"
     assert claims(canary) == [[claim_name("canary")]]

@@ -266,7 +266,7 @@ def test_setup_refuses_an_unfit_machine_before_it_installs_or_builds(
     word = {"darwin": "needs Linux", "not root": "needs root", "no control groups": "needs control groups"}[unfit]
     said = capsys.readouterr().err
     assert word in said
-    assert "weft local -f docs/examples/llama-3.1-70b.yaml" in said, "what can be done here is offered"
+    assert "weft local --replay claude_code" in said, "what can be done here is offered"
     assert started == []
 
     assert cli.main(["setup", "--client-only"]) == 0

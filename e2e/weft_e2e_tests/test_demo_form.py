@@ -130,7 +130,7 @@ def test_by_name_a_cluster_is_refused_with_the_same_reason(
 
     said = capsys.readouterr().err
     assert words in said
-    assert "weft local -f docs/examples/llama-3.1-70b.yaml" in said
+    assert "weft local --replay claude_code" in said
     assert ran == []
 
 

@@ -68,7 +68,8 @@ def packages_of(names: list[str]) -> list[str]:
 def check_clients() -> None:
     """Raise SetupError unless the clients of a cluster of the user's own are on PATH."""
     if absent := [client for client in ("kubectl", "helm") if shutil.which(client) is None]:
-        raise SetupError(f"missing on PATH: {' and '.join(absent)}, which reach the cluster that KUBE_CONTEXT names")
+        words = "install what is missing to reach the cluster that KUBE_CONTEXT names"
+        raise SetupError(f"missing on PATH: {' and '.join(absent)}; {words}")
 
 
 def install(progress: Progress) -> None:

@@ -22,9 +22,8 @@ PROGRAMS = ("kubernetes", "coredns", *toolchain.NATIVE)
 
 
 LOCALLY = (
-    "KUBE_CONTEXT names a cluster of your own. Without any, `make demo` and "
-    "`weft local -f docs/examples/llama-3.1-70b.yaml --replay gaia_whowhen` run the same plan, router and mock engines "
-    "as processes of this machine"
+    "KUBE_CONTEXT names a cluster of your own. Without any, `make demo` and `weft local --replay claude_code` run the "
+    "same plan, router and mock engines as processes of this machine"
 )
 """What to do on a machine that no cluster can run on."""
 
