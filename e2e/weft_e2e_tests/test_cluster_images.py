@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_e2e.cluster import archives
+from weft_e2e.cluster import archives, images
 from weft_e2e.cluster.errors import CommandError
 from weft_e2e.cluster.images import full_name, parse_images
 
@@ -113,3 +113,25 @@ STORED = ["localhost/weft-a:1", "localhost/weft-a:2", "localhost/b:latest", "qua
 )
 def test_a_name_in_buildahs_storage_is_never_guessed(source: str, expected: str | None) -> None:
     assert full_name(source, STORED) == expected
+
+
+def test_a_list_of_images_is_made_again_where_one_was_removed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ["image not known", "image not known", '[{"id": "1", "names": ["localhost/a:1"]}]']
+
+    def run(_argv: list[str], what: str) -> str:
+        answer = answers.pop(0)
+        if not answer.startswith("["):
+            raise CommandError(f"{what} failed: locating image with ID 7: {answer}")
+        return answer
+
+    monkeypatch.setattr(images, "_run", run)
+    assert images._buildah_image("a:1") == ("localhost/a:1", "sha256:1")
+
+    answers += ["image not known"] * images.LISTINGS
+    with pytest.raises(CommandError, match="image not known"):
+        images._buildah_image("a:1")
+    assert not answers
+
+    answers += ["permission denied"]
+    with pytest.raises(CommandError, match="permission denied"):
+        images._buildah_image("a:1")

@@ -189,7 +189,7 @@ def test_fake_nodes_are_marked_and_hold_nothing_that_really_runs() -> None:
 
 def test_a_slow_machine_is_asked_less_often_and_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_TIMEOUT_SCALE", "4")
-    config = node.kubelet_config(PATHS, "node-1")
+    config = node.kubelet_config(CONFIG, PATHS, "node-1")
     assert (config["nodeLeaseDurationSeconds"], config["nodeStatusUpdateFrequency"]) == (80, "8s")
     argv = control_plane.services(CONFIG, PATHS, kubernetes="k", forward="f", python="p", listener=3)
     manager = next(service for service in argv if service.name == "kube-controller-manager")

@@ -17,6 +17,7 @@ from weft_e2e.cluster.toolchain import tool_path
 # Which build a node's image came from. The label lives in the node's own store, so it is lost with the image.
 LABEL = "weft.dev/image-identity"
 IMPORT_SECONDS = 300.0
+LISTINGS = 5
 NOBODY = 65532
 
 
@@ -99,9 +100,8 @@ def answers(pid: int) -> bool:
 
 def _buildah_image(source: str) -> tuple[str, str]:
     """Return (full name, identity) of an image in buildah's local storage, or raise CommandError."""
-    stored: list[dict[str, object]] = json.loads(_run(["buildah", "images", "--json"], "`buildah images`"))
     identities: dict[str, str] = {}
-    for entry in stored:
+    for entry in _stored_images():
         names = entry.get("names")
         if isinstance(names, list):
             identities |= {str(name): f"sha256:{str(entry['id']).removeprefix('sha256:')}" for name in names}
@@ -109,6 +109,20 @@ def _buildah_image(source: str) -> tuple[str, str]:
     if name is None:
         raise CommandError(f"{source!r}: no such image in buildah's storage (`buildah images`), and no such file")
     return name, identities[name]
+
+
+def _stored_images() -> list[dict[str, object]]:
+    """Return buildah's list of images; it fails where one is removed while it is made, and is then made again."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            found: list[dict[str, object]] = json.loads(_run(["buildah", "images", "--json"], "`buildah images`"))
+        except CommandError as error:
+            if "image not known" not in str(error) or tries == LISTINGS:
+                raise
+        else:
+            return found
 
 
 def full_name(source: str, stored: Sequence[str]) -> str | None:
