@@ -155,7 +155,8 @@ def test_images_hold_python_and_weft_and_no_way_to_get_more(name: str) -> None:
 
 VERBS = {"weft-operator": "operator", "weft-router": "router", "weft-mock-engine": "mock-engine"}
 LISTING = """
-import os
+import getpass, os
+getpass.getuser()
 for top in ("/usr", "/opt", "/bin/", "/etc"):
     for folder, _, names in os.walk(top):
         for name in names:

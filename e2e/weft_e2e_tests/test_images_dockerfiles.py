@@ -45,6 +45,13 @@ def test_final_image_starts_from_scratch_and_runs_as_nobody(image: Image) -> Non
 
 
 @pytest.mark.parametrize("image", PUBLISHED, ids=named)
+def test_a_user_that_the_image_does_not_know_has_a_name_and_a_home(image: Image) -> None:
+    """OpenShift assigns one; kopf, for one, asks for its name and ends where there is none."""
+    settings = set(re.findall(r"\b(?:HOME|USER)=\S+", final_stage(dockerfile_of(image))))
+    assert settings == {"HOME=/tmp", "USER=weft"}
+
+
+@pytest.mark.parametrize("image", PUBLISHED, ids=named)
 def test_dependencies_are_pinned_by_hash_and_weft_comes_without_any(image: Image) -> None:
     installs = re.findall(r"pip\S* .*?install .*", dockerfile_of(image))
     assert len(installs) == (4 if image.name == "weft-router" else 3)
