@@ -48,7 +48,7 @@ HELD_S = 60.0
 _WORDS = 900
 _ENDED = "ended before the download was complete; the next attempt goes on"
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("weft_operator.weights.fetch")
 
 
 def main(argv: Sequence[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
