@@ -16,7 +16,7 @@ from weft_e2e.demo import cli, install
 from weft_e2e.demo.collect import collect, next_steps, write
 from weft_e2e.demo.facts import Facts
 from weft_e2e.demo.install import CRDS, check_setup, ensure_namespace, take_down
-from weft_e2e.demo.playing import Played, at_rest, progress
+from weft_e2e.demo.playing import ReplayRun, at_rest, progress
 from weft_e2e.demo.run import choose, manifest_for
 from weft_e2e.demo.settings import MARK, NAMESPACE, REPLAY_DEADLINE_S, SYSTEM_NAMESPACE, TRACE_LIMITS, Settings
 from weft_e2e.demo.steps import DemoFailed, Steps
@@ -202,8 +202,8 @@ def gather(
 ) -> Facts:
     monkeypatch.setattr(Service, "plan", lambda _self: PLAN)
     manifest, _notes = manifest_for(Settings(), choose(Settings()))
-    played = Played(ReplayResult(records=records, started_at="now", wall_s=1.0, load=LOAD), {}, pages)
-    beside = Played(ReplayResult(records=baseline, started_at="later", wall_s=1.0, load=LOAD), pages, pages)
+    played = ReplayRun(ReplayResult(records=records, started_at="now", wall_s=1.0, load=LOAD), {}, pages)
+    beside = ReplayRun(ReplayResult(records=baseline, started_at="later", wall_s=1.0, load=LOAD), pages, pages)
     return collect(
         Service(Recorder(), "n", "s"),
         manifest,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from weft_e2e.checks.openshift import check_restricted_v2
 from weft_operator.api.model import Model
 from weft_operator.api.serving import MeasureProfile
 from weft_operator.desired import mounts_of
@@ -75,6 +76,15 @@ def test_objects_are_as_pinned() -> None:
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8")
     assert "secret@redis" not in text
+
+
+def test_openshift_admits_the_jobs_that_download_and_remove() -> None:
+    base = with_source(CLAIM)
+    base = replace(base, settings=replace(base.settings, openshift=True))
+    model = model_of(base)
+    fetch = objects.fetch_job(base, mounts_of(base, token=TOKEN), model, claim_uid="1-2-3")
+    for job in (fetch, objects.remove_job(base, model.key, model.volume("demo"))):
+        check_restricted_v2(job["metadata"]["name"], job["spec"]["template"]["spec"])
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])

@@ -16,7 +16,7 @@ from weft_e2e.demo.baseline import POLICY
 from weft_e2e.demo.engines import engine_pace, transfer_problems
 from weft_e2e.demo.facts import Baseline, Facts, gpu_words
 from weft_e2e.demo.measures import summarise
-from weft_e2e.demo.playing import Played
+from weft_e2e.demo.playing import ReplayRun
 from weft_e2e.demo.settings import CLUSTER, REPLAY_DEADLINE_S
 from weft_e2e.demo.steps import Steps
 from weft_e2e.metrics import KvFlow, MetricMissing, growth, kv_flow
@@ -36,9 +36,9 @@ class Place:
 def collect(
     service: Service,
     manifest: Mapping[str, Any],
-    played: Played,
+    played: ReplayRun,
     *,
-    baseline: Played | None,
+    baseline: ReplayRun | None,
     words: str,
     choices: Sequence[str],
     restarted: Counter[str],
@@ -69,9 +69,9 @@ def facts_of(
     name: str,
     plan: Plan,
     spec: Mapping[str, Any],
-    played: Played,
+    played: ReplayRun,
     *,
-    baseline: Played | None,
+    baseline: ReplayRun | None,
     place: Place,
     choices: Sequence[str],
     problems: Sequence[str],
@@ -120,7 +120,7 @@ def facts_of(
     )
 
 
-def _counted(played: Played, *, mock: bool, deadline_s: float) -> tuple[KvFlow | None, list[str]]:
+def _counted(played: ReplayRun, *, mock: bool, deadline_s: float) -> tuple[KvFlow | None, list[str]]:
     """Return how KV moved in a replay, None where nothing tells, and every problem of the replay."""
     result, found = played.result, list[str]()
     kv: KvFlow | None = None

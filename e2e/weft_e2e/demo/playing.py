@@ -47,7 +47,7 @@ def play_sessions(
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ReplayRun:
     """A replay, with the metrics pages before it and after it."""
 
     result: ReplayResult
@@ -63,11 +63,11 @@ def play_and_count(
     deadline_s: float,
     detail: Say,
     salt: int = 0,
-) -> Played:
+) -> ReplayRun:
     """Replay the sessions and read what routers and engines counted."""
     before = read()
     result = play_sessions(selection, target, deadline_s=deadline_s, detail=detail, salt=salt)
-    return Played(result, before, at_rest(read, detail))
+    return ReplayRun(result, before, at_rest(read, detail))
 
 
 def at_rest(read: Callable[[], Mapping[str, str]], detail: Say, *, timeout_s: float = 15.0) -> dict[str, str]:

@@ -15,7 +15,7 @@ from weft_e2e.demo import drift
 from weft_e2e.demo.collect import collect, write
 from weft_e2e.demo.facts import Facts, group_words
 from weft_e2e.demo.install import bring_up, check_setup, ensure_namespace
-from weft_e2e.demo.playing import Played, choose_sessions, play_and_count
+from weft_e2e.demo.playing import ReplayRun, choose_sessions, play_and_count
 from weft_e2e.demo.settings import EXAMPLE, NAMESPACE, READY_S, REPLAY_DEADLINE_S, Settings, repository_root
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, KubeError, Object
@@ -146,7 +146,7 @@ def apply(kube: Kube, manifest: Object, steps: Steps) -> Service:
     return service
 
 
-def play(service: Service, selection: Selection, detail: Say, *, request_class: str = "", salt: int = 0) -> Played:
+def play(service: Service, selection: Selection, detail: Say, *, request_class: str = "", salt: int = 0) -> ReplayRun:
     """Replay the sessions through the coordinator, saying now and then how far it is."""
     with service.reachable(run=f"demo-{int(time.time())}-{request_class}-") as target:
         target = replace(target, request_class=request_class)

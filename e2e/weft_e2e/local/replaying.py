@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weft_e2e.demo import baseline
 from weft_e2e.demo.facts import Facts, gpu_words
-from weft_e2e.demo.playing import Played, choose_sessions, play_and_count
+from weft_e2e.demo.playing import ReplayRun, choose_sessions, play_and_count
 from weft_e2e.demo.settings import TRACE_LIMITS
 from weft_e2e.demo.steps import Say, Steps
 from weft_e2e.local.run import Options, Running
@@ -97,9 +97,9 @@ def limits_for(
 def _facts(
     running: Running,
     options: Options,
-    played: Played,
+    played: ReplayRun,
     *,
-    baseline: Played | None,
+    baseline: ReplayRun | None,
     choices: tuple[str, ...],
     steps: Steps,
     deadline_s: float,
