@@ -15,7 +15,7 @@ from weft_e2e.cluster.paths import cache_root
 
 GIB = 1024**3
 UP_GIB = 4.0  # Weft's images on two nodes, etcd and logs take 2.5 GB
-SETUP_GIB = 12.0  # cold: Go's module cache takes 3.8 GB, its build cache 6.4 GB, the programs 0.4 GB
+SETUP_GIB = 6.0  # cold: Go's module cache takes 2 GB, its build cache 0.9 GB, programs and base image 0.6 GB
 HIDDEN = ("/run", "/proc", "/sys", "/dev", *FIXED_FOLDERS)  # each node mounts its own there
 PROGRAMS = ("kubernetes", "coredns", *toolchain.NATIVE)
 """The built programs that every cluster runs."""

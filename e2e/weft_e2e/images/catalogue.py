@@ -31,10 +31,10 @@ class Image:
 IMAGES: Mapping[str, Image] = {
     image.name: image
     for image in (
-        Image("weft-operator", "operator", published=True, work_s=50.0),
-        Image("weft-router", "router", published=True, work_s=15.0),
-        Image("weft-mock-engine", "mock-engine", published=True, work_s=15.0),
-        Image("weft-redis", "redis", work_s=10.0),
+        Image("weft-operator", "operator", published=True, work_s=30.0),
+        Image("weft-router", "router", published=True, work_s=10.0),
+        Image("weft-mock-engine", "mock-engine", published=True, work_s=10.0),
+        Image("weft-redis", "redis", work_s=4.0),
         Image("weft-prometheus", "prometheus", programs=("prometheus",)),
     )
 }
