@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from weft_e2e.cluster import cgroups, cli, coredns, golang, packages, preflight, toolchain
+from weft_e2e.cluster import cgroups, cli, coredns, fake_nodes, golang, packages, preflight, state, toolchain
 from weft_e2e.cluster.cgroups import tree
-from weft_e2e.cluster.errors import Refused, SetupError
+from weft_e2e.cluster.errors import NotRunning, Refused, SetupError
+from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.progress import Work
 
 
@@ -75,6 +76,20 @@ def test_others_are_built_for_who_asks(builder: Builder) -> None:
     toolchain.build_all(lambda _: None, frozenset({"kube-router"}))
     assert builder.calls == [["kube-router"]]
     assert toolchain.tool_path("kube-router").exists()
+
+
+def test_fake_nodes_build_their_program_for_a_cluster_that_runs(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = ClusterPaths.of("test")
+    with pytest.raises(NotRunning):
+        fake_nodes.scale(paths, 3, lambda _: None)
+    assert builder.calls == []
+    monkeypatch.setattr(state, "require", lambda _paths: None)
+    monkeypatch.setattr(state, "locked", lambda _paths: pytest.fail("built before the cluster is touched"))
+    with pytest.raises(pytest.fail.Exception):
+        fake_nodes.scale(paths, 3, lambda _: None)
+    assert builder.calls == [["kwok"]]
 
 
 def test_a_program_is_built_anew_for_other_sources_or_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ def scale(paths: ClusterPaths, count: int, progress: Progress) -> None:
     """Make the number of fake nodes `count`; returns when all of them are Ready. KWOK is built where it is missing."""
     if not 0 <= count <= MAX_FAKE:
         raise Refused(f"fake-nodes {count}: choose 0 to {MAX_FAKE}")
+    state.require(paths)
     if count:
         toolchain.build_all(progress, only=frozenset({KWOK}))
     with state.locked(paths):
