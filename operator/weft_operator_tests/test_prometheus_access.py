@@ -118,6 +118,19 @@ def test_a_token_that_rotates_is_read_for_every_request(gateway: Gateway, tmp_pa
 
 
 @pytest.mark.component
+@pytest.mark.component
+@pytest.mark.parametrize("text", ["", "two\nlines"])
+def test_a_file_without_a_token_is_named_without_what_it_holds(gateway: Gateway, tmp_path: Path, text: str) -> None:
+    access = files(tmp_path, gateway)
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(BlindError) as caught:
+        ask(gateway.url, access_of(access), ())
+    assert caught.value.sight.reason == "PrometheusUnauthorized"
+    assert f"{tmp_path}/token is empty, or holds no token" in caught.value.sight.message
+    assert "lines" not in caught.value.sight.message
+    assert gateway.refused == [], "nothing is sent"
+
+
 def test_a_certificate_of_nobody_known_is_refused_before_anything_is_sent(gateway: Gateway, tmp_path: Path) -> None:
     access = files(tmp_path, gateway)
     other = Authority(datetime.datetime.now(datetime.UTC)).certificate_pem.decode()

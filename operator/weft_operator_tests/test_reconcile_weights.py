@@ -92,6 +92,16 @@ async def loaded(source: dict[str, Any]) -> Cached:
     return world
 
 
+async def test_a_claim_that_is_deleted_under_its_workers_is_told_and_not_looked_at_every_second() -> None:
+    world = await loaded(CLAIM)
+    claim = next(item for item in world.cluster.objects.values() if item["kind"] == "PersistentVolumeClaim")
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    outcome = await world.reconciler.reconcile(KEY)
+    assert outcome.look_again == 10
+    assert "claim demo-weights is being deleted, which ends once no pod mounts it" in world.model()[2]
+    assert summary(world)["Ready"] == ("True", "Serving"), "they have read what they need"
+
+
 async def test_workers_start_once_the_weights_are_there() -> None:
     world = Cached(CLAIM)
     await world.until_quiet()

@@ -104,6 +104,20 @@ async def test_a_start_without_trouble_warns_of_nothing(rate: float) -> None:
         assert not [said for said in start.said if word in " ".join(said).lower()]
 
 
+async def test_pods_that_do_not_stay_ready_hide_for_a_while_only_that_nothing_is_scraped() -> None:
+    start = Start(scraped=False)
+    await start.until_plan()
+    waited = 0.0
+    while start.metrics[1] in ("NotYetObserved", "WaitingForMetrics"):
+        assert waited < 1200
+        await start.ready()  # once more, a moment ago
+        await start.look()
+        waited += LOOK_S
+    assert waited == pytest.approx(600, abs=2 * LOOK_S), "ten times spec.planning.prometheus.staleAfter"
+    await start.look()
+    assert "NoSeries" in start.warnings
+
+
 async def test_pods_that_are_never_scraped_are_warned_of_once() -> None:
     start = Start(scraped=False)
     await start.until_plan()

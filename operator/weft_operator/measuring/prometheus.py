@@ -4,6 +4,7 @@ The next look comes in seconds, so a retry inside one would only hold a thread t
 """
 
 import io
+import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
+from weft_operator.api.measuring import HEADER_VALUE
 from weft_operator.measuring.credentials import AUTH_FIELD, Credentials, read_file
 from weft_operator.measuring.observation import BlindError
 from weft_operator.measuring.queries import CLOCK
@@ -35,7 +37,13 @@ class _TokenFile(requests.auth.AuthBase):
         self._path = path
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {read_file(self._path)}"
+        token = read_file(self._path)
+        if not re.fullmatch(HEADER_VALUE, token):
+            raise BlindError(
+                "PrometheusUnauthorized",
+                f"the operator's file {self._path} is empty, or holds no token; check the chart's values of prometheus",
+            )
+        request.headers["Authorization"] = f"Bearer {token}"
         return request
 
 

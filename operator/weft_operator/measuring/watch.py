@@ -26,6 +26,12 @@ LOOKS_AT_ONCE = 4
 SHORTEST_TRIAL_S = 15
 """A window with fewer scrapes tells nothing."""
 
+LONGEST_WAIT_STALE_AFTERS = 10
+"""How many times ``staleAfter`` a service may wait for first metrics in all.
+
+Pods that become ready again and again would otherwise hide for ever that Prometheus scrapes none of them.
+"""
+
 log = logging.getLogger(__name__)
 
 Ask = Callable[[str, Credentials, tuple[str, ...]], tuple[object, list[object]]]
@@ -39,6 +45,8 @@ class _Watched:
     task: "asyncio.Task[None] | None" = None
     last: Observation | None = None
     shown: Observation | None = None
+    waits_since: datetime | None = None
+    """Since when pods were ready, now and then, without any metrics of them."""
 
 
 class Measurements:
@@ -112,7 +120,8 @@ class Measurements:
             self._keep(key, watched, observation)
             await self._sleep(watched.target.interval_s)
 
-    def _keep(self, key: ServiceKey, watched: _Watched, observation: Observation) -> None:
+    def _keep(self, key: ServiceKey, watched: _Watched, looked: Observation) -> None:
+        observation = _impatient(watched, looked)
         watched.last = observation
         known = watched.shown is None and not observation.sight.seen and watched.said == figures(observation)
         changed = watched.shown is None or differs(watched.shown, observation)
@@ -154,3 +163,21 @@ class Measurements:
         asked = queries(key.namespace, key.name, target.subject.windows, trial_s=trial_s, matchers=target.matchers)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._ask, target.url, credentials, asked)
+
+
+def _impatient(watched: _Watched, observation: Observation) -> Observation:
+    """Return an observation that waits for metrics as one that lacks them, once the service has waited too long."""
+    if observation.sight.reason != "WaitingForMetrics":
+        watched.waits_since = None
+        return observation
+    subject = watched.target.subject
+    if watched.waits_since is None:
+        watched.waits_since = observation.at if subject.pods else None
+        return observation
+    if (observation.at - watched.waits_since).total_seconds() <= LONGEST_WAIT_STALE_AFTERS * subject.stale_after_s:
+        return observation
+    words = (
+        "Prometheus has had no metrics of the service since its first pods were ready, and none stays ready: look at "
+        "their restarts, and see that Prometheus scrapes them"
+    )
+    return replace(observation, sight=Sight("NoSeries", words))

@@ -135,6 +135,12 @@ def _on_claim(
     # One of this name that somebody else made is not ours to fill: making ours is refused, and that is told.
     live = observed.named("PersistentVolumeClaim", name) if own else observed.claims.get(name)
     actions = diff([objects.claim(rendering, asked)] if own else [], observed.owned, prunable=())
+    if own and live is not None and is_terminating(live):
+        words = (
+            f"claim {name} is being deleted, which ends once no pod mounts it; another one is made and filled then. No "
+            "new worker can start before: give another source or cache, or delete the workers"
+        )
+        return _waiting("FetchPending", words, actions)
     if live is None or is_terminating(live):
         if not own:
             words = (
