@@ -96,9 +96,9 @@ class LiveCluster:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
         return await asyncio.to_thread(self._machines.capacity, pools, key)
 
-    async def image_volumes_refusal(self, namespace: str) -> str:
+    async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why pods may have no image volumes, "" where they may."""
-        return await asyncio.to_thread(self._image_volumes.refusal, namespace)
+        return await asyncio.to_thread(self._image_volumes.refusal, namespace, image)
 
     async def read_secret(self, key: ServiceKey, name: str) -> Manifest | None:
         """Return a Secret that a service's spec names, None when it is not there."""

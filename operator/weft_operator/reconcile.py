@@ -91,7 +91,7 @@ class Cluster(Protocol):
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
         """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
 
-    async def image_volumes_refusal(self, namespace: str) -> str:
+    async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why pods may have no image volumes, "" where they may."""
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:

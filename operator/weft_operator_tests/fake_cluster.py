@@ -128,7 +128,7 @@ class FakeCluster:
             return None
         return Capacity(total=self.gpus, free={pool.name: self.nodes for pool in pools} if self.nodes else {})
 
-    async def image_volumes_refusal(self, _namespace: str) -> str:
+    async def image_volumes_refusal(self, _namespace: str, _image: str) -> str:
         return self.image_volumes
 
     async def read_secret(self, _key: ServiceKey, name: str) -> Manifest | None:

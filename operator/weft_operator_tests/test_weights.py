@@ -253,11 +253,14 @@ class Checking:
 def test_image_volumes_are_asked_for_once_where_there_are_any(dropped: list[Manifest] | None) -> None:
     api = Checking(dropped)
     images = ImageVolumes(api)  # type: ignore[arg-type]
-    assert [images.refusal("default"), images.refusal("default")] == [REFUSAL, REFUSAL]
+    assert [images.refusal("default", "m:1"), images.refusal("default", "m:1")] == [REFUSAL, REFUSAL]
     assert len(api.asked) == 1, "a refusal holds for a while"
     api.volumes, images._again = [{"name": "model", "image": {"reference": "x"}}], 0.0
-    assert [images.refusal("default"), images.refusal("other")] == ["", ""]
+    assert [images.refusal("default", "m:1"), images.refusal("other", "n:1")] == ["", ""]
     assert len(api.asked) == 2
+    pod = api.asked[1]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "m:1", "a policy of the cluster may refuse any other"
+    assert pod["volumes"][0]["image"] == {"reference": "m:1"}
 
 
 class Refusing:
@@ -273,11 +276,11 @@ class Refusing:
 
 def test_a_refusal_by_a_policy_says_nothing_of_image_volumes() -> None:
     for error in (ForbiddenError("exceeded quota", status=403), InvalidError("denied by a webhook", status=422)):
-        assert ImageVolumes(Refusing(error)).refusal("default") == ""  # type: ignore[arg-type]
+        assert ImageVolumes(Refusing(error)).refusal("default", "m:1") == ""  # type: ignore[arg-type]
     right = Right("create", "jobs", "batch", "default")
     for other in (TransientError("no answer"), ForbiddenError("may not", status=403, right=right)):
         with pytest.raises(type(other)):
-            ImageVolumes(Refusing(other)).refusal("default")  # type: ignore[arg-type]
+            ImageVolumes(Refusing(other)).refusal("default", "m:1")  # type: ignore[arg-type]
 
 
 def test_an_end_is_read_from_the_job() -> None:

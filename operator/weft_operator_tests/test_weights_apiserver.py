@@ -35,7 +35,7 @@ def test_an_api_server_says_whether_it_takes_image_volumes(
     with bare_cluster(tmp_path, feature_gates=gates) as bare:
         # The library reads $KUBECONFIG when it is imported.
         monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(bare.kubeconfig()))
-        assert ImageVolumes(connect()).refusal("default") == refusal
+        assert ImageVolumes(connect()).refusal("default", "registry.example.com/models/llama:1") == refusal
 
 
 @pytest.fixture

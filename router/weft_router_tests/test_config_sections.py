@@ -128,6 +128,8 @@ JWT = {"issuer": "https://issuer.example.com", "audience": "weft", "jwksUrl": "h
         ({"auth": {"jwt": {**JWT, "jwksFile": "/keys"}}}, "exactly one of jwksUrl and jwksFile"),
         ({"auth": {"jwt": {**JWT, "jwksUrl": ""}}}, "exactly one of jwksUrl and jwksFile"),
         ({"auth": {"jwt": {**JWT, "jwksUrl": "http://issuer.example.com/keys"}}}, "must begin with https://"),
+        ({"auth": {"jwt": {**JWT, "jwksUrl": "https://fd00::7:443/keys"}}}, "jwksUrl: must be a URL such as"),
+        ({"auth": {"jwt": {**JWT, "jwksUrl": "https://[fd00::7/keys"}}}, "jwksUrl: must be a URL such as"),
         ({"auth": {"jwt": {**JWT, "jwksUrl": "https://u:p@issuer.example.com"}}}, "no user name or password"),
         ({"auth": {"jwt": {**JWT, "algorithms": ["HS256"]}}}, r"auth\.jwt\.algorithms"),
         ({"auth": {"jwt": {**JWT, "algorithms": []}}}, r"auth\.jwt\.algorithms"),

@@ -23,7 +23,7 @@ ReadProgress = Callable[[ServiceKey, Sequence[str]], Awaitable[Mapping[str, Prog
 class Images(Protocol):
     """Where it is seen whether pods may have image volumes."""
 
-    async def image_volumes_refusal(self, namespace: str) -> str:
+    async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why they may not, "" where they may."""
 
 
@@ -52,7 +52,7 @@ async def read_state(
         pods = worker_pods(observed, model.key)
     refusal = ""
     if source is not None and source.oci is not None:
-        refusal = await images.image_volumes_refusal(rendering.key.namespace)
+        refusal = await images.image_volumes_refusal(rendering.key.namespace, source.oci.reference)
     return model_state(
         rendering,
         observed,

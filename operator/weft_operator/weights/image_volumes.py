@@ -26,15 +26,17 @@ class ImageVolumes:
         self._supported = False
         self._again = 0.0
 
-    def refusal(self, namespace: str) -> str:
+    def refusal(self, namespace: str, image: str) -> str:
         """Return why weights cannot come in an image, "" where they can.
+
+        The Job that is checked names this image alone: policies of the cluster may refuse any that they do not know.
 
         Raises:
             ApiError: the API server did not answer, or the operator may make no Jobs.
         """
         if not self._supported and time.monotonic() >= self._again:
             try:
-                answer = self._api.create(_probe(namespace), dry_run=True)
+                answer = self._api.create(_probe(namespace, image), dry_run=True)
             except (InvalidError, ForbiddenError) as error:
                 if isinstance(error, ForbiddenError) and error.right is not None:
                     raise
@@ -48,7 +50,7 @@ class ImageVolumes:
         return "" if self._supported else REFUSAL
 
 
-def _probe(namespace: str) -> Manifest:
+def _probe(namespace: str, image: str) -> Manifest:
     security = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -56,7 +58,7 @@ def _probe(namespace: str) -> Manifest:
     }
     container = {
         "name": "probe",
-        "image": "weft.dev/probe:1",
+        "image": image,
         "securityContext": security,
         "volumeMounts": [{"name": "model", "mountPath": "/models", "readOnly": True}],
     }
@@ -76,7 +78,7 @@ def _probe(namespace: str) -> Manifest:
                         "seccompProfile": {"type": "RuntimeDefault"},
                     },
                     "containers": [container],
-                    "volumes": [{"name": "model", "image": {"reference": "weft.dev/probe:1"}}],
+                    "volumes": [{"name": "model", "image": {"reference": image}}],
                 }
             },
         },

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from weft_core.authority import is_http_url
 from weft_router.config.qos import Rates
 from weft_router.config.section import Section
 
@@ -79,6 +80,8 @@ class JwtConfig(Section):
         if bool(self.jwks_url) == bool(self.jwks_file):
             raise ValueError("give exactly one of jwksUrl and jwksFile")
         if self.jwks_url:
+            if not is_http_url(self.jwks_url):
+                raise ValueError("jwksUrl: must be a URL such as https://id.example.com/keys or https://[fd00::7]/keys")
             parts = urlsplit(self.jwks_url)
             inside = parts.hostname in ("127.0.0.1", "localhost", "::1")
             if not parts.hostname or parts.scheme not in (("https", "http") if inside else ("https",)):
