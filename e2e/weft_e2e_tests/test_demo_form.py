@@ -184,3 +184,12 @@ def test_taking_down_what_could_not_be_made_finds_nothing(monkeypatch: pytest.Mo
     ClusterPaths.of("demo").root.mkdir(parents=True)
     with pytest.raises(Refused, match="needs root"):
         lifecycle.down("demo")
+
+
+def test_a_cache_that_only_root_may_see_is_no_trouble_of_who_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied() -> list[str]:
+        raise PermissionError(13, "Permission denied", "bin")
+
+    monkeypatch.setattr(toolchain, "missing", denied)
+    _not_root(monkeypatch)
+    assert preflight.obstacle() == "the local cluster needs root (namespaces, mounts, control groups)"

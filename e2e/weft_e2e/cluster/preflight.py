@@ -79,6 +79,7 @@ def check_disk(needed_gib: float) -> None:
 def obstacle() -> str | None:
     """Return why no cluster can run here, not even after `weft cluster setup`; None where one can."""
     try:
+        check_rights()  # first: who is not root may not be able to look into the cache
         missing = toolchain.missing()
         check_machine(needed_gib=SETUP_GIB if missing else 0)
         cgroups.detect()
