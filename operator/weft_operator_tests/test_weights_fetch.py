@@ -194,6 +194,24 @@ def test_a_mirror_that_lists_names_alone_is_asked_for_each_file(tmp_path: Path) 
     assert model.asked[SHARDS[0]] == 2, "the wrong byte was found"
 
 
+def test_a_mirror_whose_repository_has_another_name_now_is_followed_for_sizes() -> None:
+    def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.startswith("/api/"):
+            return web.json_response({"sha": "0" * 40, "siblings": [{"rfilename": "config.json"}]})
+        if request.path.startswith("/acme/tiny/"):
+            raise web.HTTPTemporaryRedirect(request.path.replace("/tiny/", "/renamed/"))
+        return web.Response(body=b"{}", headers={"ETag": f'"{"a" * 40}"'})
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    with listening(app) as url, closing(fetch.source_of(hub(url), {})) as source:
+        (file,) = source.list_files().files
+    assert (file.size, file.version) == (2, "a" * 40)
+
+
 def test_a_server_without_ranges_is_followed_from_the_beginning(tmp_path: Path) -> None:
     model = MockWeights(break_after=1 << 20, ignore_range=True)
     with served(model) as url:
@@ -338,6 +356,34 @@ def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
         os.utime(wanted.lock_file, (time.time() - 1000, time.time() - 1000))
         assert remove_unused(root, 100, but="team/demo/wanted") == ["team/demo/unused"]
     assert [model.path.exists() for model in (used, unused, recent, wanted)] == [True, False, True, True]
+
+
+def test_a_sidecar_removes_what_nobody_used_for_long_but_what_it_is_about_to_hold(tmp_path: Path) -> None:
+    model, halt = MockWeights(), threading.Event()
+    with served(model) as url:
+        source = hub(url)
+        assert run(tmp_path, source)[0] == 0
+        other = ModelFolder(tmp_path / "cache", "team/demo/other")
+        other.path.mkdir()
+        for item in (cached(tmp_path), other):
+            item.lock_file.touch()
+            os.utime(item.lock_file, (time.time() - 1000, time.time() - 1000))
+        asked = sum(model.asked.values())
+        given = fetch._arguments(
+            ["hold", f"--root={tmp_path / 'cache'}", f"--model={NAME}", f"--ready={tmp_path / 'ready'}"]
+        )
+        thread = threading.Thread(
+            target=lambda: fetch._run(given, cached(tmp_path), {fetch.SOURCE_VARIABLE: json.dumps(source)}, halt)
+        )
+        thread.start()
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        halt.set()
+        thread.join(10)
+    assert not other.path.exists()
+    assert sum(model.asked.values()) == asked, "its own is downloaded once"
 
 
 def test_a_sidecar_says_that_the_model_is_there_and_holds_it(tmp_path: Path) -> None:

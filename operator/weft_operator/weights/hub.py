@@ -80,6 +80,8 @@ class Hub:
         url = f"{self._endpoint}/{self._repo}/resolve/{self._commit}/{quote(path)}"
         try:
             answer = self._client.head(url, follow_redirects=False)
+            if answer.is_redirect and "X-Linked-Size" not in answer.headers:  # the repository has another name now
+                answer = self._client.head(url)
         except httpx.HTTPError as error:
             raise TransientFetchError(f"{self._endpoint} does not answer ({type(error).__name__})") from error
         if not answer.is_redirect:
