@@ -1,6 +1,7 @@
 """All manifests that ``kubectl apply`` must refuse: for a single field, for a rule over several, and cost profiles."""
 
 from weft_operator_tests.invalid_case import Case, one_change
+from weft_operator_tests.invalid_cluster import CLUSTER_CASES
 from weft_operator_tests.invalid_engines import ENGINE_CASES
 from weft_operator_tests.invalid_front import FRONT_CASES
 from weft_operator_tests.invalid_rules import POOL, RULE_CASES
@@ -75,6 +76,7 @@ CASES: tuple[Case, ...] = (
         words=("spec.engine.env[1]", "Duplicate value"),
     ),
     *RULE_CASES,
+    *CLUSTER_CASES,
     *FRONT_CASES,
     *ENGINE_CASES,
 )
