@@ -21,7 +21,7 @@ LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ModelReady": (
             "weft status NAME",
             "kubectl get jobs,pods,pvc -l weft.dev/service=NAME,app.kubernetes.io/component=weights",
-            "kubectl logs -l weft.dev/service=NAME,app.kubernetes.io/component=weights --tail 50",
+            "weft logs NAME --container weights --tail 50",
         ),
         "EnginePlugin": ("weft status NAME", "weft logs NAME --container all --tail 50"),
         "KVTransportVerified": (

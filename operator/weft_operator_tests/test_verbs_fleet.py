@@ -353,6 +353,18 @@ def test_logs_of_all_pods_come_in_the_order_of_time(server: Served) -> None:
     assert (line["pod"], line["container"]) == ("demo-abc", "router")
 
 
+def test_logs_of_downloads_are_those_of_jobs_and_of_sidecars(server: Served) -> None:
+    job = pod("demo-weights-cfee-x", "weights")
+    job["spec"]["containers"] = [{"name": "weights"}]
+    server.pods[1]["spec"]["initContainers"].append({"name": "weights"})
+    server.pods.append(job)
+    server.publish()
+    server.on("GET", log("demo-weights-cfee-x"), LOG_A.encode())
+    server.on("GET", log("demo-p1-0-0"), LOG_B.encode())
+    said = call(logs, "demo", "--container", "weights").stdout.splitlines()
+    assert [line.split()[1] for line in said] == ["demo-p1-0-0/weights", "demo-weights-cfee-x/weights"]
+
+
 def test_logs_name_the_pods_there_are_and_fail_when_none_can_be_read(server: Served) -> None:
     assert "it has demo-abc, demo-d1-0-0" in refusal(call(logs, "demo", "--pod", "nobody"))
     assert call(logs, "demo").return_value == 1

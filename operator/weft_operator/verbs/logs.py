@@ -33,7 +33,14 @@ class Line:
 @cluster.where_options
 @click.option("--role", type=click.Choice(ROLES), help="Only pods of this role.")
 @click.option("--pod", "only", help="Only this pod.")
-@click.option("-c", "--container", type=click.Choice(["router", "engine", "all"]), default="router", show_default=True)
+@click.option(
+    "-c",
+    "--container",
+    type=click.Choice(["router", "engine", "weights", "all"]),
+    default="router",
+    show_default=True,
+    help="weights: what downloads the model into a cache, Jobs and sidecars of workers.",
+)
 @click.option(
     "--tail", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Lines of each container."
 )
