@@ -343,19 +343,21 @@ def test_a_redis_that_is_away_holds_up_no_download(tmp_path: Path) -> None:
 
 def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
     root = tmp_path / "cache"
-    keys = ("used", "unused", "recent", "wanted")
-    used, unused, recent, wanted = (ModelFolder(root, f"team/demo/{key}") for key in keys)
-    for model in (used, unused, recent, wanted):
+    keys = ("used", "unused", "recent", "wanted", "foreign")
+    used, unused, recent, wanted, foreign = (ModelFolder(root, f"team/demo/{key}") for key in keys)
+    for model in (used, unused, recent, wanted, foreign):
         model.path.mkdir(parents=True)
         model.lock_file.touch()
-    for model in (used, unused):
+        if model is not foreign:
+            (model.path / MANIFEST).write_text("{}")
+    for model in (used, unused, foreign):
         os.utime(model.lock_file, (time.time() - 1000, time.time() - 1000))
     with used.locked(shared=True) as held:
         assert held is not None
         os.utime(used.lock_file, (time.time() - 1000, time.time() - 1000))
         os.utime(wanted.lock_file, (time.time() - 1000, time.time() - 1000))
         assert remove_unused(root, 100, but="team/demo/wanted") == ["team/demo/unused"]
-    assert [model.path.exists() for model in (used, unused, recent, wanted)] == [True, False, True, True]
+    assert [model.path.exists() for model in (used, unused, recent, wanted, foreign)] == [True, False, True, True, True]
 
 
 def test_a_sidecar_removes_what_nobody_used_for_long_but_what_it_is_about_to_hold(tmp_path: Path) -> None:
@@ -365,6 +367,7 @@ def test_a_sidecar_removes_what_nobody_used_for_long_but_what_it_is_about_to_hol
         assert run(tmp_path, source)[0] == 0
         other = ModelFolder(tmp_path / "cache", "team/demo/other")
         other.path.mkdir()
+        (other.path / MANIFEST).write_text("{}")
         for item in (cached(tmp_path), other):
             item.lock_file.touch()
             os.utime(item.lock_file, (time.time() - 1000, time.time() - 1000))

@@ -65,6 +65,10 @@ class ModelFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
+    def is_ours(self) -> bool:
+        """Tell whether what is there, if anything, was downloaded by this program."""
+        return all((place / MANIFEST).is_file() for place in (self.path, self.partial) if place.exists())
+
     def size(self) -> int:
         """Return the bytes of all files that are there, whole or in part."""
         return sum(_file_size(path) for place in (self.path, self.partial) for path in place.rglob("*"))
@@ -138,16 +142,19 @@ class ModelFolder:
 def remove_unused(root: Path, unused_s: float, *, but: str = "") -> list[str]:
     """Remove the models that no program holds and nobody has used for so long, ``but`` one; return their names.
 
-    One that belongs to another user, or goes away meanwhile, is no reason not to go on.
+    Folders without a list of files are not of ours, whatever lies beside them: the root may have other contents. One
+    that belongs to another user, or goes away meanwhile, is no reason not to go on.
     """
     removed = []
     for lock_file in sorted(root.glob(f"*/*/*{LOCK}")):
         model = ModelFolder(root, str(lock_file.relative_to(root)).removesuffix(LOCK))
         try:
             unused = time.time() - lock_file.stat().st_mtime
-            if model.name != but and unused > unused_s and _remove_unlocked(model):
+            if model.name != but and unused > unused_s and model.is_ours() and _remove_unlocked(model):
                 removed.append(model.name)
                 log.info("model_removed", extra={"model": model.name, "unused_s": round(unused)})
+        except FileNotFoundError:
+            continue
         except OSError as error:
             log.warning("model_not_removed", extra={"model": model.name, "error": error.strerror})
     return removed
