@@ -549,6 +549,7 @@ def test_a_model_of_another_user_keeps_no_sidecar_from_its_own(tmp_path: Path, m
     for key in ("foreign", "gone", "unused"):
         model = ModelFolder(root, f"team/demo/{key}")
         model.path.mkdir(parents=True)
+        (model.path / MANIFEST).write_text("{}")
         model.lock_file.touch()
         os.utime(model.lock_file, (time.time() - 1000, time.time() - 1000))
     remove = ModelFolder.remove
