@@ -138,7 +138,12 @@ def test_rendering_is_as_checked_in(render: Render, variant: str) -> None:
     text = render(*VARIANTS[variant], "crds.install=false").text
     if os.environ.get("WEFT_UPDATE_GOLDEN"):
         golden.write_text(text)
-    assert text == golden.read_text()
+    assert written(text) == written(golden.read_text())
+
+
+def written(text: str) -> list[str]:
+    """Return the lines that say something: versions of Helm differ in the blank ones that templates leave."""
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def test_lint_finds_nothing_but_the_missing_icon(helm: Helm) -> None:
