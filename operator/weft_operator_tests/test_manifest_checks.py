@@ -106,6 +106,11 @@ POOL = "spec.capacity.pools.0"
         ("spec.plannig", {}, "spec.plannig: unknown field; did you mean planning?"),
         ("spec.routing.stats_window", "9s", "spec.routing.stats_window: unknown field; did you mean statsWindow?"),
         ("spec.engine.type", "nonsense", "spec.engine.type: must be 'vllm', 'sglang'"),
+        (
+            "spec.imagePullSecrets",
+            [{"name": "regcred"}],
+            "spec.imagePullSecrets[0]: must be the name alone, not an object as in a pod; write regcred",
+        ),
         ("spec.routing.policy", "foo", "spec.routing.policy: must be 'weft', 'ampd', 'remote-jsq', 'ppd',"),
         ("spec.routing.alpha", "lots", "spec.routing.alpha: must be a number (got 'lots'); ampd: a prefill worker"),
         ("spec.slo.ttft", 5000, "spec.slo.ttft: must be a duration such as 50ms, 5s or 1m30s (got 5000)"),

@@ -164,6 +164,8 @@ def _words(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -
         schema = schema.get("items", {}) if isinstance(step, int) else _property(schema, step)
     if fault["type"] == "rule":
         return _rule_at(fault["msg"], at)
+    if fault["type"] == "string_type" and isinstance(body, Mapping) and set(body) == {"name"}:
+        return f"{at}: must be the name alone, not an object as in a pod; write {body['name']}"
     given = f" (got {body!r})" if isinstance(body, str | int | float | bool) else ""
     return f"{at or 'manifest'}: {_what(fault, schema)}{given}{_meaning(fault, schema)}"
 
