@@ -179,6 +179,7 @@ def test_without_any_of_it_nothing_is_mounted(render: Render) -> None:
         (("prometheus.headers.X-Scope-OrgID=a",), "are for a Prometheus of your own"),
         (("prometheus.serviceAccountToken.enabled=true",), "are for a Prometheus of your own"),
         ((*THANOS, "prometheus.tokenSecretRef.name=mimir"), "are both set: remove one"),
+        ((*THANOS, "prometheus.url=http://thanos:9091"), "would be sent in plain text"),
         ((*MIMIR, "prometheus.matchers.eu-west=a"), "invalid propertyName 'eu-west'"),
         ((*MIMIR, "prometheus.matchers.phase=first"), "invalid propertyName 'phase'"),
         ((*MIMIR, "prometheus.headers.X_Scope=a"), "invalid propertyName 'X_Scope'"),

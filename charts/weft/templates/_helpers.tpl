@@ -85,6 +85,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- if and $asked.tokenSecretRef.name $asked.serviceAccountToken.enabled -}}
 {{- fail "prometheus.tokenSecretRef and prometheus.serviceAccountToken are both set: remove one" -}}
 {{- end -}}
+{{- if and $asked.serviceAccountToken.enabled (hasPrefix "http://" $asked.url) -}}
+{{- fail "prometheus.serviceAccountToken would be sent in plain text to prometheus.url, and it has the operator's rights: use https://" -}}
+{{- end -}}
 {{- with $asked.tokenSecretRef }}{{ if .name -}}
 - secret:
     name: {{ .name }}
