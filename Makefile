@@ -178,6 +178,12 @@ e2e-arm64: setup ## Build the router's image for arm64 and let it serve under em
 e2e-cgroup2: setup ## Start the local cluster on Debian's kernel with control groups v2 alone, in QEMU without KVM (about half an hour; the first time 3 minutes more)
 	@WEFT_E2E_CGROUP2=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_cgroup2_vm.py
 
+# One after the other: each needs the machine for itself.
+NIGHTLY := e2e-engine e2e-network e2e-replan e2e-cgroup2 e2e-arm64 e2e-drain e2e-kill
+.PHONY: nightly
+nightly: ## Run the scenarios that take too long for every commit, one after the other (3 hours)
+	@for scenario in $(NIGHTLY); do $(MAKE) $$scenario; done
+
 .PHONY: engine-env
 engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL and a tiny model, in the cache (2 minutes, 6.5 GB)
 	@$(PY) -m weft_e2e.engines
