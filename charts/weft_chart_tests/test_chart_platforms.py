@@ -208,3 +208,4 @@ def test_an_instance_of_the_operator_has_its_own_services_and_claims(render: Ren
     number = 'operator.instance:="42"'
     assert environment(operator_container(render, number))["WEFT_OPERATOR_INSTANCE"] == "42", "text, as env needs"
     assert claims(canary) == [[claim_name("canary")]]
+    assert environment(operator_container(render, 'operator.instance:="2"'))["WEFT_OPERATOR_INSTANCE"] == "2"

@@ -90,7 +90,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end -}}
 {{- with $asked.tokenSecretRef }}{{ if .name -}}
 - secret:
-    name: {{ .name }}
+    name: {{ .name | quote }}
     items:
       - {key: {{ .key | quote }}, path: token}
 {{ end }}{{ end -}}
@@ -104,7 +104,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{ end }}{{ end -}}
 {{- with $asked.ca }}{{ if .configMap -}}
 - configMap:
-    name: {{ .configMap }}
+    name: {{ .configMap | quote }}
     items:
       - {key: {{ .key | quote }}, path: ca.crt}
 {{ end }}{{ end -}}
@@ -204,7 +204,7 @@ capabilities:
 {{- $all := (index . 0).Values.scheduling -}}
 {{- $own := index . 1 -}}
 {{- with default $all.priorityClassName $own.priorityClassName -}}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{ end -}}
 {{- with default $all.nodeSelector $own.nodeSelector -}}
 nodeSelector: {{- toYaml . | nindent 2 }}
