@@ -12,6 +12,7 @@ import pytest
 pytestmark = pytest.mark.component
 
 BUILDS = """
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,7 @@ packages.missing_packages = lambda: []
 
 
 def build(name):
-    print(f"begin {name}", flush=True)
+    os.write(1, f"begin {name}\\n".encode())  # whole lines, whatever thread is next
     run_logged(["sh", "-c", "sleep 120 & wait"], log=Path(sys.argv[1]) / f"{name}.log", what=name)
 
 

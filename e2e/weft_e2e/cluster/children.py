@@ -63,7 +63,7 @@ def started(
 def ended_when_interrupted() -> Iterator[None]:
     """End all programs where the block is interrupted, before it is left.
 
-    The threads that wait for them then end, too: enter it after the pool of these.
+    The threads that wait for them then end, too: enter it after the pool of these, at the latest. It may be nested.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from weft_e2e.cluster.children import ended_when_interrupted
 from weft_e2e.images.base import images_cache
 from weft_e2e.images.catalogue import chosen, published_names, repository_root
 from weft_e2e.images.commands import run_logged
@@ -69,6 +70,7 @@ def check_tools(loader: NodeLoader) -> ContainerEngine:
     return find_engine()
 
 
+@ended_when_interrupted()
 def build_and_load(loader: NodeLoader, engine: ContainerEngine, report: Report) -> dict[str, str]:
     """Build the images whose content changed and bring all to the nodes; return image name -> reference."""
     built = build(engine, report)

@@ -68,6 +68,7 @@ def refs(names: list[str] | None = None, *, python_image: str | None = None, com
     return {image.name: recipe_of(image, python_image=base, compiled=compiled).ref for image in chosen(names)}
 
 
+@children.ended_when_interrupted()
 def build(
     names: list[str] | None = None,
     *,
@@ -167,6 +168,7 @@ def build_context(recipe: Recipe) -> Iterator[Path]:
         yield context
 
 
+@children.ended_when_interrupted()
 def push(
     registry: str,
     *,
