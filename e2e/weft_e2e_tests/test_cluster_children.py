@@ -57,8 +57,11 @@ def session(leader: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-@pytest.mark.parametrize("to_group", [True, False], ids=["from a terminal", "to the program alone"])
+@pytest.mark.parametrize(
+    ("number", "to_group"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
+)
 def test_an_interrupted_build_leaves_no_process_behind(tmp_path: Path, number: signal.Signals, to_group: bool) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", BUILDS, str(tmp_path)],

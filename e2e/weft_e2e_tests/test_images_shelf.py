@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from weft_e2e import images
+from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.progress import Work
 from weft_e2e.images import BuildFailedError, CannotBuildError, architectures, buildah, shelf
 from weft_e2e.images.architectures import ARCHITECTURES
@@ -291,3 +292,19 @@ def test_without_root_or_buildah_the_fix_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(CannotBuildError, match="needs root"):
         buildah.require()
+
+
+def test_who_waits_for_another_build_ends_when_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "images_cache", lambda: tmp_path)
+    checks = iter([None, SetupError("interrupted")])
+
+    def check() -> None:
+        if (error := next(checks)) is not None:
+            raise error
+
+    monkeypatch.setattr(shelf.children, "check", check)
+    monkeypatch.setattr(shelf, "LOCK_PAUSE_S", 0.01)
+    with shelf.one_at_a_time(), pytest.raises(SetupError, match="interrupted"), shelf.one_at_a_time():
+        raise AssertionError("two builds at a time")
