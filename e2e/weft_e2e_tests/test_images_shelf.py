@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from weft_e2e import images
+from weft_e2e.cluster import children
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.progress import Work
 from weft_e2e.images import BuildFailedError, CannotBuildError, architectures, buildah, shelf
@@ -304,7 +305,7 @@ def test_who_waits_for_another_build_ends_when_it_is_interrupted(
         if (error := next(checks)) is not None:
             raise error
 
-    monkeypatch.setattr(shelf.children, "check", check)
+    monkeypatch.setattr(children, "check", check)
     monkeypatch.setattr(shelf, "LOCK_PAUSE_S", 0.01)
     with shelf.one_at_a_time(), pytest.raises(SetupError, match="interrupted"), shelf.one_at_a_time():
         raise AssertionError("two builds at a time")
