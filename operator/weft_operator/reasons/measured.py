@@ -42,10 +42,10 @@ METRICS_AVAILABLE: Mapping[str, Reason] = MappingProxyType(
         ),
         "NoSeries": Reason(
             "Prometheus has no series of the service, although its pods are ready for more than twice "
-            "`spec.planning.prometheus.staleAfter`.",
+            "`spec.planning.prometheus.staleAfter`, or became ready again and again for ten times that.",
             "Let Prometheus scrape port 8080 of the pods and give their series the labels namespace, service, pod and "
             "component, as the chart's PodMonitors do.",
-            cause="The pods are not scraped, or their series lack the labels.",
+            cause="The pods are not scraped, or their series lack the labels; or the pods do not stay ready.",
         ),
         "Stale": Reason(
             "The newest samples are older than `spec.planning.prometheus.staleAfter`, or there is such a hole in them.",
