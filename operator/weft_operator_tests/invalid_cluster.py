@@ -83,6 +83,13 @@ CLUSTER_CASES: tuple[Case, ...] = (
         "and put credentials into the Secret of authSecretRef",
     ),
     one_change(
+        "prometheus-header-of-an-authenticating-proxy",
+        "spec.planning.prometheus",
+        {"headers": [{"name": "X-Remote-User", "value": "admin"}]},
+        rule="spec.planning.prometheus.headers: names a header that clients or proxies set themselves; remove it, "
+        "and put credentials into the Secret of authSecretRef",
+    ),
+    one_change(
         "prometheus-header-without-a-value",
         "spec.planning.prometheus",
         {"headers": [{"name": "X-Scope-OrgID"}]},

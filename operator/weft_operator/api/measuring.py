@@ -35,7 +35,7 @@ QUERIED_LABELS = (
 
 RESERVED_HEADERS = (
     "^(?i:authorization|cookie|host|connection|upgrade|te|trailer|transfer-encoding|expect|content-.*|accept.*|proxy-.*"
-    "|forwarded|x-forwarded-.*|x-real-ip|metadata.*|x-.*metadata.*)$"
+    "|forwarded|x-forwarded-.*|x-real-ip|x-remote-.*|impersonate-.*|metadata.*|x-.*metadata.*)$"
 )
 """Headers of HTTP itself, of proxies and of the metadata servers of clouds: the operator sends none of a user's."""
 
