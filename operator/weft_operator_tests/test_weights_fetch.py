@@ -389,6 +389,37 @@ def test_a_sidecar_removes_what_nobody_used_for_long_but_what_it_is_about_to_hol
     assert sum(model.asked.values()) == asked, "its own is downloaded once"
 
 
+def test_all_workers_on_a_node_hold_what_one_of_them_downloads(tmp_path: Path) -> None:
+    model, halt = MockWeights(), threading.Event()
+    with served(model) as url:
+        env = {fetch.SOURCE_VARIABLE: json.dumps(hub(url))}
+
+        def sidecar(number: int) -> threading.Thread:
+            ready = tmp_path / f"ready-{number}"
+            given = fetch._arguments(["hold", f"--root={tmp_path / 'cache'}", f"--model={NAME}", f"--ready={ready}"])
+            thread = threading.Thread(target=lambda: fetch._run(given, cached(tmp_path), env, halt))
+            thread.start()
+            return thread
+
+        def wait_for(*numbers: int) -> None:
+            deadline = time.monotonic() + 30
+            while not all((tmp_path / f"ready-{number}").exists() for number in numbers):
+                assert time.monotonic() < deadline, numbers
+                time.sleep(0.01)
+
+        threads = [sidecar(1), sidecar(2)]  # one of them waits while the other downloads
+        wait_for(1, 2)
+        downloaded = sum(model.asked.values())
+        threads.append(sidecar(3))  # both others hold it
+        wait_for(3)
+        halt.set()
+        for thread in threads:
+            thread.join(10)
+    assert sum(model.asked.values()) == downloaded
+    told = [json.loads((tmp_path / f"ready-{number}").read_text())["seconds"] for number in (1, 2, 3)]
+    assert len([seconds for seconds in told if seconds]) <= 1, "one download"
+
+
 def test_a_sidecar_says_that_the_model_is_there_and_holds_it(tmp_path: Path) -> None:
     model = MockWeights()
     halt, said = threading.Event(), []

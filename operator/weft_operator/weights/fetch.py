@@ -29,7 +29,7 @@ import redis
 from weft_core.authority import is_http_url
 from weft_operator.logs import configure
 from weft_operator.weights.download import download_all
-from weft_operator.weights.folder import ModelFolder, remove_unused
+from weft_operator.weights.folder import LOCK_WAIT_S, ModelFolder, remove_unused
 from weft_operator.weights.hub import Hub
 from weft_operator.weights.progress import TOLD_S, Progress, progress_key, progress_value
 from weft_operator.weights.remote import FetchError, Listing, Source, TransientFetchError
@@ -107,26 +107,44 @@ def _run(given: argparse.Namespace, model: ModelFolder, env: Mapping[str, str], 
 
 
 def _fetch(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
-    """Bring the model into its folder unless it is there; return what there is to tell, as JSON."""
-    with model.locked(halt=halt) as lock:
-        if lock is None:
-            raise TransientFetchError(_ENDED)
-        version = model.version()
-        if version is not None:
-            log.info("already_there", extra={"model": model.name})
-            return json.dumps({"bytes": model.size(), "version": version, "seconds": 0})
-        since = time.monotonic()
-        with closing(source_of(json.loads(env[SOURCE_VARIABLE]), env)) as source:
-            listing = _list(source, halt)
-            folder = model.begin(listing)
-            log.info("download_begins", extra={"model": model.name, "files": len(listing.files), "bytes": listing.size})
-            with _ProgressReporter(model, listing, env):
-                download_all(source, listing, folder, stop=halt)
-        if halt.is_set():
-            raise TransientFetchError(_ENDED)
-        model.finish(listing)
-        seconds = round(time.monotonic() - since, 1)
-        return json.dumps({"bytes": listing.size, "version": listing.version, "seconds": seconds})
+    """Bring the model into its folder unless it is there; return what there is to tell, as JSON.
+
+    Whoever downloads has the lock alone, so the shared lock waits for the end of that. It is shared again by all who
+    hold the model for a worker: nobody may wait to have it alone, or the second worker on a node would never start.
+    """
+    while not halt.is_set():
+        with model.locked(shared=True, halt=halt) as lock:
+            if lock is not None and (found := _found(model)):
+                return found
+        with model.locked() as lock:
+            if lock is not None:
+                return _found(model) or _download(model, env, halt)
+        halt.wait(LOCK_WAIT_S)
+    raise TransientFetchError(_ENDED)
+
+
+def _found(model: ModelFolder) -> str:
+    """Return what there is to tell of a model that is there, "" of another."""
+    version = model.version()
+    if version is None:
+        return ""
+    log.info("already_there", extra={"model": model.name})
+    return json.dumps({"bytes": model.size(), "version": version, "seconds": 0})
+
+
+def _download(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
+    since = time.monotonic()
+    with closing(source_of(json.loads(env[SOURCE_VARIABLE]), env)) as source:
+        listing = _list(source, halt)
+        folder = model.begin(listing)
+        log.info("download_begins", extra={"model": model.name, "files": len(listing.files), "bytes": listing.size})
+        with _ProgressReporter(model, listing, env):
+            download_all(source, listing, folder, stop=halt)
+    if halt.is_set():
+        raise TransientFetchError(_ENDED)
+    model.finish(listing)
+    seconds = round(time.monotonic() - since, 1)
+    return json.dumps({"bytes": listing.size, "version": listing.version, "seconds": seconds})
 
 
 def _list(source: Source, halt: Event, pause_s: float = 2.0) -> Listing:
