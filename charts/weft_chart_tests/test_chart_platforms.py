@@ -122,7 +122,7 @@ MIMIR = (
 
 
 def mounted(render: Render, *values: str) -> tuple[dict[str, str | None], dict[str, Manifest], dict[str, str]]:
-    """Return what the operator's container is told, its volumes, and where it has them."""
+    """Return the environment, volumes and mounts of the operator's container."""
     pod = render(*values).get("Deployment", "weft-operator")["spec"]["template"]["spec"]
     volumes = {item["name"]: item for item in pod["volumes"]}
     return (

@@ -54,7 +54,7 @@ def test_a_cluster_lives_and_leaves_nothing(reports: list[Report]) -> None:
         limits = steps["limits"]
         assert limits["kernel"]["memory.max"] == [str(64 * 2**20)] * 2, place
         assert limits["kernel"]["cpu.max"] == ["25000 100000"] * 2, place
-        # containerd may hear of the container's end before it hears why, and then calls it an Error.
+        # containerd may see the container's end before its cause, and then calls it an Error.
         assert limits["exit_code"] == 128 + signal.SIGKILL, place
         assert limits["reason"] in ("OOMKilled", "Error"), place
 

@@ -1,4 +1,4 @@
-"""Virtual machines: what QEMU is told, what is read of a machine, and how one that hangs is ended."""
+"""Virtual machines: QEMU's arguments, the machine's reports, and the end of one that hangs."""
 
 import os
 import subprocess

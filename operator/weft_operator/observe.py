@@ -194,7 +194,7 @@ def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> tuple[li
 def _cached(api: ApiServer, key: ServiceKey, service: Manifest) -> tuple[list[Manifest], dict[str, Manifest]]:
     """Return what fills the cache of a service's weights, and the claims they are on; of others nothing is asked.
 
-    While the condition ModelReady is told, something may be left of a cache that the spec does not name any more.
+    While the condition ModelReady is reported, something may be left of a cache that the spec does not name any more.
     """
     source = ((service.get("spec") or {}).get("model") or {}).get("source") or {}
     named = [

@@ -13,7 +13,7 @@ from weft_e2e.cluster.errors import SetupError
 GO_MINIMUM = (1, 26)  # kwok asks for it in its go.mod
 BUILD_SECONDS = 3600.0  # all programs together take ten minutes on two idle cores; six times that is a hang
 SAID_OF_ERRORS = 3000
-LINKING = 0.1  # the share of a build that comes after the last package was begun
+LINKING = 0.1  # the share of a build that follows the start of the last package
 
 # The programs are stripped, so nothing ever reads the debugging information. No profiles of a program: with one,
 # Go compiles all its packages once more for it alone.
@@ -82,12 +82,12 @@ def build(
     sizes: Mapping[str, int],
     advance: Callable[[float], None],
 ) -> None:
-    """Build programs; `advance` is told how far it is, by the share of `sizes` whose compilation has begun.
+    """Build programs; `advance` gets the progress, the share of `sizes` whose compilation has started.
 
     Several packages are built into the folder `output` under the last part of their names, one into the file.
     """
     argv = ["go", "build", "-v", *flags, "-o", str(output), *packages]
-    total, begun, said, overdue = sum(sizes.values()), 0, [], False
+    total, started, said, overdue = sum(sizes.values()), 0, [], False
     try:
         with children.started(argv, cwd=cwd, env=os.environ | ENVIRONMENT) as process:
             late = threading.Timer(BUILD_SECONDS, process.kill)
@@ -96,8 +96,8 @@ def build(
                 for line in process.stderr or ():
                     words = line.strip()
                     if words in sizes:
-                        begun += sizes[words]
-                        advance((1 - LINKING) * begun / total if total else 0.0)
+                        started += sizes[words]
+                        advance((1 - LINKING) * started / total if total else 0.0)
                     elif not words.startswith("go: downloading "):
                         said.append(line)
             finally:

@@ -48,7 +48,7 @@ def firewall_service(config: ClusterConfig, paths: ClusterPaths, node: str) -> S
 
 
 def family_flags(config: ClusterConfig) -> list[str]:
-    """Return what the firewall is told of the cluster's addresses."""
+    """Return the firewall's flags for the cluster's addresses."""
     ipv4, ipv6 = config.ip_family != "ipv6", config.ip_family != "ipv4"
     return [
         f"--service-cluster-ip-range={config.addresses.services}",

@@ -41,14 +41,14 @@ def install(progress: Progress, *, also: Collection[str] = (), beside: Sequence[
     work = Work(parts, progress)
     with work.reported(), ThreadPoolExecutor(max_workers=2) as pool, ended_when_interrupted():
         # Compilers of C and builders of images are Debian's; Go is not.
-        begun = [pool.submit(_packages_and_others, work, beside)]
+        futures = [pool.submit(_packages_and_others, work, beside)]
         if programs:
-            begun.append(pool.submit(toolchain.build, work, programs))
-        done, others = wait(begun, return_when=FIRST_EXCEPTION)
+            futures.append(pool.submit(toolchain.build, work, programs))
+        done, others = wait(futures, return_when=FIRST_EXCEPTION)
         for future in done:
             if others and (error := future.exception()) is not None:
                 progress(f"failed, and the rest is made first: {error}")
-    for future in begun:
+    for future in futures:
         future.result()
     progress("everything the local cluster needs is here")
 

@@ -43,7 +43,7 @@ def list_companions(api: ApiServer, namespace: str, selector: str, kinds: Iterab
     """Return the objects of some kinds that single workers have.
 
     A kind that is not installed, or that the operator may not list, has none: to make one is then refused, and that
-    refusal is told with the worker.
+    refusal is reported with the worker.
     """
     found: list[Manifest] = []
     for api_version, kind in kinds:

@@ -52,7 +52,7 @@ class GroupPlan:
     restarts: tuple[Restart, ...] = ()
     """Workers on several nodes of which one was lost, or leaves."""
     release_facts: tuple[Fact, ...] = ()
-    """What is told of workers on several nodes that give back the nodes that only some of their pods found."""
+    """The message about workers on several nodes that give back the nodes that only some of their pods found."""
     again_s: float | None = None
     """In how many seconds another one may have to be restarted, or released."""
 

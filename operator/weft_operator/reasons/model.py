@@ -20,7 +20,7 @@ MODEL_READY: Mapping[str, Reason] = MappingProxyType(
             cause="The service is new, its source or revision changed, or a worker came to a node without them.",
         ),
         "FetchPending": Reason(
-            "The download has not begun: it waits for its claim, for a node, for an image, or for a worker.",
+            "The download has not started: it waits for its claim, for a node, for an image, or for a worker.",
             "See the message. A claim that stays Pending has no storage class that gives ReadWriteMany volumes: "
             "name one in `cache.claim.storageClassName`, or use `cache.node`.",
             cause="The claim has no volume yet, no node has room, or the folder of `cache.node.path` is not there.",

@@ -132,7 +132,7 @@ def _on_claim(
     """Return the state of weights on a claim: first the claim, then the Job that fills it."""
     name = model.claim_name(rendering.key.name) or ""
     own = asked.existing_claim is None
-    # One of this name that somebody else made is not ours to fill: making ours is refused, and that is told.
+    # One of this name that somebody else made is not ours to fill: making ours is refused, and the refusal is reported.
     live = observed.named("PersistentVolumeClaim", name) if own else observed.claims.get(name)
     actions = diff([objects.claim(rendering, asked)] if own else [], observed.owned, prunable=())
     if own and live is not None and is_terminating(live):

@@ -102,7 +102,7 @@ def download(source: Source, file: RemoteFile, folder: Path, *, stop: Event, pau
 def digest_of(path: Path, algorithm: str) -> str:
     """Return the checksum of a file as hexadecimal digits."""
 
-    def begun() -> "hashlib._Hash":
+    def seeded() -> "hashlib._Hash":
         if algorithm != "git-blob":
             return hashlib.new(algorithm, usedforsecurity=False)
         found = hashlib.sha1(usedforsecurity=False)
@@ -110,7 +110,7 @@ def digest_of(path: Path, algorithm: str) -> str:
         return found
 
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, begun).hexdigest()
+        return hashlib.file_digest(stream, seeded).hexdigest()
 
 
 def _receive(source: Source, file: RemoteFile, partial: Path, have: int, stop: Event) -> None:

@@ -24,7 +24,7 @@ from weft_operator.weights.remote import PARTIAL, Listing
 MANIFEST = ".weft-files.json"
 LOCK = ".lock"
 LOCK_WAIT_S = 1.0
-"""Between two attempts to have a lock: a program that waits in the kernel would not hear of its end."""
+"""Between two attempts to have a lock: a program that waits in the kernel would not see its own end."""
 PARTIAL_FOLDER = ".partial"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 

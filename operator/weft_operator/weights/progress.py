@@ -1,7 +1,8 @@
 """How far a download is: written to the Redis of the service by the pod that downloads, read there by the operator.
 
 The pods of a service speak to its Redis in any case, so that progress needs no right of the API server's, no open port
-and no path through the network that is not there yet. Where Redis is away, the download goes on and nobody hears of it.
+and no path through the network that is not there yet. Where Redis is away, the download goes on, and its progress is
+not shown.
 """
 
 import asyncio

@@ -130,7 +130,7 @@ def _checksum(path: str, etag: str, sums: Mapping[str, str]) -> Checksum | None:
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Turn errors of the client library into ours; its words may hold signed URLs, so only the status is told."""
+    """Turn errors of the client library into ours; its words may hold signed URLs, so only the status is reported."""
     try:
         yield
     except InvalidPathError as error:

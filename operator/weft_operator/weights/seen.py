@@ -122,7 +122,7 @@ def worker_pods(observed: Observed, key: str) -> list[Manifest]:
 
 
 def by_node(pods: Iterable[Manifest], progress: Mapping[str, Progress]) -> list[str]:
-    """Return what is told of the download beside each worker that waits for it."""
+    """Return the message about the download for each worker that waits for it."""
     return [
         f"{(pod.get('spec') or {}).get('nodeName', 'no node yet')}: {progress_text(progress.get(name_of(pod)))}"
         for pod in pods
