@@ -22,6 +22,14 @@ def ended(api: RealApi) -> Iterator[None]:
     api.kube.run("uncordon", *OTHERS)
 
 
+def clear_nodes(api: RealApi) -> None:
+    """Remove the pods that tests before have left on the nodes: this one counts what is free there."""
+    everywhere = ("--all", "--all-namespaces", "--wait=false")
+    api.kube.run("delete", "statefulsets,deployments,jobs", *everywhere)
+    api.kube.run("delete", "pods", *everywhere, "--force", "--grace-period=0")
+    wait_for("nodes without pods", lambda: not (api.read("api/v1/pods") or {}).get("items"), timeout=60)
+
+
 def pods(api: RealApi, namespace: str) -> list[Manifest]:
     found = api.items("api/v1/pods", namespace)
     return [pod for pod in found if WORKER_LABEL in labels_of(pod) and "deletionTimestamp" not in pod["metadata"]]
@@ -44,6 +52,7 @@ def sizes(api: RealApi, namespace: str) -> dict[str, int]:
 
 def test_a_worker_that_finds_one_node_of_two_gives_it_back_and_comes_up_when_there_are_two(api: RealApi) -> None:
     """The one node that is open has room for all four pods, and may have one of each worker."""
+    clear_nodes(api)
     api.kube.run("cordon", *OTHERS)
     namespace = api.namespace()
     api.replica("a", namespace).start()
