@@ -65,8 +65,12 @@ def test_a_worker_that_finds_one_node_of_two_gives_it_back_and_comes_up_when_the
     wait_for("one pod of each worker on the open node", lambda: places(api, namespace) == half, timeout=120)
     wait_for("a worker without pods", lambda: 0 in sizes(api, namespace).values(), timeout=60)
     wait_for("GPUs that are free", lambda: places(api, namespace) != half, timeout=60)
-    events = {item["reason"]: item["message"] for item in api.items("api/v1/events", namespace)}
-    assert "gives these back and tries again later" in events["WorkerReleased"]
+
+    def told() -> list[str]:
+        found = api.items("api/v1/events", namespace)
+        return [item["message"] for item in found if item["reason"] == "WorkerReleased"]
+
+    assert "gives these back and tries again later" in wait_for("the event", told, timeout=60)[0]
     api.kube.run("uncordon", "fake-2")
 
     def whole() -> bool:
