@@ -72,8 +72,8 @@ def test_an_interrupted_build_leaves_no_process_behind(tmp_path: Path, number: s
     )
     try:
         assert process.stdout is not None
-        begun = {process.stdout.readline().strip() for _ in range(2)}
-        assert begun == {"begin a", "begin b"}
+        started = {process.stdout.readline().strip() for _ in range(2)}
+        assert started == {"begin a", "begin b"}
         deadline = time.monotonic() + 30
         while len(session(process.pid)) < 5:  # itself, two shells and what these started
             assert time.monotonic() < deadline

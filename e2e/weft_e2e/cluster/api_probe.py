@@ -1,7 +1,7 @@
 """Wait until a URL of the API server answers 200: `api_probe.py URL PKI_FOLDER USER`.
 
 Run by file path with the standard library alone, because it is a gate of init.py. Exits 1 after 20 s, and is then
-started anew. Where WEFT_TIMEOUT_SCALE says that the machine is slow, it asks less often: an answer costs the starting
+started again. Where WEFT_TIMEOUT_SCALE says that the machine is slow, it asks less often: an answer costs the starting
 server time.
 """
 
