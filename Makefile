@@ -62,7 +62,7 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 .PHONY: test
 test: setup ## Run the tests: unit, property, component, on a local cluster, with real engines where they run
 	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
-	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and not cluster"
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "alone and not cluster"
 	@$(MAKE) -j2 -O test-sockets test-cluster
 	@if test -z "$(KUBE_CONTEXT)" && $(PY) -m weft_e2e.engines fits; then $(MAKE) test-engine; fi
 
@@ -175,7 +175,7 @@ e2e-arm64: setup ## Build the router's image for arm64 and let it serve under em
 	@WEFT_E2E_ARM64=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_images_arm64.py
 
 .PHONY: e2e-cgroup2
-e2e-cgroup2: setup ## Start the local cluster on Debian's kernel with control groups v2 alone, in QEMU without KVM (about half an hour; the first time 3 minutes more)
+e2e-cgroup2: setup ## Start the local cluster on Debian's kernel with control groups v2 alone, in QEMU without KVM (15 minutes; the first time 3 more)
 	@WEFT_E2E_CGROUP2=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_cgroup2_vm.py
 
 # One after the other: each needs the machine for itself.
