@@ -31,7 +31,7 @@ help: ## List every target with one line
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Fake nodes are for tests and measurements; elsewhere nobody waits for their program.
-test test-sockets test-apiserver e2e-kill e2e-scale e2e-gitops: ALSO := --also kwok
+test test-beside test-apiserver test-apiserver-pairs e2e-kill e2e-scale e2e-gitops: ALSO := --also kwok
 
 .PHONY: setup
 setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cluster binaries (idempotent)
@@ -63,7 +63,7 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 test: setup ## Run the tests: unit, property, component, on a local cluster, with real engines where they run
 	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "alone and not cluster"
-	@$(MAKE) -j2 -O test-sockets test-cluster
+	@$(MAKE) -j2 -O test-beside test-shared-cluster
 	@if test -z "$(KUBE_CONTEXT)" && $(PY) -m weft_e2e.engines fits; then $(MAKE) test-engine; fi
 
 ##@ Develop
@@ -83,16 +83,14 @@ $(STAMP): requirements/dev.txt pyproject.toml
 test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (seconds)
 	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component and not apiserver"
 
-.PHONY: test-component
-test-component: $(STAMP) ## Run the tests over real sockets and processes on loopback
+.PHONY: test-component-pairs
+test-component-pairs: $(STAMP)
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
+
+.PHONY: test-component
+test-component: test-component-pairs ## Run the tests over real sockets and processes on loopback
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and component"
 
-# Beside the cluster tests: both wait more than they compute.
-.PHONY: test-sockets
-test-sockets: setup ## Run the tests over real sockets and those on an API server, two at a time
-	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
-	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"
 
 # The packages as they are, and beside the modules of a request's path what mypyc made of them.
 $(COMPILED)/.made: $(STAMP) $(shell find images/weft_compile core/weft_core router/weft_router -name '*.py' -o -name '*.h')
@@ -144,14 +142,31 @@ fuzz: $(STAMP) ## Fuzz the parsers of requests, responses and event streams with
 	  PYTHONPATH=$(VENV)/fuzz $(PY) router/fuzz/fuzz_$$part.py "$$seeds/$$part" -artifact_prefix=$(VENV)/fuzz/ \
 	    -max_total_time=$$(( $(FUZZ_SECONDS) / 3 )) -max_len=1000 -verbosity=0 -print_final_stats=1; done
 
-.PHONY: test-apiserver
-test-apiserver: setup ## Run the tests against a real API server on loopback: operators as processes, no nodes
+.PHONY: test-apiserver-pairs
+test-apiserver-pairs: setup
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"
+
+.PHONY: test-apiserver
+test-apiserver: test-apiserver-pairs ## Run the tests against a real API server on loopback: operators as processes, no nodes
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "apiserver and alone"
 
 .PHONY: test-cluster
-test-cluster: setup ## Run the tests that need a cluster
-	@$(PY) -m pytest -q $(ONCE_MORE) -m cluster
+test-cluster: test-shared-cluster test-own-clusters ## Run the tests that need a cluster
+
+.PHONY: test-shared-cluster test-own-clusters
+test-shared-cluster: setup
+	@$(PY) -m pytest -q $(ONCE_MORE) -m "cluster and not own_cluster"
+
+test-own-clusters: setup
+	@$(PY) -m pytest -q $(ONCE_MORE) -m own_cluster
+
+# What `make test` runs beside the tests on the shared cluster: all of these wait more than they compute. Clusters come and go in
+# the middle, while the shared one stays: a test of theirs looks whether anything of the machine has changed.
+.PHONY: test-beside
+test-beside:
+	@$(MAKE) test-component-pairs
+	@$(MAKE) test-own-clusters
+	@$(MAKE) test-apiserver-pairs
 
 .PHONY: e2e-drain
 e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it beside other ways to scale in (16 minutes; DRAIN_ARGS='--step 0.4 --beside 10 …')

@@ -22,7 +22,7 @@ from weft_e2e.cluster.toolchain import tool_path
 from weft_e2e_tests.footprint import Occupied, leftovers, machine, occupied, survivors
 
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.cluster, pytest.mark.own_cluster, pytest.mark.timeout(600, func_only=True)]
 
 NAME = "test-lifecycle"
 CONFIG = ClusterConfig(name=NAME, gpus=4, rdma=2)

@@ -22,7 +22,7 @@ from weft_operator.measuring.credentials import Credentials
 from weft_operator.measuring.prometheus import ask
 
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.cluster, pytest.mark.own_cluster, pytest.mark.timeout(600, func_only=True)]
 
 SCRAPED_S = 60.0
 """Prometheus finds new pods within 5 s and scrapes each every 5 s."""
