@@ -83,7 +83,6 @@ $(STAMP): requirements/dev.txt pyproject.toml
 test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (seconds)
 	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component and not apiserver"
 
-.PHONY: test-component-pairs
 test-component-pairs: $(STAMP)
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
 
@@ -142,7 +141,6 @@ fuzz: $(STAMP) ## Fuzz the parsers of requests, responses and event streams with
 	  PYTHONPATH=$(VENV)/fuzz $(PY) router/fuzz/fuzz_$$part.py "$$seeds/$$part" -artifact_prefix=$(VENV)/fuzz/ \
 	    -max_total_time=$$(( $(FUZZ_SECONDS) / 3 )) -max_len=1000 -verbosity=0 -print_final_stats=1; done
 
-.PHONY: test-apiserver-pairs
 test-apiserver-pairs: setup
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"
 
@@ -153,7 +151,8 @@ test-apiserver: test-apiserver-pairs ## Run the tests against a real API server 
 .PHONY: test-cluster
 test-cluster: test-shared-cluster test-own-clusters ## Run the tests that need a cluster
 
-.PHONY: test-shared-cluster test-own-clusters
+# Parts of the targets above and below, without help of their own.
+.PHONY: test-shared-cluster test-own-clusters test-beside test-component-pairs test-apiserver-pairs
 test-shared-cluster: setup
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "cluster and not own_cluster"
 
@@ -162,7 +161,6 @@ test-own-clusters: setup
 
 # What `make test` runs beside the tests on the shared cluster: all of these wait more than they compute. Clusters come and go in
 # the middle, while the shared one stays: a test of theirs looks whether anything of the machine has changed.
-.PHONY: test-beside
 test-beside:
 	@$(MAKE) test-component-pairs
 	@$(MAKE) test-own-clusters
