@@ -7,6 +7,7 @@ the operator's own check gives in the same words; ``words`` are parts of the API
 from dataclasses import dataclass
 from typing import Any
 
+from weft_operator.api.engine_flags import MANAGED, EngineType
 from weft_operator.manifest import Manifest
 from weft_operator_tests.valid import changed, service
 
@@ -29,3 +30,13 @@ class Case:
 def one_change(name: str, path: str, value: Any, *, rule: str = "", words: tuple[str, ...] = ()) -> Case:
     """Return a service with one field set to what is refused."""
     return Case(name, changed(service(), path, value), rule, words)
+
+
+def managed_flags(engine: EngineType) -> str:
+    """Return what is said of an argument that the operator sets itself."""
+    flags = MANAGED[engine]
+    short = f"({', '.join('-' + flag for flag in flags.short)}) " if flags.short else ""
+    return (
+        f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in flags.long)} {short}from other "
+        "fields; remove them here, and write others in full"
+    )

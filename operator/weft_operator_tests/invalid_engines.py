@@ -2,29 +2,18 @@
 
 from typing import Any
 
-from weft_operator_tests.invalid_case import Case
+from weft_operator_tests.invalid_case import Case, managed_flags
 from weft_operator_tests.valid import changed, service, sglang_service, tensorrt_llm_service, vllm_service
 
 _BLOCKS = (
     "spec.engine.kvTransfer.blockTokens: blocks of these sizes cannot pair; for vllm decode must be a multiple of "
     "prefill, for sglang and tensorrt-llm both must be the same"
 )
-_SGLANG_ARGS = (
-    "spec.engine.args: the operator sets --host, --port, --model-path, --model, --served-model-name, --tp-size, --tp, "
-    "--tensor-parallel-size, --pp-size, --pipeline-parallel-size, --nnodes, --node-rank, --dist-init-addr, "
-    "--context-length, --dtype, --kv-cache-dtype, "
-    "--mem-fraction-static, --page-size, --disaggregation-mode, --disaggregation-transfer-backend, "
-    "--disaggregation-bootstrap-port, --api-key from other fields; remove them here"
-)
-_TENSORRT_ARGS = (
-    "spec.engine.args: the operator sets --host, --port, --backend, --tp-size, --tensor-parallel-size, --pp-size, "
-    "--pipeline-parallel-size, --max-seq-len, --extra-llm-api-options, --config, --server-role, "
-    "--free-gpu-memory-fraction, --kv-cache-free-gpu-memory-fraction from other fields; remove them here"
-)
 _ONE_WAY = (
     "spec.engine.kvTransfer.bidirectional: sglang and tensorrt-llm cannot read a session's history back from its "
     "decode worker; set it to false"
 )
+_SGLANG, _TENSORRT = managed_flags("sglang"), managed_flags("tensorrt-llm")
 _IMAGE = (
     "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
     "TensorRT-LLM 1.0 or newer"
@@ -44,8 +33,18 @@ ENGINE_CASES: tuple[Case, ...] = (
     _case("sglang-alone", service(), "spec.engine", {"type": "sglang", "kvTransfer": {"bidirectional": False}}, _IMAGE),
     _case("sglang-reads-back", sglang_service(), "spec.engine.kvTransfer.bidirectional", True, _ONE_WAY),
     _case("tensorrt-reads-back", tensorrt_llm_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
-    _case("sglang-managed", sglang_service(), "spec.engine.args", ["--tp_size", "2"], _SGLANG_ARGS),
-    _case("tensorrt-managed", tensorrt_llm_service(), "spec.engine.args", ["--tp_size=2"], _TENSORRT_ARGS),
+    _case("sglang-managed", sglang_service(), "spec.engine.args", ["--tp_size", "2"], _SGLANG),
+    _case("tensorrt-managed", tensorrt_llm_service(), "spec.engine.args", ["--tp_size=2"], _TENSORRT),
+    _case("sglang-abbreviated", sglang_service(), "spec.engine.args", ["--dp", "8"], _SGLANG),
+    _case("sglang-config", sglang_service(), "spec.engine.args", ["--conf=/x.yaml"], _SGLANG),
+    _case(
+        "tensorrt-served",
+        tensorrt_llm_service(),
+        "spec.engine.args",
+        ["--disagg_cluster_uri=x"],
+        _TENSORRT,
+    ),
+    _case("mock-listens", service(), "spec.engine.args", ["--listen=[::]:8000"], managed_flags("mock")),
     _case("sglang-plugin", sglang_service(), "spec.engine.plugin", "Expected", _PLUGIN),
     _case("sglang-pages", sglang_service(), "spec.engine.kvTransfer.blockTokens.decode", 128, _BLOCKS),
     _case(

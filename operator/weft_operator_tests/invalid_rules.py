@@ -1,10 +1,15 @@
 """Services that ``kubectl apply`` must refuse for what several fields say together, and for bounds of newer fields."""
 
-from weft_operator_tests.invalid_case import Case, one_change
+from weft_operator_tests.invalid_case import Case, managed_flags, one_change
 from weft_operator_tests.valid import REMOVED, VLLM, changed, service, vllm_service
 
 HOURS = {"name": "office", "days": ["Mon"], "begin": "08:00", "end": "18:00"}
 POOL = {"name": "h20", "gpuType": "nvidia-h20"}
+
+RESERVED = (
+    "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_ or DYN_, and the "
+    "host, port and API key of vLLM and SGLang, are set by the operator; remove this one"
+)
 
 RULE_CASES: tuple[Case, ...] = (
     one_change(
@@ -36,25 +41,42 @@ RULE_CASES: tuple[Case, ...] = (
     Case(
         "argument-of-the-operator",
         changed(vllm_service(), "spec.engine.args", ["--tensor-parallel-size=2"]),
-        rule="spec.engine.args: the operator sets --host, --port, --model, --served-model-name, "
-        "--tensor-parallel-size, --pipeline-parallel-size, --nnodes, --node-rank, --master-addr, "
-        "--master-port, --headless, --kv-transfer-config, --max-model-len, --dtype, "
-        "--kv-cache-dtype, --gpu-memory-utilization, --api-key from other fields; remove them here",
+        rule=managed_flags("vllm"),
     ),
     Case(
         "argument-with-underscores",
         changed(vllm_service(), "spec.engine.args", ["--kv_transfer_config", "{}"]),
-        rule="spec.engine.args: the operator sets --host, --port, --model, --served-model-name, "
-        "--tensor-parallel-size, --pipeline-parallel-size, --nnodes, --node-rank, --master-addr, "
-        "--master-port, --headless, --kv-transfer-config, --max-model-len, --dtype, "
-        "--kv-cache-dtype, --gpu-memory-utilization, --api-key from other fields; remove them here",
+        rule=managed_flags("vllm"),
     ),
+    *(
+        Case(f"argument-{words[0]}", changed(vllm_service(), "spec.engine.args", words), rule=managed_flags("vllm"))
+        for words in (
+            ["-tp", "4"],
+            ["-dp=8"],
+            ["-n2"],
+            ["--data-parallel-size", "8"],
+            ["--tensor-par", "4"],
+            ["--kv_transfer_config.kv_role=kv_both"],
+            ["--config", "/models/serve.yaml"],
+            ["--host", "0.0.0.0"],
+            ["--uds=/tmp/engine"],
+        )
+    ),
+    Case(
+        "argument-from-a-variable",
+        changed(
+            vllm_service(),
+            "spec.engine",
+            {**VLLM, "env": [{"name": "MORE", "value": "--host=::"}], "args": ["$(MORE)"]},
+        ),
+        rule="spec.engine.args: only a value may come from a variable; write --flag=$(NAME)",
+    ),
+    one_change("variable-as-a-flag", "spec.engine.env", [{"name": "VLLM_API_KEY", "value": "x"}], rule=RESERVED),
     one_change(
         "variable-of-the-operator",
         "spec.engine.env",
         [{"name": "POD_IP", "value": "10.0.0.1"}],
-        rule="spec.engine.env: names that begin with WEFT_, POD_, NODE_ or VLLM_NIXL_ are set by the operator; "
-        "remove this one",
+        rule=RESERVED,
     ),
     one_change(
         "ttft-below-itl",

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from weft_operator.api.engine import MANAGED_FLAGS, EngineType
+from weft_operator.api.engine_flags import EngineType, is_managed
 from weft_operator.desired import desired_objects
 from weft_operator.desired.router_json import router_json
 from weft_operator.engines import ENGINES, EngineRequest, engine_container, engine_files, kv_ports
@@ -47,13 +47,11 @@ def test_routers_are_told_the_engine_and_have_an_adapter_for_it(engine: str) -> 
 @pytest.mark.parametrize("engine", sorted(BODIES))
 def test_no_flag_is_given_twice_and_a_user_cannot_give_a_managed_one(engine: str) -> None:
     flags = [flag.partition("=")[0] for flag in args(BODIES[engine]) if flag.startswith("--")]
-    own = {flag.removeprefix("--") for flag in BODIES[engine]["spec"]["engine"].get("args", [])}
+    own = {flag.partition("=")[0] for flag in BODIES[engine]["spec"]["engine"].get("args", [])}
     assert len(set(flags)) == len(flags)
-    if engine == "mock":
-        return
     free = {"revision", "enable-metrics", "log-requests", "enable-chunked-prefill", "max-batch-size", "block-size"}
-    named = {flag.removeprefix("--").replace("_", "-") for flag in flags}
-    assert named - {item.partition("=")[0].replace("_", "-") for item in own} - free <= set(MANAGED_FLAGS[engine])  # type: ignore[index]
+    mine = {flag for flag in flags if flag not in own and flag.removeprefix("--").replace("_", "-") not in free}
+    assert {flag for flag in mine if not is_managed(engine, flag)} == ({"--time-scale"} & set(flags))  # type: ignore[arg-type]
 
 
 ON_NODES = {
@@ -70,9 +68,8 @@ def test_engines_on_several_nodes_are_told_how_to_meet_and_others_are_not(engine
     alone, several = args(body), args(body, nodes=2)
     assert set(ON_NODES[engine]) <= set(several)
     assert not set(ON_NODES[engine]) & set(alone)
-    named = {flag.removeprefix("--").partition("=")[0] for flag in set(several) - set(alone)}
-    if engine not in ("mock", "tensorrt-llm"):
-        assert named - {"distributed-executor-backend"} <= set(MANAGED_FLAGS[engine])  # type: ignore[index]
+    named = {flag.partition("=")[0] for flag in set(several) - set(alone)} - {"--distributed-executor-backend"}
+    assert all(is_managed(engine, flag) for flag in named)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])

@@ -3,93 +3,31 @@
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.engine_flags import (
+    FROM_A_VARIABLE,
+    MANAGED,
+    RESERVED_ENV,
+    EngineType,
+    is_managed,
+    managed_pattern,
+)
 from weft_operator.api.fields import Fraction, PullSecrets, Quantity
 
 Arg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
-EngineType = Literal["vllm", "sglang", "tensorrt-llm", "mock"]
 
-MANAGED_FLAGS: Mapping[EngineType, tuple[str, ...]] = {
-    "vllm": (
-        "host",
-        "port",
-        "model",
-        "served-model-name",
-        "tensor-parallel-size",
-        "pipeline-parallel-size",
-        "nnodes",
-        "node-rank",
-        "master-addr",
-        "master-port",
-        "headless",
-        "kv-transfer-config",
-        "max-model-len",
-        "dtype",
-        "kv-cache-dtype",
-        "gpu-memory-utilization",
-        "api-key",
-    ),
-    "sglang": (
-        "host",
-        "port",
-        "model-path",
-        "model",
-        "served-model-name",
-        "tp-size",
-        "tp",
-        "tensor-parallel-size",
-        "pp-size",
-        "pipeline-parallel-size",
-        "nnodes",
-        "node-rank",
-        "dist-init-addr",
-        "context-length",
-        "dtype",
-        "kv-cache-dtype",
-        "mem-fraction-static",
-        "page-size",
-        "disaggregation-mode",
-        "disaggregation-transfer-backend",
-        "disaggregation-bootstrap-port",
-        "api-key",
-    ),
-    "tensorrt-llm": (
-        "host",
-        "port",
-        "backend",
-        "tp-size",
-        "tensor-parallel-size",
-        "pp-size",
-        "pipeline-parallel-size",
-        "max-seq-len",
-        "extra-llm-api-options",
-        "config",
-        "server-role",
-        "free-gpu-memory-fraction",
-        "kv-cache-free-gpu-memory-fraction",
-    ),
-}
-"""Engine flags that follow from other fields; the same flag given twice would quietly break the plan."""
-
-
-def _managed(engine: EngineType) -> str:
-    """Return the pattern of an engine's managed flags; underscores and hyphens are the same to them."""
-    return f"--({'|'.join(flag.replace('-', '[-_]') for flag in MANAGED_FLAGS[engine])})(=|$)"
-
-
-def _managed_rule(engine: EngineType, cel: str, engines: tuple[str, ...]) -> Rule:
-    pattern = f"^{_managed(engine)}"
+def _managed_rule(engine: EngineType) -> Rule:
+    flags = ", ".join(f"-{flag}" for flag in MANAGED[engine].short)
     return Rule(
-        f"!({cel}) || self.args.all(a, !a.matches('{pattern}'))",
-        f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED_FLAGS[engine])} "
-        "from other fields; remove them here",
-        lambda e: e.type not in engines or not any(re.match(pattern, arg) for arg in e.args),
+        f"self.type != '{engine}' || self.args.all(a, !a.matches('{managed_pattern(engine)}'))",
+        f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED[engine].long)} "
+        f"{f'({flags}) ' if flags else ''}from other fields; remove them here, and write others in full",
+        lambda e: e.type != engine or not any(is_managed(engine, arg) for arg in e.args),
     )
 
 
@@ -100,9 +38,6 @@ def _blocks_pair(engine: "Engine") -> bool:
     if engine.type == "vllm":
         return sizes.prefill <= sizes.decode and sizes.decode % sizes.prefill == 0
     return sizes.prefill == sizes.decode
-
-
-_RESERVED_ENV = "^(WEFT_|POD_|NODE_|VLLM_NIXL_)"
 
 
 class Resources(ApiModel):
@@ -168,10 +103,10 @@ class EnvVar(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"!self.name.matches('{_RESERVED_ENV}')",
-            "spec.engine.env: names that begin with WEFT_, POD_, NODE_ or VLLM_NIXL_ are set by the operator; "
-            "remove this one",
-            lambda e: re.match(_RESERVED_ENV, e.name) is None,
+            f"!self.name.matches('{RESERVED_ENV}')",
+            "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_ or DYN_, "
+            "and the host, port and API key of vLLM and SGLang, are set by the operator; remove this one",
+            lambda e: re.match(RESERVED_ENV, e.name) is None,
         ),
     )
 
@@ -246,7 +181,10 @@ class Engine(ApiModel):
             "spec.engine.env: two variables have the same name; remove one",
             lambda e: len({item.name for item in e.env}) == len(e.env),
         ),
-        _managed_rule("vllm", "self.type in ['vllm', 'mock']", ("vllm", "mock")),
-        _managed_rule("sglang", "self.type == 'sglang'", ("sglang",)),
-        _managed_rule("tensorrt-llm", "self.type == 'tensorrt-llm'", ("tensorrt-llm",)),
+        Rule(
+            f"self.args.all(a, !a.matches('{FROM_A_VARIABLE}'))",
+            "spec.engine.args: only a value may come from a variable; write --flag=$(NAME)",
+            lambda e: not any(re.search(FROM_A_VARIABLE, arg) for arg in e.args),
+        ),
+        *(_managed_rule(engine) for engine in MANAGED),
     )
