@@ -1,5 +1,6 @@
 """What values do, and which are refused with a message that names the value and the fix."""
 
+import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import yaml
 
 from weft_chart_tests.rendering import CHART, REGISTRY, Manifest, Render
 from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, FULL_NAMES, SECRET_REDIS
+from weft_operator.pod_templates.permissions import PERMISSIONS, Permission
+from weft_operator.settings import settings_from_env
 
 
 def operator_container(render: Render, *values: str, registry: bool = True) -> Manifest:
@@ -236,3 +239,17 @@ def test_a_redis_url_with_a_password_stays_in_its_secret(render: Render) -> None
     (volume,) = (item for item in pod["spec"]["volumes"] if item["name"] == "redis")
     assert volume["secret"]["secretName"] == "redis"
     assert volume["secret"]["items"] == [{"key": "address", "path": "url"}]
+
+
+def test_services_may_ask_for_more_where_an_administrator_says_so(render: Render) -> None:
+    assert "WEFT_POD_TEMPLATES_ALLOW" not in environment(operator_container(render))
+    allow = "operator.podTemplates.allow"
+    values = (f"{allow}[0]=seccomp", f"{allow}[1].name=hostPath", f"{allow}[1].namespaces={{team-a}}")
+    told = environment(operator_container(render, *values))["WEFT_POD_TEMPLATES_ALLOW"]
+    found = settings_from_env({"WEFT_ROUTER_IMAGE": "r", "WEFT_POD_TEMPLATES_ALLOW": told or ""})
+    assert found.pod_templates_allow == (Permission("seccomp"), Permission("hostPath", ("team-a",)))
+
+
+def test_the_schema_knows_the_permissions_of_the_operator() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert set(schema["$defs"]["podTemplatePermission"]["enum"]) == set(PERMISSIONS)

@@ -1,6 +1,7 @@
 """Weights in real pods: downloaded once for three workers although the hub breaks half way, and read by all of them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.scenarios.weights import SHARDS, run_hub, shared_folder, shared_volume
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import apply
+from weft_operator.weights.cache import NODE_ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
@@ -38,9 +40,10 @@ def test_three_workers_load_what_was_downloaded_once(weft: Installed, namespace:
     for name, values in (("hub-token", {"token": TOKEN}), ("bucket-keys", keys)):
         words = [f"--from-literal={field}={value}" for field, value in values.items()]
         weft.kube.kubectl("create", "secret", "generic", name, "-n", namespace, *words)
+        weft.kube.kubectl("label", "secret", name, "-n", namespace, "weft.dev/use=model")
     with (
         shared_folder() as folder,
-        shared_folder() as of_nodes,
+        shared_folder(Path(NODE_ROOT)) as of_nodes,
         shared_volume(weft.kube, namespace, "cached-weights", folder) as storage_class,
     ):
         source = {

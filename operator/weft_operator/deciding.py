@@ -1,6 +1,6 @@
 """Decide what a service should look like now: ask the planner, replan, try, undo, rest; the shell around ``goal``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
@@ -62,7 +62,10 @@ class Decider:
         hours: Hours,
         rendering: Callable[[ServiceKey, Observed, PlanRecord], Rendering],
         clock: Callable[[], datetime],
+        permitted: Callable[[str], Collection[str]] = lambda _namespace: (),
     ) -> None:
+        """Create it; ``permitted`` gives a namespace's permissions beyond the allow-list of pod templates."""
+        self._permitted = permitted
         self._machines = machines
         self._desk = desk
         self._measurements = measurements
@@ -93,7 +96,8 @@ class Decider:
         seen, now = self._measurements.last(key), self._clock()
         record = await self._sleeper.stirred(key, last_record(observed), seen)
         try:
-            asked = question(parse_service(observed.service), observed, now=now)
+            permitted = self._permitted(key.namespace)
+            asked = question(parse_service(observed.service), observed, now=now, permitted=permitted)
             self._hours.enter(key, asked.spec.planning.schedules, now)
             undoing = self._undone(key, asked, record, observed)
             record = undoing.record if undoing is not None else None

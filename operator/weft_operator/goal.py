@@ -1,7 +1,7 @@
 """Decide what a service should look like now: the newest plan, or the last good one while there is no newer."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -24,13 +24,15 @@ from weft_operator.plan_status import plan_summary
 from weft_operator.planning.child import Answer, Planned, Refused
 from weft_operator.planning.request import Request, planner_request, request_hash
 from weft_operator.planning.schedules import bounded, in_force, unknown_zone
-from weft_operator.pod_templates.overrides import protected_field
+from weft_operator.pod_templates.overrides import protected_field, secrets_of
 from weft_operator.reasons import PLANNED
 from weft_operator.replanning.decide import Change, Keep, approve, propose, stale, waits
 from weft_operator.replanning.judging import same_workers
 from weft_operator.replanning.standing import Standing
 from weft_operator.replanning.workload import taken_up
+from weft_operator.secret_use import SecretReference, refusal
 from weft_operator.status import Verdict
+from weft_operator.weights.cache import node_path_fault
 from weft_planner.request.error import RequestError
 from weft_planner.request.service import in_manifest, in_spec
 
@@ -95,8 +97,12 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
         raise StalledError("InvalidSpec", message if own else f"{where}: {message}") from error
 
 
-def question(service: DisaggInferenceService, observed: Observed, *, now: datetime) -> Question:
+def question(
+    service: DisaggInferenceService, observed: Observed, *, now: datetime, permitted: Collection[str] = ()
+) -> Question:
     """Return what the planner must be asked, with the bounds of the hour.
+
+    ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.
 
     Raises:
         StalledError: the spec refers to something that is not there or cannot be used.
@@ -107,10 +113,11 @@ def question(service: DisaggInferenceService, observed: Observed, *, now: dateti
         raise StalledError("InvalidSpec", strange)
     schedule = in_force(spec.planning.schedules, now)
     within = bounded(spec, schedule)
-    fault = protected_field(spec)
+    fault = protected_field(spec, permitted) or node_path_fault(spec.model, permitted)
     if fault is not None:
         raise StalledError("ProtectedField", fault)
     _references(spec, observed, service.metadata.namespace)
+    _patched_secrets(spec, observed, service.metadata.namespace, permitted)
     profiles = _profiles(spec, observed, service.metadata.namespace)
     trace = _trace(spec, observed, service.metadata.namespace)
     try:
@@ -133,8 +140,10 @@ def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace:
     """Refuse a spec that refers to what is not there.
 
     Raises:
-        StalledError: SecretNotFound or JwksNotFound, naming the field.
+        StalledError: SecretNotAllowed, SecretNotFound or JwksNotFound, naming the field.
     """
+    for reference in observed.unmarked:
+        raise StalledError("SecretNotAllowed", refusal(reference, namespace))
     hub = spec.model.source.hugging_face if spec.model.source is not None else None
     for field, ref, found in (
         ("spec.coordinator.auth.apiKeySecretRef", spec.coordinator.auth.api_key_secret_ref, observed.api_key_found),
@@ -172,6 +181,27 @@ def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace:
             f"spec.coordinator.auth.jwt.jwksConfigMapRef: there is no ConfigMap {keys.name} with a non-empty key "
             f"{keys.key} in namespace {namespace}; create it or correct the reference",
         )
+
+
+def _patched_secrets(
+    spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str, permitted: Collection[str]
+) -> None:
+    """Refuse patches that bring Secrets into pods which nobody has marked for that.
+
+    One that is not there is refused, too: the kubelet would mount whatever gets its name later.
+
+    Raises:
+        StalledError: SecretNotAllowed or SecretNotFound, naming the field.
+    """
+    for field, name in secrets_of(spec) if "secrets" not in permitted else ():
+        known = observed.patched_secrets.get(name, "missing")
+        if known == "missing":
+            raise StalledError(
+                "SecretNotFound",
+                f"{field}: there is no Secret {name} in namespace {namespace}; create it or correct it",
+            )
+        if known == "unmarked":
+            raise StalledError("SecretNotAllowed", refusal(SecretReference(field, name, "pods"), namespace))
 
 
 def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> list[dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
@@ -23,7 +25,9 @@ from weft_operator.manifest import (
     key_of,
     labels_of,
 )
+from weft_operator.pod_templates.allowed import MalformedError, secret_names
 from weft_operator.rights import Right
+from weft_operator.secret_use import SecretReference, references, usable
 from weft_operator.weights.cache import own_claim
 
 OWNED_KINDS: tuple[tuple[str, str], ...] = (
@@ -38,6 +42,10 @@ OWNED_KINDS: tuple[tuple[str, str], ...] = (
     ("apps/v1", "ControllerRevision"),
 )
 """Kinds that are listed by label; Secrets are read one by one, so that the operator may not list them."""
+
+MAX_PATCHED_SECRETS = 32
+"""Secrets of patches that are looked at, one request each; further ones count as missing."""
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 _MORE = {"ControllerRevision": f",{COMPONENT_LABEL}=plan"}
 """Those of StatefulSets carry the service's label, too, and whole pod templates."""
@@ -73,6 +81,10 @@ class Observed:
     """The same for ``model.source.s3.credentialsSecretRef``, for both keys that it must have."""
     trace: Manifest | None = None
     """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
+    unmarked: tuple[SecretReference, ...] = ()
+    """References to Secrets that are not marked for their use (``secret_use``)."""
+    patched_secrets: Mapping[str, Literal["missing", "unmarked", "marked"]] = field(default_factory=dict)
+    """What is known of the Secrets that ``podTemplates`` refers to, by name."""
 
     def of_kind(self, kind: str) -> tuple[Manifest, ...]:
         """Return the owned objects of one kind."""
@@ -128,6 +140,7 @@ def of_service(
             former.append(key_of(item))
     spec = service.get("spec") or {}
     front = spec.get("coordinator") or {}
+    secret = cache(lambda name: read_secret(api, key, name))
     return Observed(
         service=service,
         owned=tuple(owned),
@@ -138,12 +151,18 @@ def of_service(
         jobs_refused=jobs_refused,
         claims=claims,
         trace=_trace(api, key, spec),
-        api_key_found=_secret_found(api, key, front.get("auth"), "apiKeySecretRef"),
+        api_key_found=_secret_found(secret, front.get("auth"), "apiKeySecretRef"),
         model_token_found=_secret_found(
-            api, key, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
+            secret, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
         ),
-        model_keys_found=_keys_found(api, key, ((spec.get("model") or {}).get("source") or {}).get("s3")),
-        certificate_found=_certificate_found(api, key, front.get("tls")),
+        model_keys_found=_keys_found(secret, ((spec.get("model") or {}).get("source") or {}).get("s3")),
+        certificate_found=_certificate_found(secret, front.get("tls")),
+        unmarked=tuple(
+            reference
+            for reference in references(spec)
+            if (found_secret := secret(reference.name)) is not None and not usable(found_secret, reference.use)
+        ),
+        patched_secrets={name: _marked(secret(name)) for name in _patched(spec)},
         jwks_found=_jwks_found(api, key, (front.get("auth") or {}).get("jwt")),
     )
 
@@ -225,25 +244,49 @@ def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | 
     return _get(api, ObjectKey("v1", "ConfigMap", key.namespace, name)) if name else None
 
 
-def _secret_found(api: ApiServer, key: ServiceKey, part: dict[str, Any] | None, field: str) -> bool:
+ReadSecret = Callable[[str], Manifest | None]
+
+
+def _patched(spec: dict[str, Any]) -> list[str]:
+    """Return the names of Secrets in patches that are well-formed; others are refused for that."""
+    try:
+        return sorted(
+            {
+                name
+                for item in spec.get("podTemplates") or ()
+                for _, name in secret_names(item.get("patch") or {})
+                if _OBJECT_NAME.fullmatch(name)
+            }
+        )[:MAX_PATCHED_SECRETS]
+    except MalformedError:
+        return []
+
+
+def _marked(secret: Manifest | None) -> Literal["missing", "unmarked", "marked"]:
+    if secret is None:
+        return "missing"
+    return "marked" if usable(secret, "pods") else "unmarked"
+
+
+def _secret_found(secret: ReadSecret, part: dict[str, Any] | None, field: str) -> bool:
     """Tell whether a reference's Secret and key are there and not empty; no reference is no lack."""
     ref = (part or {}).get(field)
-    return not ref or _filled(_get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"])), ref["key"])
+    return not ref or _filled(secret(ref["name"]), ref["key"])
 
 
-def _keys_found(api: ApiServer, key: ServiceKey, s3: dict[str, Any] | None) -> bool:
+def _keys_found(secret: ReadSecret, s3: dict[str, Any] | None) -> bool:
     ref = (s3 or {}).get("credentialsSecretRef")
     if not ref:
         return True
-    secret = _get(api, ObjectKey("v1", "Secret", key.namespace, ref["name"]))
-    return _filled(secret, "AWS_ACCESS_KEY_ID") and _filled(secret, "AWS_SECRET_ACCESS_KEY")
+    found = secret(ref["name"])
+    return _filled(found, "AWS_ACCESS_KEY_ID") and _filled(found, "AWS_SECRET_ACCESS_KEY")
 
 
-def _certificate_found(api: ApiServer, key: ServiceKey, tls: dict[str, Any] | None) -> bool:
+def _certificate_found(secret: ReadSecret, tls: dict[str, Any] | None) -> bool:
     if not tls:
         return True
-    secret = _get(api, ObjectKey("v1", "Secret", key.namespace, tls["secretRef"]["name"]))
-    return _filled(secret, "tls.crt") and _filled(secret, "tls.key")
+    found = secret(tls["secretRef"]["name"])
+    return _filled(found, "tls.crt") and _filled(found, "tls.key")
 
 
 def _jwks_found(api: ApiServer, key: ServiceKey, jwt: dict[str, Any] | None) -> bool:

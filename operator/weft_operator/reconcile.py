@@ -52,6 +52,7 @@ from weft_operator.measuring.watch import Measurements
 from weft_operator.observe import Observed
 from weft_operator.planning.desk import PlannerDesk
 from weft_operator.planning.nodes import Capacity
+from weft_operator.pod_templates.permissions import permitted_in
 from weft_operator.readiness import coordinator_state
 from weft_operator.replanning.canary import Trying
 from weft_operator.replanning.edge import Hours
@@ -168,6 +169,7 @@ class Reconciler:
             hours=self._hours,
             rendering=lambda key, seen, record: self._rendering(key, seen, record, self._token(key, seen)),
             clock=clock,
+            permitted=lambda namespace: permitted_in(settings.pod_templates_allow, namespace),
         )
 
     async def reconcile(self, key: ServiceKey) -> Outcome:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from weft_core.authority import is_http_url
 from weft_operator.api.measuring import HEADER_NAME, HEADER_VALUE, LABEL_NAME
+from weft_operator.pod_templates.permissions import Permission, permissions_from_json
 
 PROMETHEUS: tuple[Mapping[str, Any], ...] = (
     {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}},
@@ -70,6 +71,8 @@ class Settings:
     """Whether the cluster assigns the users and groups of pods, so that none may be fixed."""
     metrics_from: tuple[Mapping[str, Any], ...] = PROMETHEUS
     """Pods that scrape metrics: peers of the services' network policies."""
+    pod_templates_allow: tuple[Permission, ...] = ()
+    """What services may do beyond the allow-list of pod templates."""
 
 
 def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
@@ -102,7 +105,20 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         instance=_instance(env),
         openshift=_flag(env, "WEFT_OPENSHIFT"),
         metrics_from=_peers(env, "WEFT_METRICS_FROM"),
+        pod_templates_allow=permissions_from_env(env),
     )
+
+
+def permissions_from_env(env: Mapping[str, str]) -> tuple[Permission, ...]:
+    """Return what services may do beyond the allow-list of pod templates.
+
+    Raises:
+        SettingsError: the variable holds no list of permissions.
+    """
+    try:
+        return permissions_from_json(env.get("WEFT_POD_TEMPLATES_ALLOW", "").strip())
+    except ValueError as error:
+        raise SettingsError(f"WEFT_POD_TEMPLATES_ALLOW: {error}") from error
 
 
 def _redis_url(env: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from weft_operator.api.capacity import Pool
 from weft_operator.api.worker_group import GROUP_KIND
@@ -28,6 +28,7 @@ from weft_operator.manifest import (
 )
 from weft_operator.observe import Observed
 from weft_operator.planning.nodes import Capacity
+from weft_operator.secret_use import SecretReference
 
 Copied = TypeVar("Copied")
 
@@ -55,6 +56,8 @@ class FakeCluster:
         self.model_keys_found = True
         self.certificate_found = True
         self.jwks_found = True
+        self.unmarked: tuple[SecretReference, ...] = ()
+        self.patched_secrets: dict[str, Literal["missing", "unmarked", "marked"]] = {}
         self.gpus: int | None = gpus
         self.nodes: tuple[int, ...] = ()
         self.actions: list[Action] = []
@@ -96,6 +99,8 @@ class FakeCluster:
             model_keys_found=self.model_keys_found,
             certificate_found=self.certificate_found,
             jwks_found=self.jwks_found,
+            unmarked=self.unmarked,
+            patched_secrets=self.patched_secrets,
         )
 
     async def read_service(self, key: ServiceKey) -> Manifest | None:

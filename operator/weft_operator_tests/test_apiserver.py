@@ -325,7 +325,8 @@ def test_a_secret_counts_only_when_it_holds_something(server: Scripted, data: di
         server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
     for plural in ("services", "serviceaccounts", "pods", "configmaps"):
         server.on("GET", f"{ROOT}/{plural}", {"items": []})
-    server.on("GET", f"{ROOT}/secrets/keys", {"data": data})
+    secret = {"metadata": {"name": "keys"}, "type": "weft.dev/credentials", "data": data}
+    server.on("GET", f"{ROOT}/secrets/keys", secret)
 
     def seen(spec: Manifest) -> tuple[bool, bool]:
         service["spec"] = spec

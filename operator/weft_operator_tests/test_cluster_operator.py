@@ -247,6 +247,9 @@ def test_what_is_missing_is_told_and_used_when_it_comes(operator: Operator) -> N
     assert "there is no Secret keys with a non-empty key all" in planned["message"]
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"all": "sk-1"}}
     operator.apply(secret)
+    refused = operator.await_condition(name, "Planned", "SecretNotAllowed")
+    assert f"kubectl label secret keys -n {operator.namespace} weft.dev/use=api-keys" in refused["message"]
+    operator.apply({**secret, "metadata": {"name": "keys", "labels": {"weft.dev/use": "api-keys"}}})
     operator.await_condition(name, "Planned", "ProfileNotFound")
     operator.apply(PROFILE)
     operator.await_condition(name, "Planned", "PlanReady")

@@ -142,7 +142,8 @@ async def test_without_a_url_nothing_is_asked() -> None:
 
 
 def encoded(**data: str) -> Manifest:
-    return {"data": {key.replace("_", "."): base64.b64encode(text.encode()).decode() for key, text in data.items()}}
+    coded = {key.replace("_", "."): base64.b64encode(text.encode()).decode() for key, text in data.items()}
+    return {"metadata": {"name": "prom", "labels": {"weft.dev/use": "prometheus"}}, "data": coded}
 
 
 async def test_credentials_come_from_the_secret_that_the_spec_names_and_are_not_shown() -> None:
@@ -154,6 +155,11 @@ async def test_credentials_come_from_the_secret_that_the_spec_names_and_are_not_
     bench.secrets["prom"] = encoded(token="canary\n", username="u", password="canary", ca_crt="canary")
     assert (await bench.look()).sight.seen
     credentials = bench.asked[0][1]
+    bench.secrets["prom"]["metadata"]["labels"] = {"weft.dev/use": "model"}
+    unmarked = (await bench.look()).sight
+    assert unmarked.reason == "PrometheusUnauthorized"
+    assert "kubectl label secret prom -n llm weft.dev/use=prometheus" in unmarked.message
+    assert len(bench.asked) == 1, "its value is sent nowhere"
     assert (credentials.token, credentials.ca) == ("canary", "canary")
     assert "canary" not in repr(credentials)
     bench.target = dataclasses.replace(bench.target, secret="forbidden")

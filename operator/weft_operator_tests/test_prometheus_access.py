@@ -156,7 +156,9 @@ async def sent(at: Target, **secrets: Mapping[str, str]) -> Credentials:
             raise ForbiddenError("no", status=403, right=Right("get", "secrets", "", "llm"))
         if name not in secrets:
             return None
-        return {"data": {key: base64.b64encode(text.encode()).decode() for key, text in secrets[name].items()}}
+        metadata = {"name": name, "labels": {"weft.dev/use": "prometheus"}}
+        data = {key: base64.b64encode(text.encode()).decode() for key, text in secrets[name].items()}
+        return {"metadata": metadata, "data": data}
 
     return await credentials_for(KEY, at, read)
 

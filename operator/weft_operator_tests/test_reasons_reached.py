@@ -205,6 +205,15 @@ def spec_with(**parts: Any) -> Way:
     return way
 
 
+async def unmarked_secret() -> World:
+    world = await serving()
+    world.cluster.patched_secrets = {"other-token": "unmarked"}
+    volume = {"name": "mine", "secret": {"secretName": "other-token"}}
+    world.cluster.change(podTemplates=[{"patch": {"spec": {"volumes": [volume]}}}])
+    await world.until_quiet()
+    return world
+
+
 def planner_says(reason: str) -> Way:
     """A serving service whose changed spec the planner refuses."""
 
@@ -347,6 +356,7 @@ WAYS: Mapping[str, Way] = {
     "ProfileNotFound": spec_with(profile={"ref": {"name": "measured"}}),
     "TraceNotFound": spec_with(workload={"traceConfigMap": {"name": "trace", "key": "t"}, "arrivalRate": 1.0}),
     "SecretNotFound": spec_with(coordinator={"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}),
+    "SecretNotAllowed": unmarked_secret,
     "JwksNotFound": spec_with(coordinator={"auth": {"jwt": JWT}}),
     "TooFewGpus": spec_with(capacity={**CAPACITY, "gpus": 64}),
     **{reason: planner_says(reason) for reason in PLANNER},

@@ -12,6 +12,7 @@ from weft_operator.diff import content_hash
 from weft_operator.goal import parse_service
 from weft_operator.groups.group import parse_group
 from weft_operator.manifest import Manifest
+from weft_operator.pod_templates.permissions import Permission
 from weft_operator.settings import PrometheusAccess, Settings
 from weft_operator_tests.samples import SETTINGS, colocated, rendered, rendering, two_pools
 from weft_operator_tests.valid import pools_service, service, spec, vllm_service
@@ -28,6 +29,7 @@ OF_THE_OPERATOR = {
     "router_upgrade": "AtOnce",
     "lease_seconds": 99.0,
     "identity": "weft-operator-of-another-version",
+    "pod_templates_allow": (Permission("hostPath"),),
 }
 OF_THE_PODS = {"router_image", "mock_image", "redis_url", "instance", "metrics_from", "openshift"}
 """What pods and policies are made of; who keeps these keeps the pods."""

@@ -52,6 +52,7 @@ def test_workers_start_when_the_jobs_own_program_has_downloaded_what_they_load(o
     api, namespace = own, own.namespace()
     path = f"apis/weft.dev/v1alpha1/namespaces/{namespace}/disagginferenceservices/demo"
     api.kube.run("-n", namespace, "create", "secret", "generic", "hub", f"--from-literal=token={TOKEN}")
+    api.kube.run("-n", namespace, "label", "secret", "hub", "weft.dev/use=model")
     hub = MockWeights(repo=MODEL, token=TOKEN, break_after=1 << 20)
     with served(hub) as url:
         body = small_service(namespace)

@@ -74,9 +74,14 @@ def run_hub(client: Kube, namespace: str, *, words: list[str]) -> MockHub:
 
 
 @contextmanager
-def shared_folder() -> Iterator[Path]:
-    """Give a folder of this machine, which all nodes of a local cluster see and every user may write."""
-    folder = Path(tempfile.mkdtemp(prefix="weft-e2e-weights-"))
+def shared_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Give a folder of this machine, which all nodes of a local cluster see and every user may write.
+
+    ``parent`` is made where it is not there, and stays; the folder for temporary files if absent.
+    """
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="weft-e2e-weights-", dir=parent))
     folder.chmod(0o777)
     try:
         yield folder

@@ -5,6 +5,7 @@ does, then the API types check every value, with defaults filled in and the rule
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -22,6 +23,9 @@ from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInfere
 from weft_operator.api.size import size_fault
 from weft_operator.manifest import Manifest
 from weft_operator.pod_templates.overrides import protected_field
+from weft_operator.pod_templates.permissions import permitted_in
+from weft_operator.settings import permissions_from_env
+from weft_operator.weights.cache import node_path_fault
 
 Json = Mapping[str, object]
 
@@ -82,7 +86,9 @@ def service_messages(manifest: Json) -> list[str]:
     if not found:
         # The patches are plain JSON to the schema, so only their own check can tell what they touch.
         body = _known(_body(manifest), _schema(service_crd), "", [])
-        fault = protected_field(DisaggInferenceService.model_validate(body).spec)
+        service = DisaggInferenceService.model_validate(body)
+        permitted = permitted_in(permissions_from_env(os.environ), service.metadata.namespace)
+        fault = protected_field(service.spec, permitted) or node_path_fault(service.spec.model, permitted)
         found += [fault] if fault is not None else []
     spec = manifest.get("spec")
     large = size_fault(spec) if isinstance(spec, Mapping) else None

@@ -14,6 +14,7 @@ from weft_operator.errors import ApiError, ForbiddenError
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.observation import BlindError
 from weft_operator.measuring.target import Target
+from weft_operator.secret_use import SecretReference, refusal, usable
 from weft_operator.settings import PrometheusAccess
 
 AUTH_FIELD = "spec.planning.prometheus.authSecretRef"
@@ -132,7 +133,7 @@ async def credentials_for(key: ServiceKey, target: Target, read_secret: ReadSecr
 
     async def secret(name: str, field: str) -> Mapping[str, Any] | None:
         try:
-            return await read_secret(key, name)
+            found = await read_secret(key, name)
         except ApiError as error:
             lack = error.right.lack() if isinstance(error, ForbiddenError) and error.right is not None else ""
             raise BlindError(
@@ -140,6 +141,10 @@ async def credentials_for(key: ServiceKey, target: Target, read_secret: ReadSecr
                 f"Secret {name} of spec.planning.prometheus.{field} cannot be read: "
                 f"{lack or f'the API server answers {error.status}'}",
             ) from error
+        if found is not None and not usable(found, "prometheus"):
+            reference = SecretReference(f"spec.planning.prometheus.{field}", name, "prometheus")
+            raise BlindError("PrometheusUnauthorized", refusal(reference, key.namespace))
+        return found
 
     found = access_of(target.access)
     fixed = {name.lower() for name in found.headers}

@@ -1,9 +1,13 @@
 """A service's own changes to its pods: strategic merge patches, in the order of ``spec.podTemplates``."""
 
+from collections.abc import Collection
+from typing import Any
+
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.templates import PodTemplatePatch
 from weft_operator.manifest import Manifest
-from weft_operator.pod_templates.protected import protected_fault
+from weft_operator.pod_templates.allowed import faults, secret_names
+from weft_operator.pod_templates.protected import CONTAINER_FIELDS, VOLUMES, protected_fault
 from weft_operator.pod_templates.strategic import merged
 
 COORDINATOR = "coordinator"
@@ -16,11 +20,14 @@ def overridden(
     for item in spec.pod_templates:
         if _is_for(item, component, pool):
             template = merged(template, item.patch)
-    return template
+    return _confined(template)
 
 
-def protected_field(spec: DisaggInferenceServiceSpec) -> str | None:
-    """Return which patch touches what it may not, with the field and the fix; None when all may be applied."""
+def protected_field(spec: DisaggInferenceServiceSpec, permitted: Collection[str] = ()) -> str | None:
+    """Return which patch touches what it may not, with the field and the fix; None when all may be applied.
+
+    ``permitted`` are the permissions of the service's namespace.
+    """
     devices = frozenset(
         name
         for pool in spec.capacity.pools
@@ -29,9 +36,57 @@ def protected_field(spec: DisaggInferenceServiceSpec) -> str | None:
     )
     for position, item in enumerate(spec.pod_templates):
         fault = protected_fault(dict(item.patch), devices, coordinator=item.component == COORDINATOR)
+        if fault is None:
+            fault = _not_allowed(item, permitted)
         if fault is not None:
             return f"spec.podTemplates[{position}].patch.{fault}"
     return None
+
+
+def secrets_of(spec: DisaggInferenceServiceSpec) -> list[tuple[str, str]]:
+    """Return the Secrets that the patches refer to, by field.
+
+    Raises:
+        MalformedError: a patch holds what no pod could have; ``protected_field`` names it.
+    """
+    return [
+        (f"spec.podTemplates[{position}].patch.{field}", name)
+        for position, item in enumerate(spec.pod_templates)
+        for field, name in secret_names(item.patch)
+    ]
+
+
+def _not_allowed(item: PodTemplatePatch, permitted: Collection[str]) -> str | None:
+    for fault in faults(item.patch, weft_volumes=VOLUMES):
+        if fault.permission is None:
+            return f"{fault.field}: {fault.why}"
+        if fault.permission not in permitted:
+            return (
+                f"{fault.field}: {fault.why}; remove it, or let a cluster administrator add {fault.permission} to "
+                "operator.podTemplates.allow in the values of Weft's chart"
+            )
+    return None
+
+
+def _confined(template: Manifest) -> Manifest:
+    """Return a template whose added containers drop all capabilities and gain no rights, unless they say otherwise."""
+    spec = {
+        place: [item if item.get("name") in CONTAINER_FIELDS else _without_rights(item) for item in items]
+        for place in ("initContainers", "containers")
+        if (items := template["spec"].get(place)) is not None
+    }
+    return {**template, "spec": {**template["spec"], **spec}}
+
+
+def _without_rights(container: Manifest) -> Manifest:
+    asked: dict[str, Any] = container.get("securityContext") or {}
+    capabilities: dict[str, Any] = asked.get("capabilities") or {}
+    administers = {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(capabilities.get("add") or ())
+    escalates = {} if asked.get("privileged") or administers else {"allowPrivilegeEscalation": False}
+    return {
+        **container,
+        "securityContext": {**escalates, **asked, "capabilities": {"drop": ["ALL"], **capabilities}},
+    }
 
 
 def _is_for(item: PodTemplatePatch, component: str, pool: str | None) -> bool:

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft_operator.pod_templates.strategic import PatchError, merged
+from weft_operator.api.engine_flags import RESERVED_ENV
+from weft_operator.pod_templates.strategic import MERGE_KEYS, PatchError, merged
 
 Json = dict[str, Any]
 
@@ -56,7 +57,20 @@ CONTAINER_FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 """Fields of the operator's own containers; everything else of them may be patched."""
 
-VOLUMES = ("config", "live", "token", "tmp", "shm", "model", "engine-proof", "api-keys", "jwks", "tls")
+VOLUMES = (
+    "config",
+    "live",
+    "token",
+    "tmp",
+    "shm",
+    "model",
+    "engine-proof",
+    "api-keys",
+    "jwks",
+    "tls",
+    "redis",
+    "weights-tmp",
+)
 """Volumes of the operator."""
 SECRETS = ("token", "engine-proof")
 """Those that hold words of the operator, which no other container is to know."""
@@ -70,7 +84,7 @@ MOUNTS = (
     "/etc/weft-tls",
 )
 """Where the operator's containers find their files."""
-RESERVED_ENV = re.compile(r"^(WEFT_|POD_|NODE_NAME$|VLLM_NIXL_)")
+RESERVED = re.compile(RESERVED_ENV)
 RESERVED_LABEL = re.compile(r"^(app\.kubernetes\.io/(name|instance|component|managed-by)$|weft\.dev/)")
 _INIT = ("router",)
 
@@ -85,6 +99,9 @@ def protected_fault(patch: Json, devices: frozenset[str], *, coordinator: bool) 
         after = merged(skeleton, patch)
     except PatchError as error:
         return str(error)
+    fault = _malformed(after)
+    if fault is not None:
+        return fault
     for name in patch:
         if name not in ("metadata", "spec"):
             return f"{name}: a pod template has only metadata and spec; put it under one of them"
@@ -96,6 +113,37 @@ def protected_fault(patch: Json, devices: frozenset[str], *, coordinator: bool) 
         if field not in was:
             return f"{field}: is for the operator alone and may not be added; {why}"
     return _unknown(after, coordinator=coordinator)
+
+
+def _malformed(template: Json) -> str | None:
+    """Return which part of a patched pod is none that a pod could have: a map for a list, a text for a map."""
+    for name in ("metadata", "spec"):
+        if not isinstance(template.get(name) or {}, Mapping):
+            return f"{name}: must be an object"
+    spec = template.get("spec") or {}
+    lists: list[tuple[str, Any, tuple[str, ...]]] = [("spec", spec, ("volumes", "containers", "initContainers"))]
+    for place in ("containers", "initContainers"):
+        items = spec.get(place)
+        if isinstance(items, list):
+            lists += [
+                (f"spec.{place}[{item.get('name')}]", item, ("env", "volumeMounts"))
+                for item in items
+                if isinstance(item, Mapping)
+            ]
+    for at, part, fields in lists:
+        for field in fields:
+            if not _named_objects(part.get(field), MERGE_KEYS[field]):
+                return f"{at}.{field}: must be a list of objects with {MERGE_KEYS[field]}"
+    for kind in ("labels", "annotations"):
+        if not isinstance((template.get("metadata") or {}).get(kind) or {}, Mapping):
+            return f"metadata.{kind}: must be an object"
+    return None
+
+
+def _named_objects(value: Any, key: str) -> bool:
+    return value is None or (
+        isinstance(value, list) and all(isinstance(item, Mapping) and isinstance(item.get(key), str) for item in value)
+    )
 
 
 def _skeleton(devices: frozenset[str], *, coordinator: bool) -> Json:
@@ -144,7 +192,7 @@ def _facts(template: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple
 def _stranger_facts(at: str, container: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield what a container that is not the operator's may not have."""
     for kind in ("limits", "requests"):
-        for name in sorted(devices & set((container.get("resources") or {}).get(kind) or {})):
+        for name in sorted(devices & set(_amounts(container, kind))):
             yield (
                 f"{at}.resources.{kind}[{name}]",
                 (True, "the plan counts devices, and these would be more"),
@@ -156,15 +204,21 @@ def _container_facts(at: str, container: Json) -> Iterator[tuple[str, tuple[Any,
     for name, why in fields.items():
         yield f"{at}.{name}", (container.get(name), why)
     for variable in container.get("env") or ():
-        if RESERVED_ENV.match(str(variable.get("name", ""))):
+        if RESERVED.match(str(variable.get("name", ""))):
             yield f"{at}.env[{variable['name']}]", (variable, "choose another name")
     for mount in container.get("volumeMounts") or ():
         if mount.get("mountPath") in MOUNTS:
             yield f"{at}.volumeMounts[{mount['mountPath']}]", (mount, "the operator's files are there")
     for kind in ("limits", "requests"):
-        for name, amount in ((container.get("resources") or {}).get(kind) or {}).items():
+        for name, amount in _amounts(container, kind).items():
             if amount == _KEPT or "/" in name:
                 yield f"{at}.resources.{kind}[{name}]", (amount, "devices follow from the plan and its pools")
+
+
+def _amounts(container: Json, kind: str) -> Mapping[str, Any]:
+    resources = container.get("resources")
+    amounts = resources.get(kind) if isinstance(resources, Mapping) else None
+    return amounts if isinstance(amounts, Mapping) else {}
 
 
 def _unknown(template: Json, *, coordinator: bool) -> str | None:

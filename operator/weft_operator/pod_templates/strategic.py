@@ -68,13 +68,15 @@ def merged(base: Json, patch: Json, *, at: str = "") -> dict[str, Any]:
 
 def _merged_list(base: Sequence[Any], patch: Sequence[Any], key: str, at: str) -> list[Any]:
     if any(isinstance(item, Mapping) and item.get(_DIRECTIVE) == "replace" and key not in item for item in patch):
-        return [item for item in patch if item.get(_DIRECTIVE) != "replace"]
+        return [item for item in patch if not isinstance(item, Mapping) or item.get(_DIRECTIVE) != "replace"]
     result = list(base)
     for position, item in enumerate(patch):
         if not isinstance(item, Mapping) or key not in item:
             raise PatchError(f"{at}[{position}]", f"{key} is missing; entries of this list are told apart by it")
         where = f"{at}[{item[key]}]"
-        found = next((i for i, other in enumerate(result) if other.get(key) == item[key]), None)
+        found = next(
+            (i for i, other in enumerate(result) if isinstance(other, Mapping) and other.get(key) == item[key]), None
+        )
         if _directive(item, where) == "delete":
             result = [other for i, other in enumerate(result) if i != found]
         elif found is None:

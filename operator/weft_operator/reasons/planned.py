@@ -104,10 +104,13 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
         ),
         "ProtectedField": Reason(
             meaning="A patch of `spec.podTemplates` changes a field by which workers pair, drain, stay closed or are "
-            "counted.",
+            "counted, or asks for more of the node or of Weft's programs than the allow-list has. Or weights are "
+            "cached elsewhere on nodes than below `/var/lib/weft`.",
             remedy="Remove the field that the message names, or use what it says instead; docs/pod-templates.md lists "
-            "all.",
-            cause="The patch was made before the field was protected, or for a pod that Weft does not run.",
+            "all. Where the message names a permission, a cluster administrator can add it to the chart's "
+            "`operator.podTemplates.allow`.",
+            cause="The patch was made before the field was protected, for a pod that Weft does not run, or for a "
+            "cluster with that permission.",
         ),
         "ProfileNotFound": Reason(
             "`spec.profile.ref` names a CostProfile that is not in the namespace.",
@@ -126,10 +129,17 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
         ),
         "SecretNotFound": Reason(
             "`spec.coordinator.auth.apiKeySecretRef`, `spec.coordinator.tls.secretRef`, "
-            "`spec.model.source.huggingFace.tokenSecretRef` or `spec.model.source.s3.credentialsSecretRef` names a "
-            "Secret or key that is not there.",
+            "`spec.model.source.huggingFace.tokenSecretRef`, `spec.model.source.s3.credentialsSecretRef` or a patch of "
+            "`spec.podTemplates` names a Secret or key that is not there.",
             "Create the Secret with that key, or correct the reference.",
             cause="It was not created yet, is in another namespace, or its key is empty.",
+        ),
+        "SecretNotAllowed": Reason(
+            "The spec, or a patch of `spec.podTemplates`, names a Secret that is not marked for this use: whoever may "
+            "create services need not be one who may read Secrets.",
+            "Somebody who may change the Secret adds the label that the message gives (`kubectl label secret`), or "
+            "makes it of type `weft.dev/credentials`.",
+            cause="The Secret was made without the label, or for another use.",
         ),
         "JwksNotFound": Reason(
             "`spec.coordinator.auth.jwt.jwksConfigMapRef` names a ConfigMap or key that is not there.",

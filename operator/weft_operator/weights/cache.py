@@ -1,6 +1,7 @@
 """What of a service is cached where: the key of its weights, their folder, and what a download needs. Pure."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from weft_core.durations import parse_duration
@@ -11,6 +12,8 @@ from weft_operator.manifest import Manifest, ServiceKey
 HUB = "https://huggingface.co"
 VOLUME = "model"
 MOUNT = "/models"
+NODE_ROOT = "/var/lib/weft"
+"""Where nodes may keep weights without a permission of the cluster's administrator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,23 @@ class CachedModel:
     def keep_unused_s(self) -> float:
         """Return how long a model that nobody uses stays on a node, in seconds."""
         return parse_duration(self.cache.node.keep_unused) if self.cache.node is not None else 0.0
+
+
+def node_path_fault(model: Model, permitted: Collection[str]) -> str | None:
+    """Return what is wrong with a path of nodes that weights are cached below; None where it may be used.
+
+    It is a hostPath: elsewhere on a node are files of the kubelet and of other pods.
+    """
+    cached = cached_model(model)
+    path = cached.cache.node.path if cached is not None and cached.cache.node is not None else NODE_ROOT
+    if f"{path.rstrip('/')}/".startswith(f"{NODE_ROOT}/") and ".." not in path.split("/"):
+        return None
+    if "hostPath" in permitted:
+        return None
+    return (
+        f"spec.model.source: cache.node.path must be {NODE_ROOT} or below; choose such a path, or let a cluster "
+        "administrator add hostPath to operator.podTemplates.allow in the values of Weft's chart"
+    )
 
 
 def own_claim(service: str) -> str:

@@ -1,0 +1,141 @@
+"""Which security contexts a patch may ask for: those of the Pod Security standard ``restricted``, and IPC_LOCK.
+
+IPC_LOCK is beyond it because RDMA needs locked memory. It gives no right over other processes or files, and the memory
+counts against the container's limit.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+Json = Mapping[str, Any]
+
+
+class Fault(NamedTuple):
+    """Something that is not on the allow-list: where in the patch, why, and the permission that covers it, if any."""
+
+    field: str
+    why: str
+    permission: str | None = None
+
+
+ADDABLE = ("IPC_LOCK", "NET_BIND_SERVICE")
+SAFE_SYSCTLS = (
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+)
+_PROFILES = ("RuntimeDefault", "Localhost")
+_NO_ROOT = "pods of a service do not run as root; give an id of 1 or more"
+_CONFINED = "only the profile of the container runtime (RuntimeDefault) or one of the node (Localhost) confines it"
+_KEPT = "it must stay as Weft sets it; leave it out"
+_LEGACY_PROFILES = {
+    "container.apparmor.security.beta.kubernetes.io/": "appArmor",
+    "container.seccomp.security.alpha.kubernetes.io/": "seccomp",
+    "seccomp.security.alpha.kubernetes.io/": "seccomp",
+}
+"""Annotations that said the same before there were fields, and still do."""
+
+
+def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[Fault]:
+    """Yield what of a security context of a pod or a container is not on the allow-list."""
+    if not isinstance(context, Mapping):
+        yield Fault(at, _KEPT, "runAsRoot")
+        return
+    for name, value in context.items():
+        if name == "$patch":
+            yield Fault(f"{at}.$patch", _KEPT, "runAsRoot")
+            continue
+        yield from _one(name, value, f"{at}.{name}", pod=pod)
+
+
+def annotation_faults(annotations: Any, at: str) -> Iterator[Fault]:
+    """Yield annotations of a pod that choose a profile without confinement."""
+    for name, value in annotations.items() if isinstance(annotations, Mapping) else ():
+        for prefix, permission in _LEGACY_PROFILES.items():
+            confined = value in ("runtime/default", "docker/default") or str(value).startswith("localhost/")
+            if name.startswith(prefix) and not confined:
+                yield Fault(f"{at}[{name}]", _CONFINED, permission)
+
+
+def _one(name: str, value: Any, at: str, *, pod: bool) -> Iterator[Fault]:
+    match name:
+        case "runAsNonRoot":
+            if value is not True:
+                yield Fault(at, "pods of a service do not run as root; only true is allowed", "runAsRoot")
+        case "runAsUser" | "runAsGroup":
+            if value is not None and not _is_id(value):
+                yield Fault(at, _NO_ROOT, "runAsRoot")
+        case "seccompProfile":
+            yield from _profile(value, at, "seccomp")
+        case "appArmorProfile":
+            yield from _profile(value, at, "appArmor")
+        case "seLinuxOptions":
+            yield Fault(at, "the container runtime chooses the label", "seLinux")
+        case "windowsOptions":
+            yield Fault(at, "Weft runs on Linux", "windowsOptions")
+        case _:
+            yield from (_of_pod if pod else _of_container)(name, value, at)
+
+
+def _of_pod(name: str, value: Any, at: str) -> Iterator[Fault]:
+    match name:
+        case "fsGroup":
+            if not _is_id(value):
+                yield Fault(at, _NO_ROOT, "runAsRoot")
+        case "supplementalGroups":
+            if not isinstance(value, list) or not all(map(_is_id, value)):
+                yield Fault(at, _NO_ROOT, "runAsRoot")
+        case "fsGroupChangePolicy" | "supplementalGroupsPolicy":
+            pass
+        case "sysctls":
+            for item in value if isinstance(value, list) else [value]:
+                key = item.get("name") if isinstance(item, Mapping) else item
+                if key not in SAFE_SYSCTLS:
+                    yield Fault(f"{at}[{key}]", "only safe kernel parameters are allowed", "sysctls")
+        case _:
+            yield Fault(at, "is not on the allow-list of a pod's security context")
+
+
+def _of_container(name: str, value: Any, at: str) -> Iterator[Fault]:
+    match name:
+        case "privileged" | "allowPrivilegeEscalation":
+            if value is not False:
+                yield Fault(at, "containers get no rights over the node; only false is allowed", "privileged")
+        case "readOnlyRootFilesystem":
+            pass
+        case "procMount":
+            if value != "Default":
+                yield Fault(at, "only Default is allowed", "procMount")
+        case "capabilities":
+            yield from _capabilities(value, at)
+        case _:
+            yield Fault(at, "is not on the allow-list of a container's security context")
+
+
+def _capabilities(value: Any, at: str) -> Iterator[Fault]:
+    if not isinstance(value, Mapping) or set(value) - {"add", "drop"}:
+        yield Fault(at, "may have only add and drop", "capabilities")
+        return
+    for added in value.get("add") or ():
+        if str(added).removeprefix("CAP_") not in ADDABLE:
+            yield Fault(f"{at}.add[{added}]", f"only {' and '.join(ADDABLE)} may be added", "capabilities")
+    if "drop" in value and "ALL" not in (value["drop"] or ()):
+        yield Fault(f"{at}.drop", "all are dropped; leave it out", "capabilities")
+
+
+def _profile(value: Any, at: str, permission: str) -> Iterator[Fault]:
+    if not isinstance(value, Mapping) or value.get("type") not in _PROFILES or "$patch" in value:
+        yield Fault(at, _CONFINED, permission)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
