@@ -56,6 +56,18 @@ CLUSTER_CASES: tuple[Case, ...] = (
         rule="spec.planning.prometheus.url: must hold no user name or password; put them into a Secret and name it in "
         "authSecretRef",
     ),
+    *(
+        one_change(
+            f"prometheus-secret-in-the-clear-{number}",
+            "spec.planning.prometheus",
+            {"url": url, "authSecretRef": {"name": "prom"}},
+            rule="spec.planning.prometheus.url: what a Secret holds is sent by https:// only, or to a Service of the "
+            "cluster; use https://, or write http://NAME.NAMESPACE.svc:9090",
+        )
+        for number, url in enumerate(
+            ("http://attacker.example.com", "http://a.b.svc.example.com", "http://prometheus:9090")
+        )
+    ),
     one_change(
         "prometheus-window-too-long",
         "spec.planning.prometheus",

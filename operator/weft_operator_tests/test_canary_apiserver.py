@@ -100,12 +100,12 @@ def prometheus(routers: Routers) -> Iterator[str]:
 class Service:
     """The service of the test, as it is asked for and as it is."""
 
-    def __init__(self, api: RealApi, namespace: str, url: str) -> None:
+    def __init__(self, api: RealApi, namespace: str) -> None:
         self.api, self.namespace = api, namespace
         self.body = small_service(namespace)
         self.body["spec"]["slo"]["itl"] = "50ms"
         self.body["spec"]["rollout"]["canary"] = CANARY
-        watched = {"prometheus": {"url": url, "window": "1m", "staleAfter": "30s"}, "interval": "1s", "cooldown": "24h"}
+        watched = {"prometheus": {"window": "1m", "staleAfter": "30s"}, "interval": "1s", "cooldown": "24h"}
         self.body["spec"]["planning"] = {**self.body["spec"].get("planning", {}), **watched}
 
     def ask(self, degree: int) -> None:
@@ -163,8 +163,8 @@ def test_a_plan_made_with_a_profile_three_times_too_fast_is_undone_and_a_good_on
     routers.slower = {"4": 3.0}
     try:
         with prometheus(routers) as url:
-            service = Service(api, namespace, url)
-            operator = api.replica("a", namespace).start()
+            service = Service(api, namespace)
+            operator = api.replica("a", namespace, WEFT_PROMETHEUS_URL=url).start()
             service.ask(2)
             _until(service, "the first plan", lambda: service.is_on(2))
 
@@ -172,7 +172,7 @@ def test_a_plan_made_with_a_profile_three_times_too_fast_is_undone_and_a_good_on
             service.ask(4)
             _until(service, "the bad plan on trial", lambda: service.is_on_trial(4))
             operator.kill()
-            api.replica("a", namespace).start()
+            api.replica("a", namespace, WEFT_PROMETHEUS_URL=url).start()
             routers.blind = False
             _until(service, "the bad plan to be undone", lambda: service.is_on(2))
             told = "P2x1 D4x1 was tried: 0.0% of its 200 rounds met the SLO, and 100.0%"

@@ -180,7 +180,7 @@ async def test_a_service_without_a_server_of_its_own_is_looked_at_with_the_opera
 async def test_nothing_of_the_operators_access_goes_to_a_server_that_a_service_names() -> None:
     found = target(OWN, url="https://mine.example.com")
     assert found.matchers == ()
-    assert await sent(found) == Credentials()
+    assert await sent(found) == Credentials(foreign=True)
 
 
 async def test_a_service_adds_headers_and_matchers_and_cannot_take_the_operators_tenant() -> None:

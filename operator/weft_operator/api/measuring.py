@@ -40,6 +40,16 @@ RESERVED_HEADERS = (
 """Headers of HTTP itself, of proxies and of the metadata servers of clouds: the operator sends none of a user's."""
 
 
+WITHIN_CLUSTER = r"^http://[a-z0-9-]+[.][a-z0-9-]+[.]svc([.]cluster[.]local)?(:[0-9]+)?(/|$)"
+"""URLs of Services; of a name with fewer parts search domains decide where it is."""
+
+
+def _keeps_secrets(server: "Prometheus") -> bool:
+    secret = server.auth_secret_ref is not None or any(item.secret_key_ref is not None for item in server.headers)
+    url = server.url or "https://"
+    return not secret or url.startswith("https://") or re.match(WITHIN_CLUSTER, url) is not None
+
+
 class HttpHeader(ApiModel):
     """A header of every request."""
 
@@ -119,6 +129,13 @@ class Prometheus(ApiModel):
             "spec.planning.prometheus.url: must hold no user name or password; put them into a Secret and name it in "
             "authSecretRef",
             lambda p: p.url is None or "@" not in p.url,
+        ),
+        Rule(
+            f"!has(self.url) || self.url.startsWith('https://') || self.url.matches('{WITHIN_CLUSTER}') || "
+            "(!has(self.authSecretRef) && !self.headers.exists(h, has(h.secretKeyRef)))",
+            "spec.planning.prometheus.url: what a Secret holds is sent by https:// only, or to a Service of the "
+            "cluster; use https://, or write http://NAME.NAMESPACE.svc:9090",
+            _keeps_secrets,
         ),
         Rule(
             "duration(self.window) >= duration('20s') && duration(self.window) <= duration('6h')",

@@ -35,6 +35,8 @@ class Credentials:
     """A bearer token that is read for every request, because it is replaced from time to time."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further headers of every request."""
+    foreign: bool = False
+    """Whether the server is one that a service's author chose."""
 
 
 def credentials_of(secret: Mapping[str, Any] | None, name: str) -> Credentials:
@@ -146,7 +148,7 @@ async def credentials_for(key: ServiceKey, target: Target, read_secret: ReadSecr
             raise BlindError("PrometheusUnauthorized", refusal(reference, key.namespace))
         return found
 
-    found = access_of(target.access)
+    found = replace(access_of(target.access), foreign=target.foreign)
     fixed = {name.lower() for name in found.headers}
     headers = dict(found.headers)
     for name, value in target.headers.items():
@@ -155,7 +157,7 @@ async def credentials_for(key: ServiceKey, target: Target, read_secret: ReadSecr
     if target.secret is None:
         return replace(found, headers=headers)
     own = credentials_of(await secret(target.secret, "authSecretRef"), target.secret)
-    return replace(own, ca=own.ca or found.ca, token_file=found.token_file, headers=headers)
+    return replace(found, token=own.token, user=own.user, password=own.password, ca=own.ca or found.ca, headers=headers)
 
 
 def _text(data: Mapping[str, Any], key: str) -> str:

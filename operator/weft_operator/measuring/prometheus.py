@@ -20,6 +20,7 @@ from urllib3.util.retry import Retry
 from weft_operator.api.measuring import HEADER_VALUE
 from weft_operator.measuring.credentials import AUTH_FIELD, Credentials, read_file
 from weft_operator.measuring.observation import BlindError
+from weft_operator.measuring.outbound import restrict
 from weft_operator.measuring.queries import CLOCK
 
 CONNECT_S = 3.0
@@ -92,6 +93,8 @@ def _connect(url: str, credentials: Credentials, deadline: float) -> PrometheusC
     server = PrometheusConnect(url=base, retry=Retry(total=0), session=session, **options)
     if credentials.ca:
         session.mount(base, _Trusting(credentials.ca, max_retries=Retry(total=0)))
+    if credentials.foreign:
+        restrict(session)
     return server
 
 

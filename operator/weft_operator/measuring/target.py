@@ -33,6 +33,8 @@ class Target:
     headers: Mapping[str, str | SecretKey] = field(default_factory=dict, repr=False)
     """The service's headers; values that are secret come from the service's namespace."""
     matchers: tuple[tuple[str, str], ...] = ()
+    foreign: bool = False
+    """Whether the service's author chose the URL: the operator is asked to go where its author cannot."""
 
 
 def target_of(
@@ -61,6 +63,7 @@ def target_of(
         ),
         trial_since=trial_since,
         access=own,
+        foreign=asked.url is not None,
         headers={item.name: item.secret_key_ref or item.value or "" for item in asked.headers},
         matchers=tuple(dict.fromkeys([*own.matchers, *((item.name, item.value) for item in asked.matchers)])),
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.credentials import Credentials, ReadSecret, credentials_for
+from weft_operator.measuring.foreign import ask
 from weft_operator.measuring.observation import BlindError, Observation, Sight
-from weft_operator.measuring.prometheus import ask
 from weft_operator.measuring.queries import queries
 from weft_operator.measuring.reading import Answers, read
 from weft_operator.measuring.shown import differs, figures

@@ -43,7 +43,10 @@ VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "image
 """Types of volumes without a rule of their own: they reach no further than the namespace and the pod."""
 _PROJECTED = frozenset({"configMap", "clusterTrustBundle", "downwardAPI", "secret"})
 
-ROUTER_ENV = re.compile(r"^(TZ|LANG|LC_[A-Z]+|MALLOC_ARENA_MAX|(?i:https?_proxy|no_proxy)|OTEL_RESOURCE_ATTRIBUTES)$")
+ROUTER_ENV = re.compile(
+    r"^(TZ|LANG|LC_[A-Z]+|MALLOC_ARENA_MAX|(?i:https?_proxy|no_proxy)"
+    r"|OTEL_RESOURCE_ATTRIBUTES|OTEL_EXPORTER_OTLP_HEADERS)$"
+)
 """Variables of the router that change neither what it loads nor whom it trusts."""
 
 SHARED_VOLUMES = ("shm",)
@@ -157,7 +160,8 @@ def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[F
 def _env(value: Any, at: str, *, own: bool) -> Iterator[Fault]:
     for variable in _items(value, at):
         name = str(variable.get("name"))
-        taken = ROUTER_ENV.match(name) is None or set(_map(variable.get("valueFrom"))) - {"fieldRef"}
+        sources = {"fieldRef", *(("secretKeyRef",) if name == "OTEL_EXPORTER_OTLP_HEADERS" else ())}
+        taken = ROUTER_ENV.match(name) is None or set(_map(variable.get("valueFrom"))) - sources
         if own and taken:
             yield Fault(f"{at}[{name}]", "Weft's program could load other code by it, or trust others", "routerEnv")
 

@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Coroutine
+from functools import partial
 
 from weft_router.config import Settings
 from weft_router.guard.auth import ApiKeys, Authenticator
@@ -26,8 +27,11 @@ class Door:
             # Imported here, because cryptography takes memory that routers without tokens need not spend.
             from weft_router.guard.fetch import fetch
             from weft_router.guard.key_refresh import KeyRefresh
+            from weft_router.outbound import create_connection
 
-            self._refresh = KeyRefresh(config.auth.jwt, fetch)
+            # Whoever runs a router by hand chooses its provider; a pod's was chosen by the author of a service.
+            chosen = fetch if settings.role == "standalone" else partial(fetch, connect=create_connection)
+            self._refresh = KeyRefresh(config.auth.jwt, chosen)
         self.authenticator = Authenticator(self._keys, None if self._refresh is None else self._refresh.verifier)
 
     @property
