@@ -160,6 +160,8 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self._new_token = new_token
+        self._minted: dict[ServiceKey, bytes] = {}
+        """Tokens that no Secret holds yet: all objects of a pass carry the hash of one."""
         self._decider = Decider(
             machines=cluster,
             desk=desk,
@@ -265,6 +267,7 @@ class Reconciler:
         self._decider.forget(key)
         self._unwatched.pop(key, None)
         self._rivals.pop(key, None)
+        self._minted.pop(key, None)
 
     async def _carry_out(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[Result, tuple[Action, ...]]:
         generation = _generation(observed.service)
@@ -373,7 +376,14 @@ class Reconciler:
         return replace(state, verdict=verdict, again_s=REFUSED_S), applied.done
 
     def _token(self, key: ServiceKey, observed: Observed) -> bytes:
-        return kept_token(key, observed) or self._new_token()
+        """Return the internal token; a new one stays the same until it is stored, however often it is asked for."""
+        kept = kept_token(key, observed)
+        if kept is not None:
+            self._minted.pop(key, None)
+            return kept
+        if key not in self._minted:
+            self._minted[key] = self._new_token()
+        return self._minted[key]
 
     def _rendering(self, key: ServiceKey, observed: Observed, record: PlanRecord, token: bytes) -> Rendering:
         return rendering_of(key, observed, record, settings=self._settings, token=token)

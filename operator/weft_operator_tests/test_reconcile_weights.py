@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from weft_operator.desired.identity import read_token
 from weft_operator.errors import InvalidError, StalledError
 from weft_operator.leading.claims import Rival, no_rival
-from weft_operator.manifest import Manifest, ServiceKey
+from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest, ServiceKey
 from weft_operator.settings import Settings
 from weft_operator.weights.image_volumes import REFUSAL
 from weft_operator.weights.progress import Progress
@@ -325,3 +326,35 @@ async def test_a_service_without_a_cache_has_no_such_condition() -> None:
     world = World(changed(service(), "spec.model.source", {"huggingFace": {}}))
     await world.until_quiet()
     assert "ModelReady" not in summary(world)
+
+
+async def test_one_token_is_made_for_all_that_a_pass_makes() -> None:
+    """Weights, workers and coordinators ask for it one after the other, before any Secret is seen."""
+    world = Cached(NODE)
+    made: list[bytes] = []
+
+    def new_token() -> bytes:
+        made.append(b"%032d" % len(made))
+        return made[-1]
+
+    world.reconciler._new_token = new_token
+    await world.until_quiet()
+    assert len(made) == 1
+    (stored,) = [item for key, item in world.cluster.objects.items() if key.kind == "Secret"]
+    assert read_token(stored) == made[0]
+    hashes = {
+        item["spec"]["template"]["metadata"]["annotations"][TOKEN_HASH_ANNOTATION]
+        for item in world.cluster.objects.values()
+        if item["kind"] in ("StatefulSet", "Deployment")
+    }
+    assert len(hashes) == 1
+
+
+async def test_a_token_that_was_lost_is_replaced_by_another_one() -> None:
+    world = Cached(NODE)
+    await world.until_quiet()
+    (key,) = [key for key in world.cluster.objects if key.kind == "Secret"]
+    before = world.cluster.objects.pop(key)
+    world.new_token = b"fedcba9876543210fedcba9876543210"
+    await world.until_quiet()
+    assert read_token(world.cluster.objects[key]) == world.new_token != read_token(before)
