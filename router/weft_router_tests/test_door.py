@@ -1,12 +1,13 @@
 """The front door as a whole: keys, tokens and certificate come from the settings, and change with their files."""
 
 import asyncio
+import dataclasses
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jwt
 import pytest
@@ -16,6 +17,7 @@ from jwt.algorithms import OKPAlgorithm
 from weft_router.config import ConfigError, Flags, Settings, load
 from weft_router.errors import UnauthorizedError
 from weft_router.guard.door import Door
+from weft_router.outbound import AddressRefusedError
 from weft_router_tests.test_config_sections import body
 from weft_router_tests.test_tls import install, write_pair
 
@@ -86,3 +88,16 @@ def test_a_router_without_tokens_does_not_load_cryptography() -> None:
     code = "import sys, weft_router.guard.door; print(sorted({'jwt', 'cryptography'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("role", "refused"), [("coordinator", AddressRefusedError), ("standalone", ConnectionError)])
+async def test_only_who_runs_a_router_by_hand_may_have_keys_on_its_own_machine(
+    tmp_path: Path, role: Literal["coordinator", "standalone"], refused: type[OSError]
+) -> None:
+    provider = {"issuer": "https://i.example.com", "audience": ["weft"], "jwksUrl": "https://localhost:9/keys"}
+    found = dataclasses.replace(settings(tmp_path, auth={"jwt": provider}), role=role)
+    refresh = Door(found)._refresh
+    assert refresh is not None
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - what it is about comes next
+        await refresh._fetch("https://localhost:9/keys")
+    assert isinstance(getattr(caught.value, "reason", caught.value), refused)

@@ -11,6 +11,7 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.engine_flags import (
     FROM_A_VARIABLE,
     MANAGED,
+    NAME,
     RESERVED_ENV,
     EngineType,
     is_managed,
@@ -24,7 +25,7 @@ Arg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 def _managed_rule(engine: EngineType) -> Rule:
     flags = ", ".join(f"-{flag}" for flag in MANAGED[engine].short)
     return Rule(
-        f"self.type != '{engine}' || self.args.all(a, !a.matches('{managed_pattern(engine)}'))",
+        f"self.type != '{engine}' || self.args.all(a, !a.find('{NAME}').matches('{managed_pattern(engine)}'))",
         f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED[engine].long)} "
         f"{f'({flags}) ' if flags else ''}from other fields; remove them here, and write others in full",
         lambda e: e.type != engine or not any(is_managed(engine, arg) for arg in e.args),

@@ -145,6 +145,12 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
 }
 """Flags that follow from other fields; the same flag given twice would quietly break the plan, or open the engine."""
 
+NAME = "^-[^=.]{0,64}"
+"""The name of an argument, or the beginning of one that is longer than any flag's: what the patterns are tried on.
+
+They are long, and the API server reckons the product of both lengths: a value of 1,024 characters costs nothing so.
+"""
+
 FROM_A_VARIABLE = r"^[^=]*[$][(]"
 """An argument whose flag, or which as a whole, Kubernetes would take from a variable."""
 
@@ -156,22 +162,23 @@ RESERVED_ENV = (
 
 
 def managed_pattern(engine: EngineType) -> str:
-    """Return the pattern, for RE2 and for Python, of an engine's managed flags in all their spellings."""
+    """Return the pattern of the ``NAME`` of an engine's managed flags in all their spellings, for RE2 and for Python."""
     flags = MANAGED[engine]
     names = [name.removesuffix(_FAMILY) for name in flags.long]
     families = [name.removesuffix(_FAMILY) for name in flags.long if name.endswith(_FAMILY)]
-    parts = [f"-{_beginnings(names, flags.free)}([=.]|$)"]
+    parts = [f"-{_beginnings(names, flags.free)}$"]
     if families:
         parts.append(f"-({'|'.join(map(_either, families))})")
     if flags.short:
-        parts.append(f"{_beginnings(flags.short, ('', *flags.free))}([=.]|$)")
+        parts.append(f"{_beginnings(flags.short, ('', *flags.free))}$")
         parts.append(f"({'|'.join(flags.short)})")
     return f"^-({'|'.join(parts)})"
 
 
 def is_managed(engine: EngineType, argument: str) -> bool:
     """Tell whether an engine would read an argument as a flag that the operator manages, or might."""
-    return re.search(managed_pattern(engine), argument) is not None
+    name = re.match(NAME, argument)
+    return name is not None and re.search(managed_pattern(engine), name[0]) is not None
 
 
 def _either(name: str) -> str:
