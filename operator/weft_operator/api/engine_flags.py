@@ -162,7 +162,7 @@ RESERVED_ENV = (
 
 
 def managed_pattern(engine: EngineType) -> str:
-    """Return the pattern of the ``NAME`` of an engine's managed flags in all their spellings, for RE2 and for Python."""
+    """Return the pattern of the ``NAME`` of an engine's managed flags, in all their spellings."""
     flags = MANAGED[engine]
     names = [name.removesuffix(_FAMILY) for name in flags.long]
     families = [name.removesuffix(_FAMILY) for name in flags.long if name.endswith(_FAMILY)]
