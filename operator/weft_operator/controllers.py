@@ -11,8 +11,9 @@ from weft_operator.desired.identity import TOKEN_BYTES
 from weft_operator.errors import OldSightError
 from weft_operator.groups.reconcile import GroupReconciler
 from weft_operator.leading.claims import NamespaceClaims, no_rival
+from weft_operator.leading.record import LEASE_API
 from weft_operator.live_cluster import LiveCluster
-from weft_operator.manifest import GroupKey, PassKey
+from weft_operator.manifest import GroupKey, ObjectKey, PassKey, ServiceKey
 from weft_operator.measuring.demand import DemandWatch
 from weft_operator.measuring.heartbeats import Heartbeats
 from weft_operator.measuring.watch import Measurements
@@ -22,6 +23,7 @@ from weft_operator.planning.desk import PlannerDesk
 from weft_operator.planning.request import Request
 from weft_operator.probes import OperatorMetrics
 from weft_operator.reconcile import Outcome, Reconciler
+from weft_operator.redis_users import RedisUsers
 from weft_operator.replanning.memory import Memories
 from weft_operator.settings import Settings
 from weft_operator.sleeping.sleeper import Sleeper
@@ -54,6 +56,7 @@ async def controllers(
     metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)
     heartbeats = Heartbeats(settings.redis_url)
     progress = ProgressReader(settings.redis_url)
+    users = RedisUsers(settings.redis_url, owner=_owner(api, settings), is_there=_is_there(cluster))
     demand = DemandWatch(settings.redis_url, wake=wake, clock=asyncio.get_running_loop().time)
     reconciler = Reconciler(
         cluster=cluster,
@@ -63,6 +66,7 @@ async def controllers(
         sleeper=Sleeper(demand=demand, heartbeats=heartbeats.read, memories=memories, clock=lambda: datetime.now(UTC)),
         heartbeats=heartbeats.read,
         progress=progress.read,
+        users=users,
         missing_rights=lambda: api.traffic.missing_rights,
         rival=rival,
         settings=settings,
@@ -97,15 +101,37 @@ async def controllers(
         metrics.actions += outcome.actions
         return outcome
 
+    tending = asyncio.create_task(users.run(), name="redis users")
     renewal = None if claims is None else asyncio.create_task(claims.keep(), name="claims")
     try:
         yield one_pass
     finally:
-        if renewal is not None:
-            renewal.cancel()
-            await asyncio.gather(renewal, return_exceptions=True)
+        for task in (tending, renewal):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         await measurements.close()
+        await users.close()
         await demand.close()
         await heartbeats.close()
         await progress.close()
         await desk.close()
+
+
+def _owner(api: ApiServer, settings: Settings) -> Callable[[], Awaitable[str]]:
+    """Return a function that tells this operator from all others: by the uid of its Lease, "" without one."""
+
+    async def owner() -> str:
+        if not settings.lease:
+            return ""
+        key = ObjectKey(LEASE_API, "Lease", *settings.lease.split("/", 1))
+        return str((await asyncio.to_thread(api.get, key))["metadata"]["uid"])
+
+    return owner
+
+
+def _is_there(cluster: LiveCluster) -> Callable[[ServiceKey], Awaitable[bool]]:
+    async def is_there(key: ServiceKey) -> bool:
+        return await cluster.read_service(key) is not None
+
+    return is_there

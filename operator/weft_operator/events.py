@@ -34,7 +34,7 @@ QUIET_REASONS = frozenset(
 
 _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
-    | {"ApplyFailed", "FormerObjects", "KindMissing", "NameTaken", "RightMissing"}
+    | {"ApplyFailed", "FormerObjects", "KindMissing", "NameTaken", "RedisUserRefused", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
     | {"PredictedMissed", "SlowerThanPredicted", "MeasuringFailed", "NotUsable", "NoRoom", "NothingToMeasure"}
     | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}
@@ -123,6 +123,16 @@ def unwatched_facts(missing: Iterable[Right]) -> tuple[Fact, ...]:
         )
         for right in sorted(missing)
     )
+
+
+def shared_redis_facts(refusal: str) -> tuple[Fact, ...]:
+    """Return what is said of a service whose pods use the operator's Redis user; the refusal is in Redis' words."""
+    message = (
+        "the pods get the operator's Redis URL, which can read and change what every service keeps there, because "
+        f"Redis refuses to make a user for this service ({refusal or 'it did so before'}); give the operator's Redis "
+        "user the rights that docs/install.md lists"
+    )
+    return (Fact(type="Warning", reason="RedisUserShared", message=message[:MAX_MESSAGE], origin="redis"),)
 
 
 def overlap_facts(operator: str, rival: str) -> tuple[Fact, ...]:

@@ -17,6 +17,7 @@ from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.deciding import Decider
 from weft_operator.desired import Rendering, mounts_of
 from weft_operator.desired.config import read_transition
+from weft_operator.desired.identity import holds_shared_url
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.desired.revisions import (
     revision_name,
@@ -25,7 +26,7 @@ from weft_operator.desired.revisions import (
 from weft_operator.diff import Action, Delete, Scale
 from weft_operator.engines.seen import ask_again_s, judges
 from weft_operator.errors import ApiError, ForbiddenError, StalledError, TransientError, WaitingError, refusal_of
-from weft_operator.events import Fact, overlap_facts, unwatched_facts
+from weft_operator.events import Fact, overlap_facts, shared_redis_facts, unwatched_facts
 from weft_operator.goal import Goal, last_record
 from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
@@ -54,6 +55,7 @@ from weft_operator.planning.desk import PlannerDesk
 from weft_operator.planning.nodes import Capacity
 from weft_operator.pod_templates.permissions import permitted_in
 from weft_operator.readiness import coordinator_state
+from weft_operator.redis_users import NoUsers, Users
 from weft_operator.replanning.canary import Trying
 from weft_operator.replanning.edge import Hours
 from weft_operator.replanning.memory import Memories
@@ -138,6 +140,7 @@ class Reconciler:
         sleeper: Sleeper,
         heartbeats: Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]],
         progress: ReadProgress = no_progress,
+        users: Users | None = None,
         missing_rights: Callable[[], Iterable[Right]] = tuple,
         rival: Rival = no_rival,
         settings: Settings,
@@ -150,12 +153,17 @@ class Reconciler:
         self._sleeper = sleeper
         self._heartbeats = heartbeats
         self._progress = progress
+        self._users = users or NoUsers()
+        self._sharing: set[ServiceKey] = set()
+        """The services that use the operator's Redis user, of which an event was posted."""
         self._missing_rights = missing_rights
         self._rival = rival
         self._rivals: dict[ServiceKey, str] = {}
         """The operators that look after services in our place, of which an event was posted."""
         self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
         """The rights to watch for the lack of which an event was posted."""
+        self._minted: dict[ServiceKey, bytes] = {}
+        """Tokens that no Secret holds yet."""
         self._hours = Hours()
         self._settings = settings
         self._clock = clock
@@ -193,9 +201,12 @@ class Reconciler:
         if observed is None or is_terminating(observed.service):
             # Owner references remove what belongs to it; nothing of ours must be finished first.
             self._forget(key)
+            if observed is None:  # until then pods that drain may use Redis
+                self._users.drop(key)
             return Outcome(gone=True)
         if labels_of(observed.service).get(OPERATOR_LABEL, "") != self._settings.instance:
             self._forget(key)
+            self._users.leave(key)
             return Outcome(gone=True)  # another operator's service
         rival = await self._rival(key.namespace)
         if rival:
@@ -223,6 +234,7 @@ class Reconciler:
                 ),
                 said=(observed.service.get("status") or {}).get("observed"),
             )
+        await self._keep_user(key, observed, goal)
         model, fetched = await self._fetch(key, observed, goal)
         before = last_record(observed)
         missing = held_back(goal, before, model)
@@ -260,6 +272,7 @@ class Reconciler:
         if self._rivals.get(key) != rival:
             await post(self._cluster, key, service, overlap_facts(self._settings.lease, rival))
         self._forget(key)
+        self._users.leave(key)
         self._rivals[key] = rival
 
     def _forget(self, key: ServiceKey) -> None:
@@ -267,6 +280,7 @@ class Reconciler:
         self._decider.forget(key)
         self._unwatched.pop(key, None)
         self._rivals.pop(key, None)
+        self._sharing.discard(key)
         self._minted.pop(key, None)
 
     async def _carry_out(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[Result, tuple[Action, ...]]:
@@ -326,7 +340,9 @@ class Reconciler:
                 router=(rendering.settings.router_image, self._settings.router_image),
                 lost=() if all(state.ready for state in states) else lost_of(views),
                 leaving=leaving_of(wanted, views),
-                failure=applied.failure or (None if refused is None else Verdict("False", *refused)),
+                failure=applied.failure
+                or (None if refused is None else Verdict("False", *refused))
+                or self._user_refused(),
                 unheard=self._sleeper.unheard(key),
                 schedule=self._hours.shown(key, now),
                 observation=self._measurements.shown(key),
@@ -386,7 +402,37 @@ class Reconciler:
         return self._minted[key]
 
     def _rendering(self, key: ServiceKey, observed: Observed, record: PlanRecord, token: bytes) -> Rendering:
-        return rendering_of(key, observed, record, settings=self._settings, token=token)
+        shared = self._shares_user(key, observed, token)
+        return rendering_of(key, observed, record, settings=self._settings, token=token, shares_redis_user=shared)
+
+    def _shares_user(self, key: ServiceKey, observed: Observed, token: bytes) -> bool:
+        """Tell whether a service's pods use the operator's Redis user.
+
+        While Redis does not answer, all stays as it is: pods must not be restarted for a user that is refused later.
+        """
+        settings = self._settings
+        if settings.redis_users != "auto":
+            return settings.redis_users == "off"
+        if self._users.standing != "Unknown":
+            return self._users.standing == "Refused"
+        return holds_shared_url(observed.named("Secret", f"{key.name}-token"), settings.redis_url, token)
+
+    async def _keep_user(self, key: ServiceKey, observed: Observed, goal: Goal) -> None:
+        """See to it that a service has its Redis user before its pods are told of it, as far as Redis answers."""
+        if goal.record is None or self._settings.redis_users == "off":
+            return
+        token = self._token(key, observed)
+        await self._users.keep(key, token)
+        sharing = self._shares_user(key, observed, token)
+        if sharing and key not in self._sharing:
+            await post(self._cluster, key, observed.service, shared_redis_facts(self._users.refusal))
+        (self._sharing.add if sharing else self._sharing.discard)(key)
+
+    def _user_refused(self) -> Verdict | None:
+        """Return what to say where services must have Redis users of their own and Redis lets none be made."""
+        if self._settings.redis_users != "required" or self._users.standing != "Refused":
+            return None
+        return Verdict("False", "RedisUserRefused", f"Redis refuses a user for the service ({self._users.refusal})")
 
     async def _apply(self, actions: tuple[Action, ...], observed: Observed) -> _Applied:
         """Carry out the actions in order.

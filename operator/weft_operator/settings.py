@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from weft_core.authority import is_http_url
 from weft_operator.api.measuring import HEADER_NAME, HEADER_VALUE, LABEL_NAME
@@ -20,6 +20,7 @@ PROMETHEUS: tuple[Mapping[str, Any], ...] = (
 
 
 RouterUpgrade = Literal["WhenAsked", "AtOnce"]
+RedisUserMode = Literal["auto", "required", "off"]
 
 
 class SettingsError(ValueError):
@@ -73,6 +74,8 @@ class Settings:
     """Pods that scrape metrics: peers of the services' network policies."""
     pod_templates_allow: tuple[Permission, ...] = ()
     """What services may do beyond the allow-list of pod templates."""
+    redis_users: RedisUserMode = "auto"
+    """Whether each service has a Redis user of its own: where Redis lets the operator make them, always, or never."""
 
 
 def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
@@ -106,6 +109,7 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         openshift=_flag(env, "WEFT_OPENSHIFT"),
         metrics_from=_peers(env, "WEFT_METRICS_FROM"),
         pod_templates_allow=permissions_from_env(env),
+        redis_users=_redis_users(env),
     )
 
 
@@ -122,17 +126,43 @@ def permissions_from_env(env: Mapping[str, str]) -> tuple[Permission, ...]:
 
 
 def _redis_url(env: Mapping[str, str]) -> str:
-    """Return the URL itself, or what is in the file that holds it because it has a password; it is never shown."""
+    """Return the URL: itself, with a password from a file, or all of it from a file; it is never shown."""
     path = env.get("WEFT_REDIS_URL_FILE")
     if not path:
-        return env.get("WEFT_REDIS_URL") or "redis://weft-redis.weft-system:6379/0"
-    try:
-        url = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"WEFT_REDIS_URL_FILE={path}: cannot be read ({type(error).__name__})") from error
+        return _with_password(env, env.get("WEFT_REDIS_URL") or "redis://weft-redis.weft-system:6379/0")
+    url = _secret_file("WEFT_REDIS_URL_FILE", path)
     if urlsplit(url).scheme not in ("redis", "rediss"):
         raise SettingsError(f"WEFT_REDIS_URL_FILE={path}: must hold a URL such as rediss://user:password@host:6379/0")
     return url
+
+
+def _with_password(env: Mapping[str, str], url: str) -> str:
+    path = env.get("WEFT_REDIS_PASSWORD_FILE")
+    if not path:
+        return url
+    parts = urlsplit(url)
+    if not parts.username or parts.password is not None:
+        raise SettingsError("WEFT_REDIS_PASSWORD_FILE: WEFT_REDIS_URL must have a user without a password beside it")
+    password = quote(_secret_file("WEFT_REDIS_PASSWORD_FILE", path), safe="")
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}:{password}@{host}"))
+
+
+def _secret_file(name: str, path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name}={path}: cannot be read ({type(error).__name__})") from error
+    if not text:
+        raise SettingsError(f"{name}={path}: is empty")
+    return text
+
+
+def _redis_users(env: Mapping[str, str]) -> RedisUserMode:
+    text = env.get("WEFT_REDIS_USERS", "").strip() or "auto"
+    if text not in get_args(RedisUserMode):
+        raise SettingsError(f"WEFT_REDIS_USERS={text!r}: give auto, required or off")
+    return cast("RedisUserMode", text)
 
 
 def _router_upgrade(env: Mapping[str, str]) -> RouterUpgrade:

@@ -40,11 +40,23 @@ def ledger_of(key: ServiceKey, observed: Observed) -> Ledger:
 
 
 def rendering_of(
-    key: ServiceKey, observed: Observed, record: PlanRecord, *, settings: Settings, token: bytes
+    key: ServiceKey,
+    observed: Observed,
+    record: PlanRecord,
+    *,
+    settings: Settings,
+    token: bytes,
+    shares_redis_user: bool = False,
 ) -> Rendering:
     """Return what to render for a record: with the images that the service keeps."""
     return in_kept_images(
-        Rendering(key=key, uid=observed.service["metadata"]["uid"], record=record, settings=settings),
+        Rendering(
+            key=key,
+            uid=observed.service["metadata"]["uid"],
+            record=record,
+            settings=settings,
+            shares_redis_user=shares_redis_user,
+        ),
         kept=read_kept_images(observed.named("ConfigMap", f"{key.name}-plan")),
         wanted=annotations_of(observed.service).get(UPGRADE_ANNOTATION, "").strip(),
         groups=observed.of_kind(GROUP_KIND),

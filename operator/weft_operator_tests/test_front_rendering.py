@@ -4,6 +4,7 @@ import base64
 import json
 from dataclasses import replace
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -213,27 +214,30 @@ def test_keys_of_a_provider_may_come_from_a_config_map() -> None:
     assert {"name": "jwks", "mountPath": "/etc/weft-jwks", "readOnly": True} in pod["containers"][0]["volumeMounts"]
 
 
-def test_a_redis_password_is_in_the_secret_alone_and_a_new_one_restarts_pods_in_turn() -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["own user", "operator's user"])
+def test_a_redis_url_is_in_the_secret_alone_and_a_new_one_restarts_pods_in_turn(shared: bool) -> None:
     def made(url: str) -> dict[tuple[str, str], Manifest]:
-        base = rendering(service())
+        base = replace(rendering(service()), shares_redis_user=shared)
         base = replace(base, settings=replace(base.settings, redis_url=url))
         items = rendered(base)
         return {(item["kind"], item["metadata"]["name"]): item for item in items}
 
-    first, second = (made(f"rediss://weft:canary-{word}@redis.example.com:6379/0") for word in ("one", "two"))
+    first, second = (made(f"rediss://weft:canary-{word}@{word}.example.com:6379/0") for word in ("one", "two"))
     others = yaml.safe_dump([item for key, item in first.items() if key[0] != "Secret"])
-    assert "canary" not in others
-    assert "WEFT_REDIS_URL\n" not in others
     (name,) = first["Secret", "demo-token"]["data"].keys() - {"token"}
     held = base64.b64decode(first["Secret", "demo-token"]["data"][name]).decode()
-    assert held == "rediss://weft:canary-one@redis.example.com:6379/0"
+    assert (held == "rediss://weft:canary-one@one.example.com:6379/0") is shared
+    assert ("canary" in held) is shared
+    assert urlsplit(held).hostname == "one.example.com"
+    for word in ("canary", "WEFT_REDIS_URL\n", str(urlsplit(held).password)):
+        assert word not in others
     for kind, owner in (("StatefulSet", "demo-p4-0"), ("Deployment", "demo")):
         assert f"/etc/weft-token/{name}" in yaml.safe_dump(first[kind, owner])
         template, other = (made_[kind, owner]["spec"]["template"] for made_ in (first, second))
         assert template["spec"] != other["spec"]
         assert template["metadata"] == other["metadata"], "the token is the same, so not all restart at once"
-    plain = made("redis://redis.example.com:6379/0")
-    assert plain["Secret", "demo-token"]["data"].keys() == {"token"}
+    memory = made("memory://")
+    assert memory["Secret", "demo-token"]["data"].keys() == {"token"}
 
 
 def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:

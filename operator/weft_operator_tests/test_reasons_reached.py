@@ -120,6 +120,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Progressing", "NameTaken"): result(failure=Verdict("False", "NameTaken", "remove it")),
     ("Progressing", "ApplyFailed"): result(failure=Verdict("False", "ApplyFailed", "422")),
     ("Progressing", "KindMissing"): result(failure=Verdict("False", "KindMissing", "no PodGroup")),
+    ("Progressing", "RedisUserRefused"): result(failure=Verdict("False", "RedisUserRefused", "NOPERM")),
     ("Progressing", "RightMissing"): result(failure=Verdict("False", "RightMissing", "may not list pods")),
     ("Drained", "NoneLeaving"): result(),
     ("Drained", "Draining"): result(leaving=("demo-p4-1",)),

@@ -15,6 +15,7 @@ from weft_operator.planning.child import Answer
 from weft_operator.planning.desk import PlannerDesk
 from weft_operator.planning.request import Request
 from weft_operator.reconcile import Outcome, Reconciler
+from weft_operator.redis_users import NoUsers, Users
 from weft_operator.replanning.memory import Memories
 from weft_operator.settings import Settings
 from weft_operator.sleeping.decide import Demand
@@ -84,6 +85,7 @@ class World:
         self.new_token = b"0123456789abcdef0123456789abcdef"
         self.heartbeats: dict[str, WorkerRecord] = {}
         self.demand = Waiting()
+        self.users: Users = NoUsers()
         self.restart()
 
     def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
@@ -107,6 +109,7 @@ class World:
                 demand=self.demand, heartbeats=self._heartbeats, memories=self.memories, clock=lambda: self.now
             ),
             heartbeats=self._heartbeats,
+            users=self.users,
             rival=rival,
             settings=settings or SETTINGS,
             clock=lambda: self.now,

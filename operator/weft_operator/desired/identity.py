@@ -3,8 +3,8 @@
 import base64
 import hashlib
 import hmac
-from urllib.parse import urlsplit
 
+from weft_operator.desired.redis_user import has_users, redis_user, url_for
 from weft_operator.desired.rendering import Rendering
 from weft_operator.engines.container import PROOF_KEY
 from weft_operator.manifest import Manifest
@@ -45,18 +45,28 @@ def _proof(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
 
 
 def redis_file(rendering: Rendering, token: bytes) -> str | None:
-    """Return the name of the Redis URL in the Secret, None where it has no password and may be seen.
-
-    The name changes with the URL, so that pods are restarted in turn; keyed by the token, it tells nothing.
-    """
+    """Return the name of the Redis URL in the Secret, None where the store is in the memory of a process."""
     return next((name for name, _ in _redis(rendering, token)), None)
 
 
+def holds_shared_url(secret: Manifest | None, url: str, token: bytes) -> bool:
+    """Tell whether a service's Secret holds the operator's own Redis URL, as it does where Redis refuses users."""
+    return secret is not None and _redis_name(url, token) in (secret.get("data") or {})
+
+
 def _redis(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
+    """Return the name and the value of the Redis URL: with the service's own user wherever there are users."""
     url = rendering.settings.redis_url
-    if urlsplit(url).password is None:
+    if not has_users(url):
         return []
-    return [("redis-url-" + hmac.new(token, url.encode(), hashlib.sha256).hexdigest()[:8], url)]
+    if not rendering.shares_redis_user:
+        url = url_for(url, redis_user(rendering.key, token))
+    return [(_redis_name(url, token), url)]
+
+
+def _redis_name(url: str, token: bytes) -> str:
+    """Return a name that changes with the URL, so that pods restart in turn; keyed by the token, it tells nothing."""
+    return "redis-url-" + hmac.new(token, url.encode(), hashlib.sha256).hexdigest()[:8]
 
 
 def token_hash(token: bytes) -> str:

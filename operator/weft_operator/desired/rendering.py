@@ -51,6 +51,8 @@ class Rendering:
     """The plan by which routers choose, the one before where the record's was given up; None for the record's."""
     images: str = ""
     """The images that the service keeps, as text (weft_operator.kept_images)."""
+    shares_redis_user: bool = False
+    """Whether its pods use the operator's Redis user, because Redis lets no others be made or none are wanted."""
 
     @property
     def spec(self) -> DisaggInferenceServiceSpec:

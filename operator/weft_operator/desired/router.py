@@ -34,7 +34,7 @@ class Mounts:
     """The coordinators' ConfigMap."""
     token_hash: str
     redis_file: str | None = None
-    """The file with the Redis URL in the Secret of the token, where the URL has a password."""
+    """The file with the Redis URL in the Secret of the token; None where the store is in the memory of a process."""
 
 
 def drain_seconds(rendering: Rendering) -> int:

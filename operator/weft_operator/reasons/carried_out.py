@@ -125,6 +125,13 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
             "not there.",
         ),
+        "RedisUserRefused": Reason(
+            "Redis does not let the operator make a user for the service, and `redis.perServiceUsers: required` lets "
+            "pods have no other. Routers serve from memory, without what Redis tells.",
+            "Give the operator's Redis user the rights that [install.md](../install.md#redis) lists, or set "
+            "`redis.perServiceUsers: auto`.",
+            cause="A managed Redis without ACL commands, or a user of the operator that may not use them.",
+        ),
         "RightMissing": Reason(
             "The operator lacks a right that it needs for this service; the message names verb, resource and "
             "namespace. What needs it is not done meanwhile, and what runs stays; other services go on. It is tried "
