@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from weft_chart_tests.rendering import CHART, NAMESPACE, REGISTRY, Helm, Render, Rendered, arguments
+from weft_chart_tests.rendering import CHART, NAMESPACE, REGISTRY, Helm, Render, Rendered, arguments, steady
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.toolchain import tool_path
 
@@ -36,8 +36,9 @@ def render(helm: Helm) -> Render:
         if tuple(words) not in known:
             done = helm("template", "weft", str(CHART), "--namespace", NAMESPACE, *arguments(words))
             assert done.returncode == 0, done.stderr
-            objects = tuple(item for item in yaml.safe_load_all(done.stdout) if item)
-            known[tuple(words)] = Rendered(text=done.stdout, objects=objects)
+            text = steady(done.stdout)
+            objects = tuple(item for item in yaml.safe_load_all(text) if item)
+            known[tuple(words)] = Rendered(text=text, objects=objects)
         return known[tuple(words)]
 
     return run

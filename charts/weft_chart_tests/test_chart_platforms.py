@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from weft_chart_tests.rendering import CHART, NAMESPACE, REGISTRY, Helm, Manifest, Render, arguments
+from weft_chart_tests.rendering import CHART, NAMESPACE, REGISTRY, Helm, Manifest, Render, arguments, steady
 from weft_chart_tests.test_chart_values import environment, operator_container
 from weft_chart_tests.test_chart_variants import every_variant
 from weft_e2e.checks.openshift import check_restricted_v2
@@ -41,9 +42,9 @@ def test_auto_asks_the_cluster_for_its_security_api(helm: Helm, render: Render) 
     asked = helm(*words, "--api-versions", "security.openshift.io/v1")
     assert asked.returncode == 0, asked.stderr
     assert "runAsUser" not in asked.stdout
-    assert asked.stdout == render(OPENSHIFT, "crds.install=false").text
+    assert steady(asked.stdout) == render(OPENSHIFT, "crds.install=false").text
     denied = helm(*words, "--set", "platform.openshift=false", "--api-versions", "security.openshift.io/v1")
-    assert denied.stdout == render("crds.install=false").text
+    assert steady(denied.stdout) == render("crds.install=false").text
 
 
 @pytest.mark.parametrize("name", ["weft-operator", "weft-prometheus"])
@@ -159,17 +160,21 @@ def test_the_operator_asks_mimir_as_its_tenant(render: Render) -> None:
     assert "WEFT_PROMETHEUS_CA_FILE" not in told
 
 
-def test_the_operator_understands_what_the_chart_tells_it(render: Render) -> None:
+def test_the_operator_understands_what_the_chart_tells_it(render: Render, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("wo@rd\n")
     for values in (THANOS, MIMIR, (OPENSHIFT,), ()):
         told = {name: value for name, value in mounted(render, *values)[0].items() if value is not None}
-        found = settings_from_env(told)
+        assert told["WEFT_REDIS_PASSWORD_FILE"] == "/etc/weft-redis/password"
+        found = settings_from_env({**told, "WEFT_REDIS_PASSWORD_FILE": str(tmp_path / "password")})
+        assert found.redis_url == "redis://operator:wo%40rd@weft-redis.weft-system:6379/0"
+        assert found.redis_users == "auto"
         assert found.openshift is (OPENSHIFT in values)
         assert dict(found.prometheus_access.matchers) == ({"cluster": "production"} if values is MIMIR else {})
 
 
 def test_without_any_of_it_nothing_is_mounted(render: Render) -> None:
     told, volumes, _ = mounted(render)
-    assert set(volumes) == {"tmp"}
+    assert set(volumes) == {"tmp", "redis"}
     assert not [name for name in told if name.startswith("WEFT_PROMETHEUS_") and name != "WEFT_PROMETHEUS_URL"]
 
 

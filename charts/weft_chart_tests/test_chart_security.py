@@ -135,7 +135,17 @@ def test_redis_answers_pods_of_services_and_dials_nobody(render: Render) -> None
     assert spec["egress"] == []
     (rule,) = spec["ingress"]
     assert ports(rule) == [6379]
-    assert rule["from"][0] == {"namespaceSelector": {}, "podSelector": SERVICE_PODS}
+    labels = {item["key"]: item.get("values") for item in rule["from"][0]["podSelector"]["matchExpressions"]}
+    assert labels == {
+        "weft.dev/service": None,
+        "app.kubernetes.io/managed-by": ["weft"],
+        "app.kubernetes.io/component": ["coordinator", "prefill", "decode", "weights"],
+    }
+    assert rule["from"][0]["namespaceSelector"] == {}
+    watched = policy(render, "weft-redis", WATCHED)["ingress"][0]["from"][0]["namespaceSelector"]
+    assert watched["matchExpressions"] == [
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]}
+    ]
     assert rule["from"][1]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"
     assert len(rule["from"]) == 3
 

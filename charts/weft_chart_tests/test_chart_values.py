@@ -54,7 +54,7 @@ def test_operator_is_told_where_everything_is(render: Render) -> None:
     container = operator_container(render)
     told = environment(container)
     assert container["args"] == ["operator"]
-    assert told["WEFT_REDIS_URL"] == "redis://weft-redis.weft-system:6379/0"
+    assert told["WEFT_REDIS_URL"] == "redis://operator@weft-redis.weft-system:6379/0"
     assert told["WEFT_PROMETHEUS_URL"] == "http://weft-prometheus.weft-system:9090"
     assert told["WEFT_WATCH_NAMESPACES"] == ""
     assert told["WEFT_PLANNER_DEADLINE_SECONDS"] == "60"
@@ -121,14 +121,14 @@ def test_redis_keeps_its_data_on_a_claim_when_asked(render: Render) -> None:
     claim = rendered.get("PersistentVolumeClaim", "weft-redis")["spec"]
     assert claim["storageClassName"] == "fast"
     spec = rendered.get("Deployment", "weft-redis")["spec"]["template"]["spec"]
-    assert spec["volumes"] == [{"name": "data", "persistentVolumeClaim": {"claimName": "weft-redis"}}]
+    assert spec["volumes"][0] == {"name": "data", "persistentVolumeClaim": {"claimName": "weft-redis"}}
 
 
-def test_redis_is_durable_and_never_evicts(render: Render) -> None:
+def test_redis_is_durable_and_drops_no_heartbeat_for_lack_of_memory(render: Render) -> None:
     container = render().get("Deployment", "weft-redis")["spec"]["template"]["spec"]["containers"][0]
     options = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
     assert options["--appendonly"] == "yes"
-    assert options["--maxmemory-policy"] == "noeviction"
+    assert options["--maxmemory-policy"] == "volatile-lfu"
     assert options["--dir"] == container["volumeMounts"][0]["mountPath"] == "/data"
 
 
@@ -234,6 +234,7 @@ def test_a_redis_url_with_a_password_stays_in_its_secret(render: Render) -> None
     told = environment(container)
     assert told["WEFT_REDIS_URL_FILE"] == "/etc/weft-redis/url"
     assert "WEFT_REDIS_URL" not in told
+    assert "WEFT_REDIS_PASSWORD_FILE" not in told
     assert {"name": "redis", "mountPath": "/etc/weft-redis", "readOnly": True} in container["volumeMounts"]
     pod = render(*SECRET_REDIS, "redis.urlSecretRef.key=address").get("Deployment", "weft-operator")["spec"]["template"]
     (volume,) = (item for item in pod["spec"]["volumes"] if item["name"] == "redis")

@@ -29,7 +29,7 @@ def acl_lines(password: bytes, before: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    """Write the file in one step, for its owner's eyes alone.
+    """Write the file in one step, for its owner and group alone.
 
     Raises:
         SystemExit: there is no password.
@@ -43,7 +43,7 @@ def main() -> None:
         raise SystemExit(f"{asked.password_file} is empty: give the Secret a password")
     before = asked.file.read_text().splitlines() if asked.file.exists() else []
     new = asked.file.with_suffix(".new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660), "w") as file:
         file.writelines(line + "\n" for line in acl_lines(password, before))
     new.replace(asked.file)
 

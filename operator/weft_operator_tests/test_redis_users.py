@@ -15,6 +15,7 @@ from weft_core.heartbeat import WorkerRecord, demand_key, worker_key, workers_ke
 from weft_operator.desired.redis_user import redis_user, service_of, url_for
 from weft_operator.errors import TransientError
 from weft_operator.manifest import ServiceKey
+from weft_operator.measuring.heartbeats import Heartbeats
 from weft_operator.redis_users import RedisUsers, Standing
 from weft_operator.weights.progress import progress_key
 from weft_operator_tests.guarded_redis import GuardedRedis
@@ -269,6 +270,30 @@ async def test_an_operator_without_the_right_to_make_users_says_so_and_goes_on_w
         kept.users._again = 0.0
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
         assert (standing(kept), kept.users.refusal) == ("Made", "")
+
+
+async def test_the_rights_that_the_guide_gives_an_external_operator_suffice(guarded_redis: GuardedRedis) -> None:
+    guide = (Path(__file__).parents[2] / "docs/install.md").read_text()
+    (line,) = (line for line in guide.splitlines() if line.startswith("ACL SETUSER"))
+    with guarded_redis.admin() as admin:
+        admin.execute_command(*line.split())  # type: ignore[no-untyped-call]
+    async with keeping(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"), run=False) as kept:
+        for service, token in TOKENS.items():
+            await kept.users.keep(service, token)
+        await kept.users._look_for_a_restart()
+        assert kept.users._run_id is not None
+        kept.users.drop(ATTACKER)
+        kept.there = set()
+        await kept.users.sweep()
+        assert guarded_redis.users() == {redis_user(VICTIM, TOKENS[VICTIM]).name}
+        store = RedisStore(secret_url(VICTIM, guarded_redis.url), namespace="team-a", service="chat")
+        await store.heartbeat(record("d0"))
+        await store.close()
+        beats = Heartbeats(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"))
+        assert set(await beats.read(VICTIM)) == {"d0"}
+        await beats.close()
+    with guarded_redis.admin() as admin:
+        assert admin.acl_log() == []
 
 
 async def test_a_server_without_the_command_is_a_refusal_and_one_that_is_away_is_none(

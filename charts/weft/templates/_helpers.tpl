@@ -55,13 +55,28 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- if .Values.redis.urlSecretRef.name -}}
 {{- fail "redis.urlSecretRef is set while redis.embedded.enabled is true: set redis.embedded.enabled=false to use your own Redis, or leave redis.urlSecretRef.name empty" -}}
 {{- end -}}
-{{- printf "redis://%s-redis.%s:6379/0" (include "weft.fullname" .) .Release.Namespace -}}
+{{- printf "redis://operator@%s-redis.%s:6379/0" (include "weft.fullname" .) .Release.Namespace -}}
 {{- else if .Values.redis.urlSecretRef.name -}}
 {{- if .Values.redis.url -}}
 {{- fail "redis.url and redis.urlSecretRef are both set: remove one" -}}
 {{- end -}}
 {{- else -}}
 {{- required "redis.url is required when redis.embedded.enabled is false: set it to redis://host:6379/0 of your Redis, or name a Secret in redis.urlSecretRef" .Values.redis.url -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the password of the operator's user of the embedded Redis, under the key password. */}}
+{{- define "weft.redisSecret" -}}
+{{- .Values.redis.embedded.existingSecret | default (printf "%s-redis-operator" (include "weft.fullname" .)) -}}
+{{- end -}}
+
+{{/* The namespaces of services, as a peer's namespaceSelector. */}}
+{{- define "weft.serviceNamespaces" -}}
+{{- with .Values.operator.watchNamespaces -}}
+matchExpressions:
+  - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
+{{- else -}}
+{}
 {{- end -}}
 {{- end -}}
 
