@@ -168,6 +168,10 @@ def test_the_operator_understands_what_the_chart_tells_it(render: Render, tmp_pa
         found = settings_from_env({**told, "WEFT_REDIS_PASSWORD_FILE": str(tmp_path / "password")})
         assert found.redis_url == "redis://operator:wo%40rd@weft-redis.weft-system:6379/0"
         assert found.redis_users == "auto"
+        (peer,) = found.redis_peers
+        labels = render(*values).get("Deployment", "weft-redis")["spec"]["template"]["metadata"]["labels"]
+        assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+        assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
         assert found.openshift is (OPENSHIFT in values)
         assert dict(found.prometheus_access.matchers) == ({"cluster": "production"} if values is MIMIR else {})
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import yaml
@@ -22,8 +22,8 @@ pytestmark = [
 ]
 
 NAME = "policies"
-PORTS = (5600, 8000, 8080, 29_500, 40_000)
-"""KV channel, engine (listening everywhere, to see that the policy alone closes it), sidecar, rendezvous, KV data."""
+PORTS = (5600, 6379, 8000, 8080, 29_500, 40_000)
+"""KV channel, Redis, engine (at every address, so that the policy alone closes it), sidecar, rendezvous, KV data."""
 WIDE = "demo-d8-0"
 """A decode worker on two nodes; ``decode`` is the only pod of another one."""
 NODES = {
@@ -34,7 +34,12 @@ NODES = {
     "coordinator": "node-1",
     "stranger": "node-2",
     "prometheus": "node-1",
+    "redis": "node-2",
+    "outside": "node-2",
 }
+OUTSIDE = "outside"
+"""A process in a node's network: an address beyond the pods, as those of the internet and of metadata services."""
+REDIS = {"podSelector": {"matchLabels": {"app": "redis"}}}
 ENFORCED_S = 60.0
 
 LISTEN = """
@@ -88,6 +93,8 @@ def pods() -> Iterator[Pods]:
             **{part: {**base.labels("decode"), WORKER_LABEL: WIDE} for part in ("leader", "follower")},
             "stranger": {"app": "anything"},
             "prometheus": {"app.kubernetes.io/name": "prometheus"},
+            "redis": {"app": "redis"},
+            OUTSIDE: {"app": "anything"},
         }
         image = built["weft-mock-engine"]
         for name, node in NODES.items():
@@ -106,6 +113,7 @@ def _pod(name: str, labels: dict[str, str], node: str, image: str) -> dict[str, 
         "metadata": {"name": name, "labels": labels},
         "spec": {
             "nodeName": node,
+            "hostNetwork": name == OUTSIDE,
             "terminationGracePeriodSeconds": 1,
             "containers": [
                 {
@@ -120,35 +128,39 @@ def _pod(name: str, labels: dict[str, str], node: str, image: str) -> dict[str, 
     }
 
 
-def test_a_stranger_reaches_only_the_coordinator_and_kv_moves_between_roles_only(pods: Pods) -> None:
+def test_pods_reach_and_are_reached_as_the_table_of_the_guide_says(pods: Pods) -> None:
     everything = {(name, port) for name in pods.addresses for port in PORTS}
     assert pods.reached("stranger") == {pair for pair in everything if pair[0] != "stranger"}, "nothing is closed yet"
 
     pods.kube.enforce_policies()
-    found = [item for item in rendered(on_nodes(vllm_service())) if item["kind"] == "NetworkPolicy"]
+    base = on_nodes(vllm_service())
+    base = replace(base, settings=replace(base.settings, redis_peers=(REDIS,)))
+    found = [item for item in rendered(base) if item["kind"] == "NetworkPolicy"]
     assert WIDE in {item["metadata"]["name"] for item in found}
     policies = [{**item, "metadata": _bare(item["metadata"])} for item in found]
     pods.kube.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(policies))
     until(lambda: ("prefill", 8000) not in pods.reached("stranger"), what="an enforced policy", timeout_s=ENFORCED_S)
 
-    open_to_all = {(name, port) for name in ("stranger", "prometheus") for port in PORTS}
+    open_to_all = {(name, port) for name in ("stranger", "prometheus", "redis", OUTSIDE) for port in PORTS}
+    store = {("redis", 6379)}
     front = {("coordinator", 8080)}
     decoders = ("decode", "leader", "follower")
     sidecars = {(name, 8080) for name in ("prefill", *decoders)}
     kv = (8080, 5600, 40_000)
     to_prefill = {("prefill", port) for port in kv}
     expected = {
-        "stranger": front,
-        "prometheus": front | sidecars,
-        "coordinator": sidecars,
-        "prefill": front | {(name, port) for name in decoders for port in kv},
-        "decode": front | sidecars | to_prefill,
+        "stranger": front | open_to_all,
+        "prometheus": front | sidecars | open_to_all,
+        # Pods of the service connect to each other and to Redis, and to no other pod or address.
+        "coordinator": store | sidecars,
+        "prefill": store | front | {(name, port) for name in decoders for port in kv},
+        "decode": store | front | sidecars | to_prefill,
         # The nodes of one worker reach each other at every port, that of the rendezvous too; no other pod does.
-        "leader": front | sidecars | to_prefill | {("follower", port) for port in PORTS},
-        "follower": front | sidecars | to_prefill | {("leader", port) for port in PORTS},
+        "leader": store | front | sidecars | to_prefill | {("follower", port) for port in PORTS},
+        "follower": store | front | sidecars | to_prefill | {("leader", port) for port in PORTS},
     }
     expected = {name: {pair for pair in pairs if pair[0] != name} for name, pairs in expected.items()}
-    assert {name: pods.reached(name) - open_to_all for name in expected} == expected
+    assert {name: pods.reached(name) for name in expected} == expected
 
     # Probes come from the node and pass.
     ready = pods.kube.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].ready}").stdout

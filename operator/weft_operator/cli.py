@@ -9,7 +9,10 @@ def operator(*, log_level: str) -> int:
     """Run the operator: plan and deploy DisaggInferenceServices.
 
     It runs against the cluster of its pod, or of KUBECONFIG. Settings come from the environment: WEFT_ROUTER_IMAGE
-    (required), WEFT_ROUTER_UPGRADE (WhenAsked or AtOnce), WEFT_MOCK_IMAGE, WEFT_REDIS_URL, WEFT_WATCH_NAMESPACES,
+    (required), WEFT_ROUTER_UPGRADE (WhenAsked or AtOnce), WEFT_MOCK_IMAGE, WEFT_REDIS_URL (with the password of its
+    user in WEFT_REDIS_PASSWORD_FILE) or WEFT_REDIS_URL_FILE, WEFT_REDIS_USERS (auto, required or off: whether services
+    get Redis users of their own), WEFT_REDIS_PEERS (where pods reach it: a JSON list of a NetworkPolicy's peers),
+    WEFT_WATCH_NAMESPACES,
     WEFT_PLANNER_DEADLINE_SECONDS, WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT, WEFT_OPENSHIFT (true: the cluster assigns
     the users of pods), WEFT_PROMETHEUS_URL and, for that server alone, WEFT_PROMETHEUS_HEADERS and
     WEFT_PROMETHEUS_MATCHERS (JSON objects of texts), WEFT_PROMETHEUS_HEADERS_FOLDER (a file for each header),

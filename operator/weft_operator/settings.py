@@ -74,6 +74,8 @@ class Settings:
     """Pods that scrape metrics: peers of the services' network policies."""
     pod_templates_allow: tuple[Permission, ...] = ()
     """What services may do beyond the allow-list of pod templates."""
+    redis_peers: tuple[Mapping[str, Any], ...] = ()
+    """Where Redis is, as peers of the services' network policies; empty: at any address."""
     redis_users: RedisUserMode = "auto"
     """Whether each service has a Redis user of its own: where Redis lets the operator make them, always, or never."""
 
@@ -107,7 +109,8 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         router_upgrade=_router_upgrade(env),
         instance=_instance(env),
         openshift=_flag(env, "WEFT_OPENSHIFT"),
-        metrics_from=_peers(env, "WEFT_METRICS_FROM"),
+        metrics_from=_peers(env, "WEFT_METRICS_FROM", PROMETHEUS),
+        redis_peers=_peers(env, "WEFT_REDIS_PEERS", ()),
         pod_templates_allow=permissions_from_env(env),
         redis_users=_redis_users(env),
     )
@@ -193,16 +196,16 @@ def _instance(env: Mapping[str, str]) -> str:
     return text
 
 
-def _peers(env: Mapping[str, str], name: str) -> tuple[Mapping[str, Any], ...]:
+def _peers(env: Mapping[str, str], name: str, default: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
     text = env.get(name, "").strip()
     if not text:
-        return PROMETHEUS
+        return default
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, list) or not all(isinstance(item, dict) and item for item in found):
-        raise SettingsError(f"{name}={text!r}: give a JSON list of peers, as a NetworkPolicy has them under from")
+        raise SettingsError(f"{name}={text!r}: give a JSON list of peers, as a NetworkPolicy has them under from or to")
     return tuple(found)
 
 

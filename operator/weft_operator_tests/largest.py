@@ -134,7 +134,10 @@ GIVEN: Mapping[str, Any] = {
     "spec.podTemplates[].patch": {
         "metadata": {"annotations": {f"example.com/note-{number}": "a" * 256 for number in range(FILLED_MAPS)}}
     },
-    **{f"spec.networkPolicy.{peers}[].ipBlock": LEFT_OUT for peers in ("clientsFrom", "workersFrom", "metricsFrom")},
+    **{
+        f"spec.networkPolicy.{peers}[].ipBlock": LEFT_OUT
+        for peers in ("clientsFrom", "workersFrom", "metricsFrom", "egress[].to")
+    },
 }
 """By path, with [] for any entry of a list: a value, a function of the entry's number, or LEFT_OUT."""
 
@@ -218,7 +221,7 @@ def shortened(service: Manifest, most: int) -> Manifest:
             spec["routing"]["qos"]["tenants"],
             spec["podTemplates"],
             spec["workload"]["classes"],
-            *(spec["networkPolicy"][peers] for peers in ("clientsFrom", "workersFrom", "metricsFrom")),
+            *(spec["networkPolicy"][peers] for peers in ("clientsFrom", "workersFrom", "metricsFrom", "egress")),
         )
         max(lists, key=lambda entries: len(json.dumps(entries))).pop()
         classes = {item["name"] for item in spec["workload"]["classes"]}

@@ -1,5 +1,7 @@
 """Who may reach the pods of a service: evaluated as a network plug-in would, on rendered policies."""
 
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -180,3 +182,168 @@ def test_policies_can_be_switched_off() -> None:
     base = rendering(changed(service(), "spec.networkPolicy.enabled", False))
     objects = desired_objects(base, token=TOKEN)
     assert "NetworkPolicy" not in {item["kind"] for item in objects}
+
+
+def egress_of(base: Rendering, component: str) -> list[Manifest] | None:
+    """Return the rules for what a component's pods may connect to; None where they may connect to everything."""
+    specs = [item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"]
+    found = [spec for spec in specs if matches(spec["podSelector"], base.labels(component))]
+    if not any("Egress" in spec["policyTypes"] for spec in found):
+        return None
+    return [rule for spec in found for rule in spec.get("egress", ())]
+
+
+def dials(
+    base: Rendering, component: str, target: dict[str, str] | str, port: int, *, namespace: str = "default"
+) -> bool:
+    """Tell whether a component's pods may open a TCP connection to a pod with some labels, or to an address."""
+    rules = egress_of(base, component)
+    if rules is None:
+        return True
+    for rule in rules:
+        ports = rule.get("ports", [{"protocol": "TCP", "port": 1, "endPort": 65535}])
+        if not any(
+            item["protocol"] == "TCP" and item["port"] <= port <= item.get("endPort", item["port"]) for item in ports
+        ):
+            continue
+        for peer in rule.get("to", [None]):
+            if peer is None:
+                return True
+            if isinstance(target, str):
+                if "ipBlock" in peer and _within(target, peer["ipBlock"]):
+                    return True
+            elif admits(peer, namespace, target):
+                return True
+    return False
+
+
+def _within(address: str, block: Manifest) -> bool:
+    def holds(cidr: str) -> bool:
+        return ip_address(address) in ip_network(cidr)  # of another family is False
+
+    return holds(block["cidr"]) and not any(holds(cidr) for cidr in block.get("except", ()))
+
+
+PUBLIC = ("93.184.216.34", "2606:2800:220:1::1")
+INSIDE = (
+    *("169.254.169.254", "10.1.2.3", "172.20.1.1", "192.168.7.7", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    *("127.0.0.1", "fd00:ec2::254", "fe80::1", "::1"),
+)
+EVERY = ("prefill", "decode", "coordinator")
+REDIS = {"app.kubernetes.io/component": "redis"}
+HUB: Manifest = {"huggingFace": {}}
+CLAIM = {"huggingFace": {"cache": {"claim": {"size": "1Ti", "accessMode": "ReadWriteMany"}}}}
+
+
+@pytest.mark.parametrize("body", [service(), vllm_service(), sglang_service(), tensorrt_llm_service()], ids=str)
+@pytest.mark.parametrize("component", EVERY)
+def test_no_pod_reaches_the_metadata_service_the_private_network_or_other_pods(body: Manifest, component: str) -> None:
+    base = rendering(body)
+    for address in INSIDE:
+        for port in (22, 80, 443, 6443, 8080):
+            assert not dials(base, component, address, port), (address, port)
+    for target in (STRANGER, PROMETHEUS, {**base.labels("decode"), "weft.dev/service": "another"}):
+        for port in (80, 443, 8000, 8080):
+            assert not dials(base, component, target, port)
+            assert not dials(base, component, target, port, namespace="other")
+
+
+@pytest.mark.parametrize("component", EVERY)
+def test_pods_reach_their_own_service_redis_and_dns(component: str) -> None:
+    base = on_nodes(vllm_service())
+    for other in EVERY:
+        for port in (5600, 8080, 29500, 40_000):
+            assert dials(base, component, base.labels(other), port)
+        assert not dials(base, component, base.labels(other), 8080, namespace="other")
+    rules = egress_of(base, component)
+    assert rules is not None
+    assert {"ports": [{"protocol": name, "port": 53} for name in ("UDP", "TCP")]} in rules
+    assert dials(base, component, "10.1.2.3", 6379), "where Redis is, is not known here"
+    peer = {"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {"matchLabels": REDIS}}
+    known = replace(base, settings=replace(base.settings, redis_peers=(peer,)))
+    assert dials(known, component, REDIS, 6379, namespace="monitoring")
+    assert not dials(known, component, REDIS, 6380, namespace="monitoring")
+    assert not dials(known, component, STRANGER, 6379, namespace="monitoring")
+    assert not dials(known, component, "10.1.2.3", 6379)
+
+
+@pytest.mark.parametrize(
+    ("source", "engines", "job"),
+    [
+        (None, True, None),
+        (HUB, True, None),
+        ({"huggingFace": {"cache": {"node": {"path": "/var/weights"}}}}, True, None),
+        (CLAIM, False, True),
+        ({"pvc": {"claimName": "weights"}}, False, None),
+        ({"oci": {"reference": "registry.example.com/model:1"}}, False, None),
+    ],
+    ids=["name", "hub", "node", "claim", "pvc", "oci"],
+)
+def test_only_who_loads_weights_reaches_the_hub(source: Any, engines: bool, job: bool | None) -> None:
+    body = vllm_service() if source is None else changed(vllm_service(), "spec.model.source", source)
+    base = rendering(body)
+    for address in PUBLIC:
+        assert dials(base, "prefill", address, 443) is dials(base, "decode", address, 443) is engines
+        assert not dials(base, "decode", address, 80)
+        assert not dials(base, "coordinator", address, 443)
+        assert dials(base, "weights", address, 443) is (job is not False), "without a Job nothing is said of it"
+    made = {item["metadata"]["name"]: item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"}
+    assert ("demo-weights" in made) is (job is not None)
+    if job is not None:
+        assert made["demo-weights"]["policyTypes"] == ["Ingress", "Egress"]
+        assert "ingress" not in made["demo-weights"]
+        assert not dials(base, "weights", "169.254.169.254", 443)
+        assert dials(base, "weights", "10.0.0.9", 6379), "Redis, for its progress"
+
+
+def test_a_store_of_ones_own_is_reached_at_its_port() -> None:
+    cache = {"claim": {"size": "1Ti"}}
+    s3 = {"bucket": "models", "endpoint": "http://minio.storage:9000", "cache": cache}
+    base = rendering(changed(vllm_service(), "spec.model.source", {"s3": s3}))
+    assert dials(base, "weights", "10.0.0.9", 9000)
+    assert not dials(base, "weights", PUBLIC[0], 443)
+
+
+def test_traces_and_keys_of_tokens_open_their_ports() -> None:
+    body = changed(front_service(), "spec.telemetry", {"otlpEndpoint": "http://collector.monitoring:4318"})
+    base = rendering(body)
+    for component in EVERY:
+        assert dials(base, component, STRANGER, 4318, namespace="other")
+    assert dials(base, "coordinator", STRANGER, 443, namespace="other"), "spec.coordinator.auth.jwt.jwksUri"
+    assert not dials(base, "decode", STRANGER, 443, namespace="other")
+
+
+def test_a_service_may_name_whom_its_pods_connect_to() -> None:
+    named = [
+        {"to": [WEB], "ports": [{"port": 3128}]},
+        {"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 9000, "endPort": 9010}]},
+    ]
+    base = rendering(changed(service(), "spec.networkPolicy.egress", named))
+    for component in EVERY:
+        assert dials(base, component, {"app": "web"}, 3128)
+        assert not dials(base, component, {"app": "web"}, 3129)
+        assert dials(base, component, "10.9.1.1", 9005)
+        assert not dials(base, component, "10.8.1.1", 9005)
+
+
+def test_egress_can_be_left_open_while_nobody_comes_in() -> None:
+    base = rendering(changed(service(), "spec.networkPolicy.restrictEgress", False))
+    for component in EVERY:
+        assert egress_of(base, component) is None
+    assert not reaches(base, STRANGER, "decode", 8080)
+
+
+def test_measured_engines_reach_each_other_and_the_weights_alone() -> None:
+    base = rendering(changed(vllm_service(), "spec.profile", {"measure": {}, "analytic": {}}))
+    assert dials(base, "profile", base.labels("profile"), 5600)
+    assert dials(base, "profile", PUBLIC[0], 443)
+    for target in (base.labels("decode"), STRANGER):
+        assert not dials(base, "profile", target, 8080)
+    assert not dials(base, "profile", "169.254.169.254", 443)
+
+
+def test_openshifts_dns_listens_elsewhere() -> None:
+    base = rendering()
+    rules = egress_of(replace(base, settings=replace(base.settings, openshift=True)), "decode")
+    assert rules is not None
+    assert {port["port"] for port in rules[0]["ports"]} == {53, 5353}

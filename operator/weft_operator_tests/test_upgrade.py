@@ -31,7 +31,16 @@ OF_THE_OPERATOR = {
     "identity": "weft-operator-of-another-version",
     "pod_templates_allow": (Permission("hostPath"),),
 }
-OF_THE_PODS = {"router_image", "mock_image", "redis_url", "instance", "metrics_from", "openshift", "redis_users"}
+OF_THE_PODS = {
+    "router_image",
+    "mock_image",
+    "redis_url",
+    "instance",
+    "metrics_from",
+    "openshift",
+    "redis_peers",
+    "redis_users",
+}
 """What pods and policies are made of; who keeps these keeps the pods."""
 
 

@@ -70,6 +70,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- .Values.redis.embedded.existingSecret | default (printf "%s-redis-operator" (include "weft.fullname" .)) -}}
 {{- end -}}
 
+{{/* Where the pods of services reach the embedded Redis, as peers of their network policies. */}}
+{{- define "weft.redisPeers" -}}
+{{- toJson (list (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace)) "podSelector" (dict "matchLabels" (include "weft.selectorLabels" (list . "redis") | fromYaml)))) -}}
+{{- end -}}
+
 {{/* The namespaces of services, as a peer's namespaceSelector. */}}
 {{- define "weft.serviceNamespaces" -}}
 {{- with .Values.operator.watchNamespaces -}}

@@ -1,8 +1,8 @@
-"""Who may reach a service's pods, where the cluster's network plug-in enforces policies."""
+"""Who may reach a service's pods, and whom they may, where the cluster's network plug-in enforces policies."""
 
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -49,8 +49,40 @@ class Peer(ApiModel):
 Peers = Annotated[list[Peer], Field(max_length=16)]
 
 
+class EgressPort(ApiModel):
+    """A port, or a range of them."""
+
+    port: Annotated[int, Field(ge=1, le=65535)]
+    """The port, or the first one."""
+    end_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """The last port of a range."""
+    protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
+    """The protocol."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.endPort) || self.endPort >= self.port",
+            "spec.networkPolicy.egress: endPort is below port; exchange them",
+            lambda p: p.end_port is None or p.end_port >= p.port,
+        ),
+    )
+
+
+class Egress(ApiModel):
+    """Whom pods may connect to."""
+
+    to: Annotated[list[Peer], Field(min_length=1, max_length=4)]
+    """Pods, namespaces or addresses; {ipBlock: {cidr: 0.0.0.0/0}} is everything of IPv4."""
+    ports: Annotated[list[EgressPort], Field(min_length=1, max_length=8)] | None = None
+    """At these ports; at all if absent."""
+
+
 class NetworkPolicies(ApiModel):
-    """Who may reach a service's pods. KV moves between prefill and decode workers only, and engines answer nobody."""
+    """Who may reach a service's pods, and whom they may.
+
+    KV moves between prefill and decode workers only, and engines answer nobody. Pods connect to each other, to DNS and
+    to Redis, to where the weights come from and traces go to, and to what ``egress`` names.
+    """
 
     enabled: bool = True
     """Whether the operator makes NetworkPolicies; they need a network plug-in that enforces them."""
@@ -60,3 +92,7 @@ class NetworkPolicies(ApiModel):
     """Who may reach the sidecars of workers beside the coordinator, other workers and Prometheus."""
     metrics_from: Peers = []
     """Who may scrape metrics beside the Prometheus that the operator was told of."""
+    restrict_egress: bool = True
+    """Whether the policies say whom pods may connect to; false lets them connect to everything."""
+    egress: Annotated[list[Egress], Field(max_length=8)] = []
+    """Whom the pods may connect to besides: a proxy, a mirror of the model hub, what an engine's own arguments name."""

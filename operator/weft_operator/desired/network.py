@@ -1,19 +1,25 @@
 """NetworkPolicies: clients reach the coordinator, the coordinator reaches sidecars, and engines meet in pairs of roles.
 
-Nothing is said about what pods may connect to: engines load models from wherever the service says.
+Whom pods may connect to is in weft_operator.desired.egress.
 """
 
 from collections.abc import Sequence
 
 from weft_core.plan import Role
 from weft_operator.api.network import Peer
+from weft_operator.desired.egress import (
+    COORDINATOR,
+    coordinator_egress,
+    measured_egress,
+    weights_egress,
+    worker_egress,
+)
 from weft_operator.desired.rendering import ROLES, Rendering
 from weft_operator.desired.router import TLS_PORT
 from weft_operator.engines import kv_ports
 from weft_operator.engines.container import ENGINE_PORT, ROUTER_PORT
-from weft_operator.manifest import COMPONENT_LABEL, PROFILE_COMPONENT, SERVICE_LABEL, Manifest
+from weft_operator.manifest import COMPONENT_LABEL, PROFILE_COMPONENT, SERVICE_LABEL, WEIGHTS_COMPONENT, Manifest
 
-COORDINATOR = "coordinator"
 _OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
 
 
@@ -21,26 +27,40 @@ def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
     """Return one policy per component; none where the service wants none."""
     if not rendering.spec.network_policy.enabled:
         return ()
+    workers = worker_egress(rendering)
+    among = _among_measured(rendering)
     return (
-        _policy(rendering, COORDINATOR, _to_coordinator(rendering)),
-        *(_policy(rendering, role, _to_workers(rendering, role)) for role in ROLES),
+        _policy(rendering, COORDINATOR, _to_coordinator(rendering), coordinator_egress(rendering)),
+        *(_policy(rendering, role, _to_workers(rendering, role), workers) for role in ROLES),
         *(
-            [_policy(rendering, PROFILE_COMPONENT, [_among_measured(rendering)])]
+            [_policy(rendering, PROFILE_COMPONENT, [among], measured_egress(rendering, among))]
             if rendering.spec.profile.measure
             else ()
         ),
+        *weights_policies(rendering),
     )
 
 
-def _policy(rendering: Rendering, component: str, ingress: list[Manifest]) -> Manifest:
+def weights_policies(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return the policy for the Jobs that download weights onto a claim, where there is such a claim."""
+    cache = rendering.spec.model.source.cache if rendering.spec.model.source is not None else None
+    if not rendering.spec.network_policy.enabled or cache is None or cache.claim is None:
+        return ()
+    return (_policy(rendering, WEIGHTS_COMPONENT, [], weights_egress(rendering)),)
+
+
+def _policy(rendering: Rendering, component: str, ingress: list[Manifest], egress: list[Manifest]) -> Manifest:
+    restricted = rendering.spec.network_policy.restrict_egress
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": rendering.metadata(rendering.name(component), component),
         "spec": {
             "podSelector": {"matchLabels": rendering.selector(component)},
-            "policyTypes": ["Ingress"],
-            "ingress": ingress,
+            "policyTypes": ["Ingress", *(["Egress"] if restricted else [])],
+            # The API server stores no empty list.
+            **({"ingress": ingress} if ingress else {}),
+            **({"egress": egress} if restricted else {}),
         },
     }
 

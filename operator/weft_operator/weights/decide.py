@@ -11,6 +11,7 @@ from datetime import datetime
 
 from weft_operator.api.model import CacheClaim, Model
 from weft_operator.desired.identity import service_account, token_secret
+from weft_operator.desired.network import weights_policies
 from weft_operator.desired.rendering import Rendering
 from weft_operator.desired.router import Mounts
 from weft_operator.diff import Action, Apply, Delete, diff, stamped
@@ -159,7 +160,8 @@ def _on_claim(
         words = f"Job {name_of(made)} begins to download the weights onto claim {name}"
         fetch = Apply(made, reason="to download the weights", fresh=True)
         # Its pod needs them, and nothing else of the service is made before it is done.
-        before = diff([service_account(rendering), token_secret(rendering, token)], observed.owned, prunable=())
+        needed = [service_account(rendering), token_secret(rendering, token), *weights_policies(rendering)]
+        before = diff(needed, observed.owned, prunable=())
         return _waiting("Downloading", words, (*before, *actions, fetch))
     if is_terminating(job):
         return _waiting("FetchPending", f"Job {name_of(job)} is being removed before another try", actions, again_s=2.0)
