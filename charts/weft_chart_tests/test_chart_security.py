@@ -1,11 +1,12 @@
 """Rights and networks: nothing more than is used."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from weft_chart_tests.rendering import Manifest, Render
+from weft_chart_tests.rendering import REGISTRY, Manifest, Render
 from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, every_variant
 
 WATCHED = 'operator.watchNamespaces:=["team-a","team-b"]'
@@ -35,6 +36,8 @@ def test_roles_have_no_wildcard_and_every_role_is_bound_once(render: Render, val
         return (kind, item["metadata"].get("namespace", ""), name)
 
     bound = sorted(place(item, item["roleRef"]["kind"], item["roleRef"]["name"]) for item in bindings)
+    # The operator itself binds what it may do in labelled namespaces.
+    roles = [role for role in roles if role["metadata"]["name"] != "weft-system-weft-operator-namespace"]
     assert bound == sorted(place(role, role["kind"], role["metadata"]["name"]) for role in roles)
     for binding in bindings:
         (subject,) = binding["subjects"]
@@ -198,3 +201,43 @@ def test_policies_can_be_turned_off_and_follow_what_is_embedded(render: Render) 
         item["metadata"]["name"] for item in render(*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS).of_kind("NetworkPolicy")
     ]
     assert names == ["weft-operator"]
+
+
+LABELLED = "operator.labelledNamespaces=true"
+
+
+def test_in_labelled_namespaces_alone_the_operator_has_its_rights(render: Render, refusal: Callable[..., str]) -> None:
+    name = "weft-system-weft-operator-namespace"
+    everywhere = render(LABELLED).get("ClusterRole", "weft-system-weft-operator")
+    assert rights(everywhere) == {
+        ("", "nodes", "list"),
+        ("", "namespaces", "list"),
+        ("rbac.authorization.k8s.io", "rolebindings", "list"),
+        ("rbac.authorization.k8s.io", "rolebindings", "delete"),
+        ("rbac.authorization.k8s.io", "rolebindings", "create"),
+        ("rbac.authorization.k8s.io", "clusterroles", "bind"),
+    }
+    named = {
+        (resource, verb): rule.get("resourceNames")
+        for rule in everywhere["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {key: value for key, value in named.items() if value} == {
+        ("rolebindings", "list"): [name],
+        ("rolebindings", "delete"): [name],
+        ("clusterroles", "bind"): [name],
+    }
+    inside = render(LABELLED).get("ClusterRole", name)
+    assert rights(inside) == rights(render().get("ClusterRole", "weft-system-weft-operator")) - {("", "nodes", "list")}
+    bound = [item["roleRef"]["name"] for item in render(LABELLED).of_kind("ClusterRoleBinding")]
+    assert name not in bound, "the operator binds it itself, where the label is"
+    policy_ = render(LABELLED).get("ValidatingAdmissionPolicy", name)["spec"]
+    assert policy_["failurePolicy"] == "Fail"
+    assert policy_["matchConditions"][0]["expression"].endswith("'system:serviceaccount:weft-system:weft-operator'")
+    binding = render(LABELLED).get("ValidatingAdmissionPolicyBinding", name)["spec"]
+    assert binding == {"policyName": name, "validationActions": ["Deny"]}
+    redis = policy(render, "weft-redis", LABELLED)["ingress"][0]["from"][0]["namespaceSelector"]
+    assert redis == {"matchLabels": {"weft.dev/managed": "true"}}
+    assert "are both set" in refusal(REGISTRY, LABELLED, WATCHED)
+    assert render().of_kind("ValidatingAdmissionPolicy") == []

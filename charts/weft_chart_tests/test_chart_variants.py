@@ -18,6 +18,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "external-prometheus": EXTERNAL_PROMETHEUS,
     "external-both": (*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS),
     "watch-namespaces": ('operator.watchNamespaces:=["team-a","team-b"]',),
+    "labelled-namespaces": ("operator.labelledNamespaces=true",),
     "pod-monitor": ("podMonitor.enabled=true", "podMonitor.labels.release=kube-prometheus"),
     "rules-and-dashboards": ("prometheusRule.enabled=true", "dashboards.enabled=true"),
     "no-network-policy": ("networkPolicy.enabled=false",),
@@ -34,6 +35,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+CLUSTER_SCOPED |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 every_variant = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
 
 

@@ -12,7 +12,8 @@ def operator(*, log_level: str) -> int:
     (required), WEFT_ROUTER_UPGRADE (WhenAsked or AtOnce), WEFT_MOCK_IMAGE, WEFT_REDIS_URL (with the password of its
     user in WEFT_REDIS_PASSWORD_FILE) or WEFT_REDIS_URL_FILE, WEFT_REDIS_USERS (auto, required or off: whether services
     get Redis users of their own), WEFT_REDIS_PEERS (where pods reach it: a JSON list of a NetworkPolicy's peers),
-    WEFT_WATCH_NAMESPACES,
+    WEFT_WATCH_NAMESPACES, or WEFT_NAMESPACE_ROLE and WEFT_SERVICE_ACCOUNT (the ClusterRole to bind to the operator's
+    account NAMESPACE/NAME in namespaces with the label weft.dev/managed=true, to work in these alone),
     WEFT_PLANNER_DEADLINE_SECONDS, WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT, WEFT_OPENSHIFT (true: the cluster assigns
     the users of pods), WEFT_PROMETHEUS_URL and, for that server alone, WEFT_PROMETHEUS_HEADERS and
     WEFT_PROMETHEUS_MATCHERS (JSON objects of texts), WEFT_PROMETHEUS_HEADERS_FOLDER (a file for each header),

@@ -6,9 +6,10 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from weft_operator import probes
 from weft_operator.apiserver import ApiServer
@@ -19,6 +20,7 @@ from weft_operator.handlers import Heard
 from weft_operator.leading.elector import Elector
 from weft_operator.leading.record import Timing
 from weft_operator.live_cluster import LiveCluster
+from weft_operator.managed_namespaces import MANAGED_LABEL, ManagedNamespaces
 from weft_operator.manifest import GroupKey, PassKey, ServiceKey
 from weft_operator.observe_many import Sight, batches
 from weft_operator.reconcile import Outcome
@@ -34,6 +36,7 @@ ARRIVAL_S = 3.0
 """How long a leader that ends waits for its last writes before it gives the Lease back."""
 
 Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
@@ -49,19 +52,56 @@ async def run(settings: Settings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if not settings.namespace_role:
+        await _serve(api, settings, stopping)
+        return
+    managed = ManagedNamespaces(api, role=settings.namespace_role, account=settings.service_account)
+    names = await _unless_stopped(managed.first_names(), stopping)
+    while names is not None and not stopping.is_set():
+        # Other namespaces are rare, and everything begins anew then, as after a restart: that takes a second or two.
+        changed = asyncio.create_task(managed.changed(names), name="namespaces")
+        try:
+            await _serve(api, replace(settings, watch_namespaces=names), stopping, changed)
+            names = changed.result() if changed.done() else None
+        finally:
+            changed.cancel()
+            await asyncio.gather(changed, return_exceptions=True)
+
+
+async def _unless_stopped(coming: Coroutine[Any, Any, Result], stopping: asyncio.Event) -> Result | None:
+    """Return what comes, None where the operator is told to stop before."""
+    first, stop = asyncio.ensure_future(coming), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((first, stop), return_when=asyncio.FIRST_COMPLETED)
+        return first.result() if first.done() else None
+    finally:
+        for task in (first, stop):
+            task.cancel()
+        await asyncio.gather(first, stop, return_exceptions=True)
+
+
+async def _serve(
+    api: ApiServer, settings: Settings, stopping: asyncio.Event, changed: "asyncio.Task[tuple[str, ...]] | None" = None
+) -> None:
+    """Run until told to stop, or until there are other namespaces to work in."""
+    loop = asyncio.get_running_loop()
     replica = Replica(api, settings, elector=await _elector(settings))
+    idle = changed is not None and not settings.watch_namespaces
 
     watches = Watches(hear=lambda heard: _from_thread(loop, replica.hear, heard))
     replica.metrics.watch_restarts = lambda: watches.restarts
 
     def ready() -> str | None:
+        if idle:
+            return f"waits for a namespace with the label {MANAGED_LABEL}=true"
         return replica.standing() if watches.ready else None
 
     runner = await probes.serve(port=settings.port, alive=replica.alive, ready=ready, metrics=replica.metrics)
-    tasks: list[asyncio.Task[object]] = [asyncio.create_task(stopping.wait(), name="signals")]
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="signals")]
     try:
-        tasks.append(asyncio.create_task(_work(api, settings, replica, watches), name="work"))
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not idle:
+            tasks.append(asyncio.create_task(_work(api, settings, replica, watches), name="work"))
+        await asyncio.wait([*tasks, *([] if changed is None else [changed])], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()

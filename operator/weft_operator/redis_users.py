@@ -167,11 +167,17 @@ class RedisUsers:
             for name in sorted({item.decode(errors="replace") for item in found} - kept.keys()):
                 service = service_of(name)
                 # One of a service that is kept is of a token before.
-                if service is not None and (service in self._kept or not await self._is_there(service)):
+                if service is not None and (service in self._kept or await self._is_gone(service)):
                     self._deleted.add(name)
             await self._delete()
-        except (RedisError, OSError, ApiError) as error:
+        except (RedisError, OSError) as error:
             log.info("redis_users_not_swept", extra={"error": repr(error)})
+
+    async def _is_gone(self, service: ServiceKey) -> bool:
+        try:
+            return not await self._is_there(service)
+        except ApiError:
+            return False  # it may not be read, or not now
 
     async def _tend(self, *, poll: bool = False) -> None:
         """Write the users that Redis lacks and delete those that are to go; failures are told, and tried again."""

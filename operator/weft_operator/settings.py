@@ -55,6 +55,11 @@ class Settings:
     """Where services are observed whose spec names no Prometheus of its own; empty: they are not."""
     prometheus_access: PrometheusAccess = field(default_factory=PrometheusAccess)
     watch_namespaces: tuple[str, ...] = ()
+    namespace_role: str = ""
+    """The ClusterRole that the operator binds for itself in each namespace with the label weft.dev/managed=true, and
+    works in these alone; empty: it works in ``watch_namespaces``, in all where none is named."""
+    service_account: str = ""
+    """The operator's own service account (namespace/name), which it binds that role to."""
     planner_deadline: float = 60.0
     resync: float = 60.0
     port: int = 8081
@@ -86,6 +91,8 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
     Raises:
         SettingsError: a variable is missing or not a number.
     """
+    namespaces = tuple(part for part in env.get("WEFT_WATCH_NAMESPACES", "").replace(",", " ").split() if part)
+    role, account = _namespace_role(env, namespaces)
     return Settings(
         router_image=_required(env, "WEFT_ROUTER_IMAGE", "the image of coordinators and sidecars"),
         mock_image=env.get("WEFT_MOCK_IMAGE", ""),
@@ -99,7 +106,9 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
             token_file=env.get("WEFT_PROMETHEUS_TOKEN_FILE", "").strip(),
             ca_file=env.get("WEFT_PROMETHEUS_CA_FILE", "").strip(),
         ),
-        watch_namespaces=tuple(part for part in env.get("WEFT_WATCH_NAMESPACES", "").replace(",", " ").split() if part),
+        watch_namespaces=namespaces,
+        namespace_role=role,
+        service_account=account,
         planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 60.0),
         resync=_seconds(env, "WEFT_RESYNC_SECONDS", 60.0),
         port=_port(env, "WEFT_OPERATOR_PORT", 8081),
@@ -166,6 +175,19 @@ def _redis_users(env: Mapping[str, str]) -> RedisUserMode:
     if text not in get_args(RedisUserMode):
         raise SettingsError(f"WEFT_REDIS_USERS={text!r}: give auto, required or off")
     return cast("RedisUserMode", text)
+
+
+def _namespace_role(env: Mapping[str, str], namespaces: tuple[str, ...]) -> tuple[str, str]:
+    """Return the role to bind in labelled namespaces and the account to bind it to; two empty texts where none is."""
+    role = env.get("WEFT_NAMESPACE_ROLE", "").strip()
+    account = env.get("WEFT_SERVICE_ACCOUNT", "").strip()
+    if not role:
+        return "", ""
+    if namespaces:
+        raise SettingsError("WEFT_NAMESPACE_ROLE and WEFT_WATCH_NAMESPACES are both set: remove one")
+    if not re.fullmatch(r"[a-z0-9-]{1,63}/[a-z0-9][a-z0-9.-]{0,252}", account):
+        raise SettingsError(f"WEFT_SERVICE_ACCOUNT={account!r}: give NAMESPACE/NAME, such as weft-system/weft-operator")
+    return role, account
 
 
 def _router_upgrade(env: Mapping[str, str]) -> RouterUpgrade:

@@ -101,3 +101,28 @@ def test_a_log_line_is_one_json_object() -> None:
     )
     line = json.loads(JsonLines().format(record))
     assert {"event": "applied", "object": "Pod ns/a", "tries": 2, "level": "info"}.items() <= line.items()
+
+
+def test_the_password_of_the_charts_redis_comes_from_a_file_beside_its_url(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("a@b/c\n")
+    told = {**LEAST, "WEFT_REDIS_PASSWORD_FILE": str(path)}
+    found = settings_from_env({**told, "WEFT_REDIS_URL": "redis://operator@[fd00::1]:6379/0"})
+    assert found.redis_url == "redis://operator:a%40b%2Fc@[fd00::1]:6379/0"
+    assert "a%40b" not in repr(found)
+    for url in ("redis://redis:6379/0", "redis://operator:word@redis:6379/0"):
+        with pytest.raises(SettingsError, match="WEFT_REDIS_PASSWORD_FILE"):
+            settings_from_env({**told, "WEFT_REDIS_URL": url})
+    path.write_text("")
+    with pytest.raises(SettingsError, match="is empty"):
+        settings_from_env({**told, "WEFT_REDIS_URL": "redis://operator@redis:6379/0"})
+
+
+def test_services_have_redis_users_unless_told_otherwise() -> None:
+    assert settings_from_env(LEAST).redis_users == "auto"
+    assert settings_from_env({**LEAST, "WEFT_REDIS_USERS": "required"}).redis_users == "required"
+    with pytest.raises(SettingsError, match="WEFT_REDIS_USERS"):
+        settings_from_env({**LEAST, "WEFT_REDIS_USERS": "maybe"})
+    peer = '[{"podSelector": {}}]'
+    assert settings_from_env({**LEAST, "WEFT_REDIS_PEERS": peer}).redis_peers == ({"podSelector": {}},)
+    assert settings_from_env(LEAST).redis_peers == ()

@@ -22,6 +22,8 @@ OF_THE_OPERATOR = {
     "prometheus_url": "http://other:9090",
     "prometheus_access": PrometheusAccess(headers=(("X-Scope-OrgID", "other"),)),
     "watch_namespaces": ("one", "two"),
+    "namespace_role": "other-role",
+    "service_account": "other/account",
     "planner_deadline": 1.0,
     "resync": 1.0,
     "port": 1,

@@ -75,14 +75,24 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- toJson (list (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace)) "podSelector" (dict "matchLabels" (include "weft.selectorLabels" (list . "redis") | fromYaml)))) -}}
 {{- end -}}
 
+{{/* The ClusterRole that the operator binds in labelled namespaces, and the name of its bindings there. */}}
+{{- define "weft.namespaceRole" -}}
+{{- if .Values.operator.watchNamespaces -}}
+{{- fail "operator.labelledNamespaces and operator.watchNamespaces are both set: remove one" -}}
+{{- end -}}
+{{- printf "%s-operator-namespace" (include "weft.clusterName" .) -}}
+{{- end -}}
+
 {{/* The namespaces of services, as a peer's namespaceSelector. */}}
 {{- define "weft.serviceNamespaces" -}}
-{{- with .Values.operator.watchNamespaces -}}
+{{- if .Values.operator.labelledNamespaces -}}
+matchLabels: {weft.dev/managed: "true"}
+{{- else }}{{ with .Values.operator.watchNamespaces -}}
 matchExpressions:
   - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
 {{- else -}}
 {}
-{{- end -}}
+{{- end }}{{ end -}}
 {{- end -}}
 
 {{- define "weft.prometheusUrl" -}}
