@@ -142,7 +142,7 @@ class RedisUsers:
     async def run(self) -> None:
         """Keep users until cancelled."""
         loop = asyncio.get_running_loop()
-        rewrite, sweep = loop.time() + REWRITE_S, loop.time() + SWEEP_S
+        rewrite = sweep = loop.time() + REWRITE_S
         while True:
             await self._sleep(POLL_S)
             if loop.time() >= rewrite:

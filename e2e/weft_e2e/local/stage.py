@@ -22,7 +22,10 @@ START_S = 60.0
 
 LAST_LINES = 12
 _POLL_S = 0.02
-_OF_PODS = ("WEFT_REDIS_URL", "WEFT_TOKEN_FILE", "WEFT_POOL", "WEFT_REVISION", "WEFT_LIVE_FILE", "POD_NAME", "POD_IP")
+_OF_PODS = (
+    *("WEFT_REDIS_URL", "WEFT_REDIS_URL_FILE", "WEFT_TOKEN_FILE", "WEFT_LIVE_FILE"),
+    *("WEFT_POOL", "WEFT_REVISION", "POD_NAME", "POD_IP"),
+)
 """What tells a router of a cluster where it is; nothing of it holds here."""
 
 
