@@ -17,7 +17,8 @@ PREFIX = "weft."
 
 COMMANDS = (
     *("ping", "select", "time"),
-    *("get", "set", "mget", "getdel", "del", "unlink", "exists", "expire", "pexpire", "ttl", "pttl", "type"),
+    *("get", "getrange", "mget", "set", "getdel", "del", "unlink", "exists", "type"),
+    *("expire", "pexpire", "ttl", "pttl"),
     *("sadd", "srem", "smembers", "scard", "sscan"),
     *("evalsha", "script|load", "script|exists"),
 )
