@@ -17,7 +17,7 @@ PREFIX = "weft."
 
 COMMANDS = (
     *("ping", "select", "time"),
-    *("get", "getrange", "mget", "set", "getdel", "del", "unlink", "exists", "type"),
+    *("get", "getrange", "strlen", "mget", "set", "getdel", "del", "unlink", "exists", "type"),
     *("expire", "pexpire", "ttl", "pttl"),
     *("sadd", "srem", "smembers", "scard", "sscan"),
     *("evalsha", "script|load", "script|exists"),
