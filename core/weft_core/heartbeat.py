@@ -3,14 +3,32 @@
 Router processes write and read these in Redis, the operator reads them; both take keys and fields from here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from functools import lru_cache
+from typing import Final, Literal, cast
+
+from weft_core.authority import is_http_url
 
 HEARTBEAT_S = 1.0
 HEARTBEAT_EXPIRY_S = 5
 DEMAND_EXPIRY_S = 30
 """How long a coordinator's word that requests wait for workers is there to be read."""
+MAX_NAME: Final = 253
+"""Characters of a worker's name, and of other names in a heartbeat: what Kubernetes allows a pod."""
+MAX_QUEUE: Final = 2048
+"""Prefills of a queue that a heartbeat tells; those behind them are not told."""
+MAX_ID: Final = 64
+"""Characters of a prefill's id that a heartbeat tells."""
+MAX_TOLD: Final = 64
+"""Workers with a fault, or transports, that a heartbeat names."""
+_MOST: Final = 2**53
+"""What any JSON reader reads exactly."""
+_MOST_SECONDS: Final = 1e9
+_MOST_RATE: Final = 1e15
+_NAME = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?")
 
 
 def key_prefix(namespace: str, service: str) -> str:
@@ -97,7 +115,10 @@ class WorkerRecord:
         return max(self.kv_tokens, self.kv_used)
 
     def fields(self) -> dict[str, object]:
-        """Return the record as it is stored, for any JSON encoder."""
+        """Return the record as it is stored, for any JSON encoder.
+
+        What an engine said of itself is bounded here, so that no engine can make its worker's record unreadable.
+        """
         return {
             "worker": self.worker,
             "role": self.role,
@@ -111,50 +132,58 @@ class WorkerRecord:
             "seq": self.seq,
             "ready": self.ready,
             "draining": self.draining,
-            "queue": [[entry.history, entry.increment, entry.id] for entry in self.queue],
-            "windowedTtft": self.windowed_ttft,
-            "windowedItl": self.windowed_itl,
-            "kvUsed": self.kv_used,
-            "batch": self.batch,
+            "queue": [_told_entry(entry) for entry in self.queue[:MAX_QUEUE]],
+            "windowedTtft": _told(self.windowed_ttft),
+            "windowedItl": _told(self.windowed_itl),
+            "kvUsed": _count(self.kv_used),
+            "batch": _count(self.batch),
             "sessions": self.sessions,
             "liveRounds": self.live_rounds,
-            "kvTokens": self.kv_tokens,
+            "kvTokens": _count(self.kv_tokens),
             "idleSeconds": round(self.idle_seconds, 1),
-            "charsPerToken": self.chars_per_token,
+            "charsPerToken": _told(self.chars_per_token),
             "enginePort": self.engine_port,
-            "enginePlugin": self.engine_plugin,
-            "engineVersion": self.engine_version,
+            "enginePlugin": _shown(self.engine_plugin),
+            "engineVersion": _shown(self.engine_version),
             "kvOpen": self.kv_open,
             "kvProven": self.kv_proven,
-            "kvFaults": [list(fault) for fault in self.kv_faults],
-            "kvTransports": list(self.kv_transports),
-            "kvBytesPerSecond": self.kv_bytes_per_s,
-            "kvLatency": self.kv_latency,
+            "kvFaults": [list(fault) for fault in self.kv_faults[:MAX_TOLD]],
+            "kvTransports": list(self.kv_transports[:MAX_TOLD]),
+            "kvBytesPerSecond": _told(self.kv_bytes_per_s, _MOST_RATE),
+            "kvLatency": _told(self.kv_latency),
         }
 
 
+@lru_cache(maxsize=4096)
+def is_worker_name(text: str) -> bool:
+    """Tell whether a text can be a worker's name: letters, digits, dots, dashes and underscores."""
+    return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
+
+
 def read_fields(stored: object) -> WorkerRecord | None:
-    """Return a stored heartbeat, decoded; None when another version wrote something this one cannot read."""
+    """Return a stored heartbeat, decoded; None where one field of it cannot be what a worker writes.
+
+    Lengths are bounded, numbers finite, and the address is an ``http://`` URL of host and port.
+    """
     try:
         body = cast(Mapping[str, object], stored)
         role = body["role"]
         if role not in ("prefill", "decode"):
             return None
-        queue = cast(Sequence[tuple[int, int, str]], body["queue"])
         return WorkerRecord(
-            worker=str(body["worker"]),
+            worker=_name(body["worker"]),
             role=role,
-            url=str(body["url"]),
-            degree=_int(body["degree"]),
+            url=_url(body["url"]),
+            degree=_int(body["degree"], least=1),
             capacity=_int(body["capacity"]),
-            pool=str(body.get("pool", "")),
-            revision=str(body.get("revision", "")),
-            node=str(body.get("node", "")),
-            incarnation=str(body.get("incarnation", "")),
+            pool=_text(body.get("pool", "")),
+            revision=_text(body.get("revision", "")),
+            node=_text(body.get("node", "")),
+            incarnation=_text(body.get("incarnation", "")),
             seq=_int(body["seq"]),
             ready=body["ready"] is True,
             draining=body["draining"] is True,
-            queue=tuple(QueueEntry(int(h), int(i), str(k)) for h, i, k in queue),
+            queue=tuple(_entry(entry) for entry in _list(body["queue"], MAX_QUEUE)),
             windowed_ttft=_seconds(body.get("windowedTtft")),
             windowed_itl=_seconds(body.get("windowedItl")),
             kv_used=_int(body.get("kvUsed", 0)),
@@ -164,14 +193,14 @@ def read_fields(stored: object) -> WorkerRecord | None:
             kv_tokens=_int(body.get("kvTokens", 0)),
             idle_seconds=_seconds(body.get("idleSeconds")) or 0.0,
             chars_per_token=_seconds(body.get("charsPerToken")) or 4.0,
-            engine_port=_int(body.get("enginePort", 0)),
-            engine_plugin=str(body.get("enginePlugin", "")),
-            engine_version=str(body.get("engineVersion", "")),
-            kv_open=_int(body.get("kvOpen", -1)),
-            kv_proven=_int(body.get("kvProven", -1)),
-            kv_faults=tuple((str(name), str(why)) for name, why in _pairs(body.get("kvFaults", ()))),
-            kv_transports=tuple(str(name) for name in cast(Sequence[str], body.get("kvTransports", ()))),
-            kv_bytes_per_s=_seconds(body.get("kvBytesPerSecond")),
+            engine_port=_int(body.get("enginePort", 0), most=65535),
+            engine_plugin=_text(body.get("enginePlugin", "")),
+            engine_version=_text(body.get("engineVersion", "")),
+            kv_open=_int(body.get("kvOpen", -1), least=-1),
+            kv_proven=_int(body.get("kvProven", -1), least=-1),
+            kv_faults=tuple(_fault(pair) for pair in _list(body.get("kvFaults", []), MAX_TOLD)),
+            kv_transports=tuple(_text(name) for name in _list(body.get("kvTransports", []), MAX_TOLD)),
+            kv_bytes_per_s=_number(body.get("kvBytesPerSecond"), _MOST_RATE),
             kv_latency=_seconds(body.get("kvLatency")),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -188,15 +217,86 @@ def by_value(records: Iterable[WorkerRecord]) -> list[WorkerRecord]:
     return sorted(records, key=lambda r: (not r.draining, r.tokens_at_stake, r.live_rounds, -r.idle_seconds, r.worker))
 
 
-def _int(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
+def _told(value: float | None, most: float = _MOST_SECONDS) -> float | None:
+    """Return a figure that any reader takes; None for any other."""
+    return value if value is not None and math.isfinite(value) and 0 <= value <= most else None
+
+
+def _told_entry(entry: QueueEntry) -> list[object]:
+    id_ = entry.id[:MAX_ID]
+    return [entry.history, entry.increment, id_ if id_.isascii() else id_.encode("ascii", "replace").decode()]
+
+
+def _count(value: int) -> int:
+    return min(max(0, value), _MOST)
+
+
+def _shown(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME])
+
+
+def _int(value: object, *, least: int = 0, most: int = _MOST) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{type(value).__name__}: not a whole number")
+    if not least <= value <= most:
+        raise ValueError(f"not a number from {least} to {most}")
     return value
 
 
-def _pairs(value: object) -> Sequence[tuple[str, str]]:
-    return cast(Sequence[tuple[str, str]], value)
+def _number(value: object, most: float) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{type(value).__name__}: not a number")
+    if not (math.isfinite(value) if isinstance(value, float) else True) or not 0 <= value <= most:
+        raise ValueError(f"not a number from 0 to {most:g}")
+    return float(value)
 
 
 def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return _number(value, _MOST_SECONDS)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__}: not a text")
+    if len(value) > MAX_NAME or (value and not value.isprintable()):
+        raise ValueError(f"not a text of at most {MAX_NAME} printable characters")
+    return value
+
+
+def _name(value: object) -> str:
+    name = _text(value)
+    if not is_worker_name(name):
+        raise ValueError("not a worker's name")
+    return name
+
+
+def _url(value: object) -> str:
+    url = _text(value)
+    if not _is_origin(url):
+        raise ValueError("not http://HOST:PORT")
+    return url
+
+
+@lru_cache(maxsize=4096)
+def _is_origin(url: str) -> bool:
+    return url.startswith("http://") and url.isascii() and is_http_url(url) and not set(url[7:]) & set("/?#@\\")
+
+
+def _list(value: object, most: int) -> list[object]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{type(value).__name__}: not a list")
+    if len(value) > most:
+        raise ValueError(f"more than {most} entries")
+    return list(value)
+
+
+def _entry(value: object) -> QueueEntry:
+    history, increment, id_ = _list(value, 3)
+    return QueueEntry(_int(history), _int(increment), _text(id_))
+
+
+def _fault(value: object) -> tuple[str, str]:
+    name, why = _list(value, 2)
+    return _text(name), _text(why)

@@ -16,12 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import redis
 from weft_core.cost import CostProfile
-from weft_core.heartbeat import WorkerRecord, read_fields, worker_key, workers_key
+from weft_core.heartbeat import WorkerRecord, key_prefix, workers_key
+from weft_core.keys import derive
 from weft_core.profile_json import profile_to_json
+from weft_core.records import READ_WORKERS, open_heartbeats
 from weft_e2e.forked import Family, Forked
 from weft_e2e.local.nursery import Part, Program
 from weft_e2e.local.ports import free_ports
@@ -130,11 +132,10 @@ class Stack:
     def records(self) -> list[WorkerRecord]:
         """Return the heartbeats of all workers that are there."""
         with redis.Redis(host=HOST, port=self.redis_port, socket_timeout=5) as client:
-            names = cast(set[bytes], client.smembers(workers_key(NAMESPACE, SERVICE)))
-            keys = [worker_key(NAMESPACE, SERVICE, name.decode()) for name in sorted(names)]
-            stored = cast(list[bytes | None], client.mget(keys)) if keys else []
-        found = (read_fields(json.loads(raw)) for raw in stored if raw is not None)
-        return [record for record in found if record is not None]
+            begin = f"{key_prefix(NAMESPACE, SERVICE)}worker:"
+            reply: object = client.eval(READ_WORKERS, 1, workers_key(NAMESPACE, SERVICE), begin)
+        key = derive((self.folder / "token").read_bytes().strip(), "state")
+        return open_heartbeats(reply, key=key, namespace=NAMESPACE, service=SERVICE, now=time.time()).records
 
     def kill(self, name: str) -> None:
         """Kill a process at once: ``redis``, ``coordinator``, ``<worker>/engine`` or ``<worker>/router``."""

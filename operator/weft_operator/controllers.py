@@ -16,6 +16,7 @@ from weft_operator.live_cluster import LiveCluster
 from weft_operator.manifest import GroupKey, ObjectKey, PassKey, ServiceKey
 from weft_operator.measuring.demand import DemandWatch
 from weft_operator.measuring.heartbeats import Heartbeats
+from weft_operator.measuring.state_keys import StateKeys
 from weft_operator.measuring.watch import Measurements
 from weft_operator.observe_many import Sight
 from weft_operator.planning.child import Answer, Refused, solve
@@ -54,10 +55,11 @@ async def controllers(
     claims = NamespaceClaims(api, me=settings.lease, instance=settings.instance) if settings.lease else None
     rival = no_rival if claims is None else claims.rival
     metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)
-    heartbeats = Heartbeats(settings.redis_url)
+    keys = StateKeys(cluster.read_secret, clock=asyncio.get_running_loop().time)
+    heartbeats = Heartbeats(settings.redis_url, keys=keys)
     progress = ProgressReader(settings.redis_url)
     users = RedisUsers(settings.redis_url, owner=_owner(api, settings), is_there=_is_there(cluster))
-    demand = DemandWatch(settings.redis_url, wake=wake, clock=asyncio.get_running_loop().time)
+    demand = DemandWatch(settings.redis_url, keys=keys, wake=wake, clock=asyncio.get_running_loop().time)
     reconciler = Reconciler(
         cluster=cluster,
         desk=desk,

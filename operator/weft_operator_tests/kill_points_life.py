@@ -9,6 +9,7 @@ from typing import Any
 
 from weft_operator.manifest import CANARY_ANNOTATION, HASH_ANNOTATION, Manifest
 from weft_operator_tests.api import RealApi, small_service
+from weft_operator_tests.service_keys import key_in
 from weft_router.state.redis_store import RedisStore
 
 NAMESPACE, NAME = "killed", "demo"
@@ -90,7 +91,7 @@ def trials(redis_url: str) -> tuple[Step, ...]:
         tries("try another plan", [2, 4, 8]),
         says("abort", [2, 4, 8]),
         Step("rest", _put_to_rest, lambda api: _reason(api, "Ready") == "ScaledToZero" and at_rest(api), again=True),
-        Step("wake", lambda _api: _want_workers(redis_url), _awake, again=True),
+        Step("wake", lambda api: _want_workers(api, redis_url), _awake, again=True),
         END,
     )
 
@@ -135,9 +136,11 @@ def _put_to_rest(api: RealApi) -> None:
     api.send("PATCH", f"{PLAN}?fieldManager=time&force=true", body)
 
 
-def _want_workers(redis_url: str) -> None:
+def _want_workers(api: RealApi, redis_url: str) -> None:
+    key = key_in(api.read(f"api/v1/namespaces/{NAMESPACE}/secrets/{NAME}-token"))
+
     async def demand() -> None:
-        store = RedisStore(redis_url, namespace=NAMESPACE, service=NAME)
+        store = RedisStore(redis_url, namespace=NAMESPACE, service=NAME, key=key)
         await store.demand()
         await store.close()
 

@@ -1,13 +1,18 @@
 """Coordinators say in Redis that requests wait, and the operator wakes the service: both sides against a real one."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import redis.asyncio as redis
 
+from weft_core.heartbeat import demand_key
+from weft_core.records import seal_mark
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.demand import UNHEARD_S, DemandWatch
+from weft_operator_tests.service_keys import state_key, state_keys
 from weft_router.state.redis_store import RedisStore
 from weft_router_tests.redis_server import RedisServer
 
@@ -22,7 +27,7 @@ class Watch(DemandWatch):
         self.woken: list[ServiceKey] = []
         self.polls = asyncio.Semaphore(0)
         self.ended = asyncio.Semaphore(0)
-        super().__init__(url, wake=self.woken.append, clock=lambda: self.now, sleep=self._pause)
+        super().__init__(url, keys=state_keys(), wake=self.woken.append, clock=lambda: self.now, sleep=self._pause)
 
     async def _pause(self, _seconds: float) -> None:
         self.ended.release()
@@ -47,7 +52,7 @@ async def watching(url: str) -> AsyncIterator[Watch]:
 
 @pytest.mark.component
 async def test_a_service_at_zero_is_woken_when_a_coordinator_says_that_requests_wait(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, namespace="team", service="demo")
+    store = RedisStore(redis_server.url, namespace="team", service="demo", key=state_key(KEY))
     async with watching(redis_server.url) as watch:
         assert [await watch.word(key) for key in (KEY, OTHER)] == ["None", "None"]
         await watch.poll()
@@ -61,6 +66,26 @@ async def test_a_service_at_zero_is_woken_when_a_coordinator_says_that_requests_
         await watch.poll()
         assert watch.woken == [], "it has workers again"
     await store.close()
+
+
+@pytest.mark.component
+async def test_nobody_else_wakes_a_service(redis_server: RedisServer) -> None:
+    key, now = state_key(KEY), time.time()
+    mine, theirs = demand_key("team", "demo"), demand_key("team", "other")
+    async with watching(redis_server.url) as watch, redis.Redis(port=redis_server.port) as client:
+        for forged in (
+            b"1", b"\xff\xfe", b"x" * 5000, seal_mark(key=state_key(OTHER), name=mine, now=now),
+            seal_mark(key=key, name=theirs, now=now), seal_mark(key=key, name=mine, now=now - 3600),
+            seal_mark(key=key, name=mine, now=now + 3600),
+        ):  # fmt: skip
+            await client.set(mine, forged)
+            assert await watch.word(KEY) == "None", forged
+        await client.delete(mine)
+        await client.sadd(mine, b"another type")
+        assert await watch.word(KEY) == "None"
+        await client.delete(mine)
+        await client.set(mine, seal_mark(key=key, name=mine, now=now))
+        assert await watch.word(KEY) == "Waiting"
 
 
 async def test_a_redis_that_does_not_answer_is_told_of_after_a_while() -> None:

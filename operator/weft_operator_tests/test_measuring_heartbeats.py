@@ -1,13 +1,15 @@
 """Heartbeats of workers are read from Redis; without it there are none, and nobody waits for it."""
 
-import json
-from collections.abc import Sequence
+import time
+from dataclasses import replace
 
 from redis.exceptions import ConnectionError as NoConnection
 
 from weft_core.heartbeat import WorkerRecord, worker_key, workers_key
+from weft_core.records import seal_record
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.heartbeats import Heartbeats
+from weft_operator_tests.service_keys import state_key, state_keys
 
 KEY = ServiceKey("team", "demo")
 
@@ -20,22 +22,27 @@ class Stored:
         self.down = False
         self.asked = 0
 
-    async def smembers(self, key: str) -> set[bytes]:
+    async def eval(self, _: str, __: int, names: str, begin: str) -> list[object]:
         self.asked += 1
         if self.down:
             raise NoConnection("refused")
-        assert key == workers_key("team", "demo")
-        return {name.rpartition(":")[2].encode() for name in self.values} | {b"demo-p4-9"}
-
-    async def mget(self, keys: Sequence[str]) -> list[bytes | None]:
-        return [self.values.get(key) for key in keys]
+        assert (names, begin) == (workers_key("team", "demo"), worker_key("team", "demo", ""))
+        found: list[object] = [b"set", b"demo-p4-9", None]
+        for key, value in self.values.items():
+            found += [key.removeprefix(begin).encode(), value]
+        return found
 
     async def aclose(self) -> None:
         self.down = True
 
 
+def sealed(record: WorkerRecord, service: str) -> bytes:
+    name = worker_key("team", "demo", record.worker)
+    return seal_record(record, key=state_key(ServiceKey("team", service)), name=name, now=time.time())
+
+
 def reader(stored: Stored) -> Heartbeats:
-    found = Heartbeats("redis://127.0.0.1:1/0")
+    found = Heartbeats("redis://127.0.0.1:1/0", keys=state_keys())
     found._redis = stored  # type: ignore[assignment]
     return found
 
@@ -44,9 +51,10 @@ async def test_living_workers_are_read_and_what_cannot_be_read_is_left_out() -> 
     stored = Stored()
     record = WorkerRecord("demo-p4-0", "prefill", "http://x", 4, 1, sessions=3, live_rounds=2, kv_tokens=70)
     stored.values = {
-        worker_key("team", "demo", "demo-p4-0"): json.dumps(record.fields()).encode(),
+        worker_key("team", "demo", "demo-p4-0"): sealed(record, "demo"),
         worker_key("team", "demo", "demo-p4-1"): b"not json",
-        worker_key("team", "demo", "demo-p4-2"): b'{"role": "other"}',
+        worker_key("team", "demo", "demo-p4-2"): sealed(record, "demo"),  # another worker's
+        worker_key("team", "demo", "demo-p4-3"): sealed(replace(record, worker="demo-p4-3"), "other"),
     }
     assert await reader(stored).read(KEY) == {"demo-p4-0": record}
 
@@ -62,6 +70,6 @@ async def test_a_redis_that_is_down_is_left_in_peace_for_a_while() -> None:
 
 
 async def test_no_redis_at_all_means_no_heartbeats() -> None:
-    found = Heartbeats("redis://127.0.0.1:1/0")
+    found = Heartbeats("redis://127.0.0.1:1/0", keys=state_keys())
     assert await found.read(KEY) == {}
     await found.close()

@@ -8,6 +8,7 @@ import pytest
 
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
+from weft_operator_tests.service_keys import key_in
 from weft_operator_tests.test_groups_apiserver import groups, pods
 from weft_router.state.redis_store import RedisStore
 from weft_router_tests.redis_server import RedisServer
@@ -60,8 +61,10 @@ def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_th
     assert asked() == dict.fromkeys(ROLES, 0)
     wait_for("the coordinator", lambda: bool(pods(api, namespace, "coordinator")))
 
+    key = key_in(api.read(f"api/v1/namespaces/{namespace}/secrets/demo-token"))
+
     async def want_workers() -> None:
-        store = RedisStore(redis_server.url, namespace=namespace, service="demo")
+        store = RedisStore(redis_server.url, namespace=namespace, service="demo", key=key)
         await store.demand()
         await store.close()
 

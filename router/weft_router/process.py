@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import uvloop
 
+from weft_core.keys import derive
 from weft_router import family
 from weft_router.api.digest import use_key
 from weft_router.config import ConfigError, Settings
@@ -38,7 +39,10 @@ def open_store(settings: Settings) -> Store:
     from weft_router.state.redis_store import RedisStore  # 22 MB that a process by itself need not have
 
     try:
-        return RedisStore(settings.redis_url, namespace=settings.config.namespace, service=settings.config.service)
+        return RedisStore(
+            settings.redis_url, namespace=settings.config.namespace, service=settings.config.service,
+            key=derive(settings.token, "state"),
+        )  # fmt: skip
     except ValueError as error:  # the URL itself stays unsaid: it may hold a password
         raise ConfigError("WEFT_REDIS_URL: is not a Redis URL; give redis://host:6379/0") from error
 
@@ -76,7 +80,8 @@ async def _main(settings: Settings) -> None:
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
     if settings.role in ("coordinator", "standalone"):
-        use_key(settings.token)  # coordinators find each other's nameless sessions by the same digests
+        # Coordinators find each other's nameless sessions by the same digests.
+        use_key(derive(settings.token, "transcripts"))
     if settings.processes == 1:
         return _alone(settings)
     with TemporaryDirectory(prefix="weft-router-") as folder:

@@ -39,6 +39,9 @@ class PassingStore:
     async def unbind(self, session: str) -> str | None:
         return await self._kept.unbind(session)
 
+    async def unbind_all(self, sessions: Sequence[str], heads: Sequence[str]) -> None:
+        await self._kept.unbind_all(sessions, heads)
+
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         return await self._kept.sessions_of(heads)
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import aiohttp
 
 from weft_core.authority import authority, http_url
+from weft_core.keys import derive
 from weft_router.config import Flags, Role, Settings, load
 from weft_router.process import build
 from weft_router.roles.duty import Duty
@@ -30,6 +31,7 @@ from weft_router_tests.fake_engine import FakeEngine
 Composition = Literal["sidecars", "standalone"]
 MODEL = "test/model"
 TOKEN = "internal-token-of-the-tests"
+STATE_KEY = derive(TOKEN.encode(), "state")
 PROOF = "engine-proof-of-the-tests"
 PROFILE: dict[str, Any] = {
     "model": MODEL,
@@ -199,7 +201,7 @@ class Stack:
         )  # fmt: skip
         store = self.store
         if self.redis_url != "memory://":
-            store = RedisStore(self.redis_url, namespace="ns", service="svc")
+            store = RedisStore(self.redis_url, namespace="ns", service="svc", key=STATE_KEY)
             self.stores.append(store)
         server, duty = build(found, store)
         stop = asyncio.Event()

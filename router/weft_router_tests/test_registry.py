@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.state.registry import PROBE_EVERY_S, SILENT_S, Health, Registry
+from weft_core.records import Refusal
+from weft_router.state.registry import MOST_TOLD, PROBE_EVERY_S, REPUBLISH_EVERY_S, SILENT_S, Health, Registry
+from weft_router.state.sightings import REMEMBERED_S, Sightings
 from weft_router.state.store import Snapshot, StoreDownError
 from weft_router_tests.passing_store import PassingStore
 
@@ -27,11 +29,12 @@ class Scripted(PassingStore):
         self.down = False
         self.epoch = "e1"
         self.withdrawn: list[str] = []
+        self.refused: tuple[tuple[str, Refusal], ...] = ()
 
     async def snapshot(self) -> Snapshot:
         if self.down:
             raise StoreDownError("scripted")
-        return Snapshot(tuple(self.records.values()), self.epoch)
+        return Snapshot(tuple(self.records.values()), self.epoch, self.refused)
 
     async def withdraw(self, worker: str) -> None:
         self.withdrawn.append(worker)
@@ -166,6 +169,81 @@ async def test_a_new_epoch_is_told_once() -> None:
     await world.tick(0.5)
     await world.tick(0.5)
     assert told == ["e2"]
+
+
+async def test_a_flood_of_new_epochs_is_told_of_once_in_a_while_and_a_lost_store_in_the_end() -> None:
+    world = World()
+    told: list[str] = []
+
+    async def on_new_epoch() -> None:
+        told.append(world.registry.epoch)
+
+    world.registry.on_new_epoch = on_new_epoch
+    await world.tick(0)
+    for i in range(100):
+        world.store.epoch = f"flood-{i}"
+        await world.tick(0.1)
+    assert len(told) == 10.0 / REPUBLISH_EVERY_S
+    await world.tick(REPUBLISH_EVERY_S)
+    assert told[-1] == "flood-99", "what was lost meanwhile is given back"
+
+
+async def test_a_stored_record_that_is_not_newer_than_what_was_seen_is_refused() -> None:
+    world = World()
+    await world.tick(0)
+    first = world.record
+    world.beat(url="http://elsewhere")
+    await world.tick(0.5)
+    world.store.records["d0"] = first
+    await world.tick(0.5)
+    assert [record.url for record in world.registry.known("decode")] == ["http://elsewhere"]
+    assert world.registry.refused == {"replay": 1}
+    world.beat(incarnation="j")
+    await world.tick(0.5)
+    world.store.records["d0"] = replace(first, seq=1000)
+    await world.tick(0.5)
+    assert [record.incarnation for record in world.registry.known("decode")] == ["j"], "a life that is over"
+
+
+async def test_a_worker_that_is_gone_does_not_come_back_by_its_last_record() -> None:
+    world = World()
+    await world.tick(0)
+    world.health = "dead"
+    last = world.store.records.pop("d0")
+    for _ in range(4):
+        await world.tick(SILENT_S)
+    assert world.registry.known("decode") == []
+    world.store.records["d0"] = last
+    await world.tick(30)
+    assert world.registry.known("decode") == []
+    assert world.registry.refused["replay"] == 1
+    world.beat()
+    await world.tick(0.5)
+    assert len(world.registry.known("decode")) == 1, "it lives"
+
+
+async def test_workers_that_are_gone_are_remembered_for_a_while_only() -> None:
+    seen = Sightings()
+    for i in range(100):
+        assert seen.is_new(WorkerRecord(f"d{i}", "decode", "http://x", 1, 1, incarnation="i", seq=1), now=float(i))
+    seen.expire(now=50.0 + REMEMBERED_S)
+    assert len(seen) == 50
+
+
+async def test_refused_records_are_counted_and_told_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.store.refused = (("evil", "mac"), ("odd", "size"))
+    for _ in range(100):
+        await world.tick(0.5)
+    assert world.registry.refused == {"mac": 100, "size": 100}
+    assert caplog.text.count("record_refused") == 2
+    await world.tick(60)
+    assert caplog.text.count("record_refused") == 4
+    caplog.clear()
+    for i in range(3):
+        world.store.refused = tuple((f"evil-{i}-{k}", "mac") for k in range(MOST_TOLD))
+        await world.tick(0.5)
+    assert caplog.text.count("record_refused") <= MOST_TOLD, "however many names there are"
 
 
 async def test_an_answer_about_the_process_before_a_restart_says_nothing_of_the_new_one() -> None:

@@ -8,7 +8,7 @@ import redis.asyncio as redis
 
 from weft_router.state.redis_store import RedisStore
 from weft_router_tests.conftest import RedisServer
-from weft_router_tests.stack import Stack, until
+from weft_router_tests.stack import STATE_KEY, Stack, until
 
 pytestmark = pytest.mark.component
 
@@ -84,14 +84,14 @@ async def _state(stack: Stack, value: float) -> bool:
 async def test_an_epoch_that_is_gone_counts_as_a_new_one(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = RedisStore(redis_server.url, namespace="ns", service="svc")
+    store = RedisStore(redis_server.url, namespace="ns", service="svc", key=STATE_KEY)
     known = (await store.snapshot()).epoch
     assert (await store.snapshot()).epoch == known
     real = redis.client.Pipeline.execute
 
-    async def evicted(pipe: Any) -> list[Any]:
-        answers = list(await real(pipe))
-        return [answers[0], None, *answers[2:]]
+    async def evicted(pipe: Any, **how: Any) -> list[Any]:
+        answers = list(await real(pipe, **how))
+        return [answers[0], b""]
 
     with monkeypatch.context() as patch:
         patch.setattr(redis.client.Pipeline, "execute", evicted)

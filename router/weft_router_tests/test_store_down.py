@@ -15,7 +15,7 @@ from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.store import StoreDownError
 from weft_router_tests.passing_store import PassingStore
-from weft_router_tests.stack import Stack, is_so, until
+from weft_router_tests.stack import STATE_KEY, Stack, is_so, until
 
 pytestmark = pytest.mark.component
 
@@ -40,7 +40,7 @@ async def test_a_store_that_hangs_is_a_store_that_is_down(monkeypatch: pytest.Mo
 
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    store = RedisStore(f"redis://127.0.0.1:{port}/0", namespace="ns", service="svc")
+    store = RedisStore(f"redis://127.0.0.1:{port}/0", namespace="ns", service="svc", key=STATE_KEY)
     for ask in (store.snapshot(), store.bind("s", "d0", replaces="", ttl_s=1), store.sessions_of(["a"])):
         with pytest.raises(StoreDownError):
             await asyncio.wait_for(ask, 5)

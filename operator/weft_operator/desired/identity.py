@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 
+from weft_core.keys import derive
 from weft_operator.desired.redis_user import has_users, redis_user, url_for
 from weft_operator.desired.rendering import Rendering
 from weft_operator.engines.container import PROOF_KEY
@@ -41,7 +42,7 @@ def _proof(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
     """Return the word by which engines know the router: it comes and goes with the token, and tells nothing of it."""
     if rendering.spec.engine.plugin is None:
         return []
-    return [(PROOF_KEY, hmac.new(token, b"weft engine proof", hashlib.sha256).hexdigest())]
+    return [(PROOF_KEY, derive(token, "engine proof").hex())]
 
 
 def redis_file(rendering: Rendering, token: bytes) -> str | None:

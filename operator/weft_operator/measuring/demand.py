@@ -5,14 +5,17 @@ The word is asked for again and again, for a message that is sent once may be lo
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from weft_core.heartbeat import demand_key
+from weft_core.records import MAX_VALUE_BYTES, mark_holds
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.redis_reading import reader
+from weft_operator.measuring.state_keys import StateKeys
 
 POLL_S = 0.5
 UNHEARD_S = 30.0
@@ -30,11 +33,13 @@ class DemandWatch:
         self,
         url: str,
         *,
+        keys: StateKeys,
         wake: Callable[[ServiceKey], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._redis = reader(url)
+        self._keys = keys
         self._wake = wake
         self._clock = clock
         self._sleep = sleep
@@ -78,16 +83,28 @@ class DemandWatch:
 
     async def _waiting(self, keys: Iterable[ServiceKey]) -> set[ServiceKey]:
         """Return those of some services that are asked something; none while Redis does not answer."""
-        asked = list(keys)
+        asked = [(key, secret) for key in keys if (secret := await self._keys.of(key)) is not None]
+        if not asked:
+            return set()
         try:
             async with self._redis.pipeline(transaction=False) as pipe:
-                for key in asked:
-                    pipe.exists(demand_key(key.namespace, key.name))
-                found = cast(list[int], await pipe.execute())
+                for key, _ in asked:
+                    pipe.getrange(demand_key(key.namespace, key.name), 0, MAX_VALUE_BYTES)
+                found = cast(list[object], await pipe.execute(raise_on_error=False))
+            failed = next((one for one in found if isinstance(one, RedisError)), None)
+            if failed is not None and not isinstance(failed, ResponseError):  # which is another type under a key
+                raise failed
         except (RedisError, OSError) as error:
             if self._failing_since is None:
                 self._failing_since = self._clock()
                 log.warning("demand_not_read", extra={"error": repr(error)})
             return set()
         self._failing_since = None
-        return {key for key, there in zip(asked, found, strict=True) if there}
+        now = time.time()
+        waiting = set()
+        for (key, secret), mark in zip(asked, found, strict=True):
+            if mark_holds(mark, key=secret, name=demand_key(key.namespace, key.name), now=now):
+                waiting.add(key)
+            elif mark:
+                self._keys.doubt(key)
+        return waiting

@@ -7,6 +7,7 @@ from typing import cast
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.keys import derive
 from weft_router.api.answers import models
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.bounds import Allowed
@@ -85,7 +86,7 @@ class DecodeSidecar:
             registry=self._registry,
             metrics=metrics,
             meter=meter_of(config, metrics),
-            salts=Salts(settings.token),
+            salts=Salts(derive(settings.token, "salt")),
             request_log=self._request_log,
             ring=self._ring,
             takes=TakeHop(pool=self._peers, token=settings.token),
@@ -174,6 +175,7 @@ class DecodeSidecar:
         metrics.queue_length.set(len(self._worker.queue))
         count_plugins(metrics, (self._worker,))
         metrics.state_up.set(registry.store_up)
+        metrics.count_refused(registry.refused)
         ready = len(registry.ready("prefill"))
         metrics.workers.labels("prefill", "ready").set(ready)
         metrics.workers.labels("prefill", "not-ready").set(len(registry.known("prefill")) - ready)

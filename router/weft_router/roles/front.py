@@ -7,6 +7,7 @@ from time import monotonic, time
 from typing import Protocol, cast
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.keys import derive
 from weft_router.api.answers import models, not_ready
 from weft_router.api.body import Json, parse, sanitise
 from weft_router.api.bounds import Allowed
@@ -95,7 +96,7 @@ class Front:
         self._door = context.door
         self._authenticator = context.door.authenticator
         self._tokenizing = Tokenizing(config.model, registry=registry, ask=workers.ask, admit=self._admit_counting)
-        self._secret = settings.token
+        self._secret = derive(settings.token, "response ids")
         self._kv_use = 0.0
         self._queued = 0.0
         self.classifier = Classifier(config.qos)
@@ -159,6 +160,7 @@ class Front:
         metrics, registry = self._metrics, self._registry
         metrics.sessions.set(len(self._bindings))
         metrics.state_up.set(registry.store_up)
+        metrics.count_refused(registry.refused)
         metrics.held.set(0 if self._holding is None else self._holding.held)
         for role in ("decode", "prefill"):
             ready = len(registry.ready(role))

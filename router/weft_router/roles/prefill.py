@@ -95,6 +95,7 @@ class PrefillSidecar:
         """Bring gauges up to date."""
         self._metrics.queue_length.set(len(self._worker.queue))
         count_plugins(self._metrics, (self._worker,))
+        self._metrics.count_refused(self._registry.refused)
 
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
+from weft_core.keys import derive
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import ConfigError, RouterConfig, Settings
 from weft_router.config.workers import WorkerEntry
@@ -64,7 +65,7 @@ class Standalone:
         self._symmetric = config.routing.symmetric
         # Where every worker prefills, each sees the others only; else all decode workers look at the same ones.
         self._dispatched = None if self._symmetric else Dispatched(settings.profile, pools=settings.pools)
-        self._salts = Salts(settings.token)
+        self._salts = Salts(derive(settings.token, "salt"))
         self._adapter: Adapter = adapter_of(config)
         for entry in settings.workers:
             if entry.url:

@@ -180,6 +180,11 @@ class Metrics:
             "weft_router_configuration_age_seconds",
             "Age of the configuration in force: it grows while nobody writes another one or what is written is refused",
         )
+        self.records_refused = Counter(
+            "weft_router_store_records_refused",
+            "Records in the shared store that are not believed: made by nobody of this service, old, or unreadable",
+            ["reason"],
+        )
         self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers")
         self.workers = Gauge("weft_router_workers", "Workers this process knows, by role and state", ["role", "state"])
         self.lines_dropped = Counter(
@@ -192,6 +197,11 @@ class Metrics:
         self.tasks = Gauge("weft_router_tasks", "Tasks of the event loop")
         self._catalogue: list[Metric] = metrics_of(self)
         self._process = ProcessCollector(registry=CollectorRegistry())
+
+    def count_refused(self, refused: Mapping[str, int]) -> None:
+        """Take over how many records of the store were refused, by reason."""
+        for reason, count in refused.items():
+            self.records_refused.labels(reason).value = float(count)
 
     def render(self, accept: str = "", *, place: str = "", others: Mapping[str, bytes] = NOTHING) -> tuple[bytes, str]:
         """Return the metrics page and its content type: OpenMetrics when the scraper's Accept header asks for it.

@@ -1,40 +1,62 @@
-"""Keep the shared state in Redis, under ``weft:{<namespace>/<service>}:`` so that a cluster keeps it together."""
+"""Keep the shared state in Redis, under ``weft:{<namespace>/<service>}:`` so that a cluster keeps it together.
+
+Redis is not trusted: whoever else can write there can make no record of this service (weft_core.records), and what is
+not a record, or of another type, spoils itself alone.
+"""
 
 import secrets
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from time import monotonic
 from typing import cast
 
 import orjson
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from weft_core.heartbeat import (
     DEMAND_EXPIRY_S,
     HEARTBEAT_EXPIRY_S,
+    MAX_NAME,
     WorkerRecord,
     demand_key,
     key_prefix,
-    read_fields,
     worker_key,
     workers_key,
+)
+from weft_core.records import (
+    MAX_MEMBERS,
+    MAX_VALUE_BYTES,
+    READ_WORKERS,
+    Opened,
+    open_heartbeats,
+    open_value,
+    seal_mark,
+    seal_record,
+    seal_value,
 )
 from weft_router.state.gathered import Asked, Gathered
 from weft_router.state.store import Question, Snapshot, StoreDownError
 
 TIMEOUT_S = 0.5
 """A local Redis answers within a millisecond; beyond half a second the snapshot is the better answer."""
+ABSENT_S = 2.0 * HEARTBEAT_EXPIRY_S
+"""A name without a heartbeat for so long is taken off the list; a worker that is there lists itself again."""
+MOST_REMOVED = 1000
+"""Names that are taken off at once."""
 
-_BIND = """
-local owners = {}
+_BIND = f"""
+local owners = {{}}
 local asked = cjson.decode(ARGV[1])
 for i, key in ipairs(KEYS) do
   local worker, replaces = asked[3 * i - 2], asked[3 * i - 1]
-  local owner = redis.call('GET', key)
-  if not owner or owner == replaces then
+  local owner = redis.pcall('GET', key)
+  if type(owner) ~= 'string' or #owner > {MAX_VALUE_BYTES} or not string.find(owner, '^[!-~]+ %x+$')
+    or owner == replaces then
     redis.call('SET', key, worker, 'EX', asked[3 * i])
     owner = worker
   end
@@ -42,7 +64,34 @@ for i, key in ipairs(KEYS) do
 end
 return cjson.encode(owners)
 """
-"""Binds several sessions, each in one step. Workers and owners come as one text: the client handles lists by item."""
+"""Binds several sessions, each in one step. Workers and owners come as one text: the client handles lists by item. What
+cannot be an owner is replaced."""
+_READ = f"""
+local found = {{}}
+for i, key in ipairs(KEYS) do
+  local value = redis.pcall('GETRANGE', key, 0, {MAX_VALUE_BYTES})
+  found[i] = type(value) == 'string' and value or ''
+end
+return found
+"""
+"""Reads several values, each as far as it can be one."""
+_PRUNE = f"""
+local cursor, seen = '0', 0
+repeat
+  local page = redis.call('SSCAN', KEYS[1], cursor, 'COUNT', 1000)
+  cursor, seen = page[1], seen + #page[2]
+  for _, name in ipairs(page[2]) do
+    if #name > {MAX_NAME} then redis.call('SREM', KEYS[1], name) end
+  end
+until cursor == '0' or seen >= {MAX_MEMBERS}
+return seen
+"""
+"""Takes names off the list that are too long to be read."""
+_TAKE = f"""
+local value = redis.pcall('GETRANGE', KEYS[1], 0, {MAX_VALUE_BYTES})
+redis.call('DEL', KEYS[1])
+return type(value) == 'string' and value or ''
+"""
 
 
 class RedisStore:
@@ -50,11 +99,18 @@ class RedisStore:
 
     remote = True
 
-    def __init__(self, url: str, *, namespace: str, service: str) -> None:
+    def __init__(self, url: str, *, namespace: str, service: str, key: bytes) -> None:
+        """``key`` authenticates all that is kept: weft_core.keys.derive(token, "state")."""
+        self._namespace = namespace
+        self._service = service
+        self._key = key
         self._prefix = key_prefix(namespace, service)
         self._workers = workers_key(namespace, service)
         self._worker = partial(worker_key, namespace, service)
         self._demand = demand_key(namespace, service)
+        self._opened: Opened = {}
+        self._absent: dict[bytes, float] = {}
+        """Listed names without a heartbeat to be believed, and since when."""
         self._redis = redis.Redis.from_url(
             url,
             socket_timeout=TIMEOUT_S,
@@ -62,14 +118,34 @@ class RedisStore:
             retry=Retry(NoBackoff(), 0),
             max_connections=256,
         )
-        self._script = self._redis.register_script(_BIND)
+        self._bind_script = self._redis.register_script(_BIND)
+        self._read_script = self._redis.register_script(_READ)
+        self._take_script = self._redis.register_script(_TAKE)
+        self._prune_script = self._redis.register_script(_PRUNE)
+        self._workers_script = self._redis.register_script(READ_WORKERS)
         self._binds: Gathered[Question, str] = Gathered(self._bind)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker and list its name."""
-        async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
-            pipe.set(self._worker(record.worker), orjson.dumps(record.fields()), ex=HEARTBEAT_EXPIRY_S)
-            pipe.sadd(self._workers, record.worker)
+        name = self._worker(record.worker)
+        sealed = seal_record(record, key=self._key, name=name, now=time.time())
+        async with self._errors():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.set(name, sealed, ex=HEARTBEAT_EXPIRY_S)
+                pipe.sadd(self._workers, record.worker)
+                written, listed = cast(tuple[object, object], tuple(await pipe.execute(raise_on_error=False)))
+            if isinstance(written, RedisError):
+                raise written
+            if isinstance(listed, ResponseError):  # something else is where the list should be
+                await self._list_anew(record.worker)
+            elif isinstance(listed, RedisError):
+                raise listed
+
+    async def _list_anew(self, *workers: str) -> None:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.delete(self._workers)
+            if workers:
+                pipe.sadd(self._workers, *workers)
             await pipe.execute()
 
     async def withdraw(self, worker: str) -> None:
@@ -77,28 +153,66 @@ class RedisStore:
         async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
             pipe.delete(self._worker(worker))
             pipe.srem(self._workers, worker)
-            await pipe.execute()
+            await pipe.execute(raise_on_error=False)
 
     async def snapshot(self) -> Snapshot:
-        """Return all live heartbeats; the first reader of an empty store gives it a new epoch."""
-        fresh = secrets.token_hex(8)
+        """Return all live heartbeats; the first reader of an empty store gives it a new epoch.
+
+        Names that are listed without a heartbeat are taken off the list, and so is a list that is none.
+        """
         async with self._errors():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.set(self._prefix + "epoch", fresh, nx=True)
-                pipe.get(self._prefix + "epoch")
-                pipe.smembers(self._workers)
-                _, epoch, names = cast(tuple[object, bytes | None, set[bytes]], tuple(await pipe.execute()))
-            keys = [self._worker(name.decode()) for name in sorted(names)]
-            values = cast(list[bytes | None], await self._redis.mget(keys)) if keys else []
-        records = (_read(value) for value in values if value is not None)
-        # An epoch gone between the two commands was evicted or flushed: as good as a new one.
-        found = epoch.decode() if epoch is not None else fresh
-        return Snapshot(tuple(record for record in records if record is not None), epoch=found)
+            epoch = await self._epoch()
+            reply = await self._workers_script(keys=[self._workers], args=[self._prefix + "worker:"])
+            found = open_heartbeats(
+                reply,
+                key=self._key,
+                namespace=self._namespace,
+                service=self._service,
+                now=time.time(),
+                opened=self._opened,
+            )
+            if found.kind not in ("set", "none"):
+                await self._list_anew()
+            if any(len(name) > MAX_NAME for name, _ in found.refused):
+                await self._prune_script(keys=[self._workers])
+            await self._remove([*found.absent, *(name for name, _ in found.refused)])
+        refused = [(name.decode("ascii", "backslashreplace"), reason) for name, reason in found.refused]
+        if found.kind not in ("set", "none"):
+            refused.append(("", "type"))
+        return Snapshot(tuple(found.records), epoch=epoch, refused=tuple(refused))
+
+    async def _epoch(self) -> str:
+        """Return the epoch. One that is gone between two commands was evicted or flushed: as good as a new one."""
+        key, fresh = self._prefix + "epoch", secrets.token_hex(8)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(key, fresh, nx=True)
+            pipe.getrange(key, 0, len(fresh) - 1)
+            _, found = cast(tuple[object, object], tuple(await pipe.execute(raise_on_error=False)))
+        if isinstance(found, ResponseError):  # another type is there
+            await self._redis.set(key, fresh)
+        elif isinstance(found, RedisError):
+            raise found
+        return found.decode("ascii", "replace") if isinstance(found, bytes) and found else fresh
+
+    async def _remove(self, names: list[bytes]) -> None:
+        """Take off the list who has had no heartbeat to be believed for ABSENT_S."""
+        now = monotonic()
+        known, self._absent = self._absent, {}
+        gone: list[bytes] = []
+        for name in names:
+            since = known.get(name, now)
+            if now - since < ABSENT_S or len(gone) >= MOST_REMOVED:
+                self._absent[name] = since
+            else:
+                gone.append(name)
+        if gone:
+            await self._redis.srem(self._workers, *gone)
 
     async def demand(self) -> None:
         """Say that requests wait for a worker."""
         async with self._errors():
-            await self._redis.set(self._demand, b"1", ex=DEMAND_EXPIRY_S)
+            mark = seal_mark(key=self._key, name=self._demand, now=time.time())
+            await self._redis.set(self._demand, mark, ex=DEMAND_EXPIRY_S)
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind in one step, so that two coordinators agree on one owner."""
@@ -111,11 +225,36 @@ class RedisStore:
         return self._binds.put((session, worker, "", ttl_s))
 
     async def _bind(self, asked: list[Question]) -> list[str]:
-        """Return the owners of sessions that were free, or bound to who is replaced, or else are another's."""
-        prefix = self._prefix + "bind:"
-        keys, rest = [prefix + one[0] for one in asked], orjson.dumps([arg for one in asked for arg in one[1:]])
+        """Return the owners of sessions that were free, or bound to who is replaced, or else are another's.
+
+        An owner that nobody who has the key wrote counts as none, and is replaced.
+        """
+        orders = [self._order(*one) for one in asked]
         async with self._errors():
-            owners = await self._script(keys=keys, args=[rest])
+            stored = await self._bound(orders)
+            owners = [self._owner(order, found) for order, found in zip(orders, stored, strict=True)]
+            again = [i for i, owner in enumerate(owners) if owner is None]
+            if again:
+                stored = await self._bound([(orders[i][0], orders[i][1], stored[i], orders[i][3]) for i in again])
+                for i, found in zip(again, stored, strict=True):
+                    # Where another one that cannot be believed came in between: this coordinator's own choice.
+                    owners[i] = self._owner(orders[i], found) or asked[i][1]
+        return [owner or "" for owner in owners]
+
+    def _order(self, session: str, worker: str, replaces: str, ttl_s: int) -> Question:
+        """Return the key of a binding and what is, and may be, stored there."""
+        name = self._prefix + "bind:" + session
+        sealed = seal_value(worker, key=self._key, name=name)
+        return name, sealed, seal_value(replaces, key=self._key, name=name) if replaces else "", ttl_s
+
+    def _owner(self, order: Question, stored: str) -> str | None:
+        if stored == order[1]:
+            return stored.partition(" ")[0]
+        return open_value(stored.encode(), key=self._key, name=order[0])
+
+    async def _bound(self, orders: list[Question]) -> list[str]:
+        rest = orjson.dumps([arg for order in orders for arg in order[1:]])
+        owners = await self._bind_script(keys=[order[0] for order in orders], args=[rest])
         return cast(list[str], orjson.loads(cast(bytes, owners)))
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
@@ -123,27 +262,39 @@ class RedisStore:
         for start in range(0, len(bindings), 500):
             async with self._errors(), self._redis.pipeline(transaction=False) as pipe:
                 for session, worker in bindings[start : start + 500]:
-                    pipe.set(self._prefix + "bind:" + session, worker, nx=True, ex=ttl_s)
+                    name = self._prefix + "bind:" + session
+                    pipe.set(name, seal_value(worker, key=self._key, name=name), nx=True, ex=ttl_s)
                 await pipe.execute()
 
     async def unbind(self, session: str) -> str | None:
         """Forget a binding."""
+        name = self._prefix + "bind:" + session
         async with self._errors():
-            owner = await self._redis.getdel(self._prefix + "bind:" + session)
-        return None if owner is None else cast(bytes, owner).decode()
+            owner = await self._take_script(keys=[name])
+        return open_value(owner, key=self._key, name=name)
+
+    async def unbind_all(self, sessions: Sequence[str], heads: Sequence[str]) -> None:
+        """Forget bindings and prefix hashes."""
+        names = [self._prefix + "bind:" + session for session in sessions]
+        names += [self._prefix + "head:" + head for head in heads]
+        for start in range(0, len(names), 500):
+            async with self._errors():
+                await self._redis.unlink(*names[start : start + 500])
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""
         if not heads:
             return []
+        names = [self._prefix + "head:" + head for head in heads]
         async with self._errors():
-            values = await self._redis.mget([self._prefix + "head:" + head for head in heads])
-        return [value.decode() if value is not None else None for value in cast(list[bytes | None], values)]
+            values = cast(list[object], await self._read_script(keys=names))
+        return [open_value(value, key=self._key, name=name) for name, value in zip(names, values, strict=True)]
 
     async def put_head(self, head: str, session: str, *, ttl_s: int) -> None:
         """Remember the session of a prefix hash."""
+        name = self._prefix + "head:" + head
         async with self._errors():
-            await self._redis.set(self._prefix + "head:" + head, session, ex=ttl_s)
+            await self._redis.set(name, seal_value(session, key=self._key, name=name), ex=ttl_s)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -155,10 +306,3 @@ class RedisStore:
             yield
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreDownError(str(error) or type(error).__name__) from error
-
-
-def _read(raw: bytes) -> WorkerRecord | None:
-    try:
-        return read_fields(orjson.loads(raw))
-    except orjson.JSONDecodeError:
-        return None

@@ -7,6 +7,8 @@ nothing, and a powered-off node is noticed within seconds although its connectio
 import asyncio
 import contextlib
 import logging
+import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from time import monotonic
@@ -15,6 +17,7 @@ from typing import Literal
 from weft_core.heartbeat import WorkerRecord
 from weft_router.background import Background, guarded
 from weft_router.config import Role
+from weft_router.state.sightings import Sightings
 from weft_router.state.store import Store, StoreDownError
 
 log = logging.getLogger(__name__)
@@ -24,6 +27,12 @@ SILENT_S = 2.5
 """Two missed heartbeats and a half; a probe costs little, a dead worker costs every session bound to it."""
 PROBE_EVERY_S = 1.0
 DEAD_AFTER = 2
+REPUBLISH_EVERY_S = 10.0
+"""A store that lost its data is given them back; one whose epoch changes all the time, not more often than this."""
+TELL_REFUSED_S = 60.0
+"""How often it is told that a worker's records are refused, for the same reason."""
+MOST_TOLD = 1000
+"""Workers and reasons that are remembered for that."""
 
 Health = Literal["ready", "busy", "dead"]
 Probe = Callable[[str], Awaitable[Health]]
@@ -54,6 +63,11 @@ class Registry:
         self._background = Background()
         self._ready: dict[Role, list[WorkerRecord]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sightings = Sightings()
+        self._republished_at = -math.inf
+        self._told: dict[tuple[str, str], float] = {}
+        self.refused: Counter[str] = Counter()
+        """Records that were not believed, by reason."""
         self.store_up = False
         self.store_seen = False
         self.epoch = ""
@@ -65,7 +79,7 @@ class Registry:
 
     async def start(self) -> None:
         """Read the workers once, then keep watching them."""
-        await self.refresh()
+        await guarded(self.refresh)
         self._background.start(self._run())
 
     async def stop(self) -> None:
@@ -93,6 +107,8 @@ class Registry:
             if not self.store_up:
                 log.info("store_up", extra={"workers": len(snapshot.workers)})
             self.store_up = self.store_seen = True
+            for name, reason in snapshot.refused:
+                self._refuse(name, reason)
             self._take(snapshot.workers)
             self._take_epoch(snapshot.epoch)
         self._probe_the_silent()
@@ -133,15 +149,18 @@ class Registry:
         now = self._clock()
         listed = set()
         for record in records:
-            listed.add(record.worker)
+            new = self._sightings.is_new(record, now)
             tracked = self._workers.get(record.worker)
+            if new is None or (not new and tracked is None):  # of a worker that is gone only a new one counts
+                self._refuse(record.worker, "replay")
+                continue
+            listed.add(record.worker)
             if tracked is None:
                 self._workers[record.worker] = _Tracked(record, beat_at=now)
                 log.info("worker_found", extra={"worker": record.worker, "role": record.role, "url": record.url})
                 continue
-            old = tracked.record
-            if (record.incarnation, record.seq) != (old.incarnation, old.seq):
-                if record.incarnation != old.incarnation:
+            if new:
+                if record.incarnation != tracked.record.incarnation:
                     self._gone(tracked, "restarted")
                     self._exclude(tracked, "")
                     tracked.misses = 0
@@ -149,13 +168,33 @@ class Registry:
                 tracked.beat_at = now
         for name, tracked in self._workers.items():
             tracked.listed = name in listed
+        self._sightings.expire(now)
         self._ready.clear()
+
+    def _refuse(self, worker: str, reason: str) -> None:
+        """Count a record that is not believed; tell of it once in a while."""
+        self.refused[reason] += 1
+        now, told = self._clock(), self._told
+        if now - told.get((worker, reason), -math.inf) < TELL_REFUSED_S:
+            return
+        if len(told) >= MOST_TOLD:
+            old = [key for key, at in told.items() if now - at >= TELL_REFUSED_S]
+            for key in old:
+                del told[key]
+            if len(told) >= MOST_TOLD:
+                return  # counted all the same
+        told[worker, reason] = now
+        log.warning("record_refused", extra={"worker": worker, "reason": reason})
 
     def _take_epoch(self, epoch: str) -> None:
         if epoch == self.epoch:
             return
-        first, self.epoch = not self.epoch, epoch
+        now, first = self._clock(), not self.epoch
+        if not first and now - self._republished_at < REPUBLISH_EVERY_S:
+            return  # looked at again by a later refresh
+        self.epoch = epoch
         if not first and self.on_new_epoch is not None:
+            self._republished_at = now
             log.warning("store_lost_its_data")
             self._spawn(guarded(self.on_new_epoch))  # may be long: the workers are watched meanwhile
 

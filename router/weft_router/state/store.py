@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
+from weft_core.records import Refusal
 
 if TYPE_CHECKING:
     from weft_router.state.gathered import Asked
@@ -37,6 +38,8 @@ class Snapshot:
 
     workers: tuple[WorkerRecord, ...]
     epoch: str
+    refused: tuple[tuple[str, Refusal], ...] = ()
+    """Names whose records are not to be believed, and why."""
 
 
 class Store(Protocol):
@@ -69,6 +72,9 @@ class Store(Protocol):
 
     async def unbind(self, session: str) -> str | None:
         """Forget the binding of a session; return who owned it."""
+
+    async def unbind_all(self, sessions: Sequence[str], heads: Sequence[str]) -> None:
+        """Forget bindings of sessions and sessions of prefix hashes."""
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""
@@ -200,6 +206,13 @@ class MemoryStore:
         owner = self._bindings.get(session)
         self._bindings.drop(session)
         return owner
+
+    async def unbind_all(self, sessions: Sequence[str], heads: Sequence[str]) -> None:
+        """Forget bindings of sessions and sessions of prefix hashes."""
+        for session in sessions:
+            self._bindings.drop(session)
+        for head in heads:
+            self._heads.drop(head)
 
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""
