@@ -28,6 +28,7 @@ import aiohttp
 from weft_core.profile_json import profile_from_json
 from weft_e2e.stack import HOST, TOKEN, Stack, StackConfig, StackWorker, running
 from weft_e2e.waiting import until
+from weft_router_tests.stack import proven
 
 TARGET_MS = 3.0
 BATCH = 50
@@ -130,7 +131,7 @@ async def measure(started: Stack, route: str, options: argparse.Namespace) -> li
     """
     prefill_engine, decode_engine = (f"http://{HOST}:{started.engine_ports[name]}" for name in (PREFILL, DECODE))
     sidecar, coordinator = f"http://{HOST}:{started.router_ports[DECODE]}", started.target.url
-    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as http:
+    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as http, proven(sidecar, TOKEN.encode()) as peer:
 
         async def direct(number: int) -> None:
             body = prompt(options.size, number)
@@ -141,11 +142,12 @@ async def measure(started: Stack, route: str, options: argparse.Namespace) -> li
             await post(http, decode_engine, body)
 
         async def routed(number: int, url: str, headers: dict[str, str]) -> None:
-            _, took = await post(http, url, prompt(options.size, number), headers=headers)
+            client = peer if url == sidecar else http
+            _, took = await post(client, url, prompt(options.size, number), headers=headers)
             if took != route:
                 raise BenchError(f"the request went {took}, not {route}")
 
-        internal = {"X-Weft-Token": TOKEN, "X-Weft-Session": "sidecar"}
+        internal = {"X-Weft-Session": "sidecar"}
         known = {"X-Session-Id": route}
         calls: list[tuple[Row, Callable[[int], Awaitable[None]]]] = [
             (Row(f"{route}, direct"), direct),

@@ -13,6 +13,7 @@ import pytest
 from weft_e2e.local import kept, manifest
 from weft_e2e.waiting import until
 from weft_e2e_tests.local_runs import EXAMPLE, SERVES, LocalRun, alive, local_run
+from weft_router.ask import ask as ask_internally
 
 # A start takes some 4 s of processor time, and these tests share the machine with others.
 pytestmark = pytest.mark.component
@@ -92,7 +93,7 @@ def test_it_streams(serving: LocalRun) -> None:
 def test_the_policy_is_that_of_the_file(serving: LocalRun) -> None:
     ask(serving, "/v1/chat/completions", chat([{"role": "user", "content": "decide"}]), X_Session_Id="decided")
 
-    status, _headers, page = ask(serving, "/debug/decisions", X_Weft_Token=serving.token)
+    status, page = ask_internally(serving.url + "/debug/decisions", token=serving.token.encode())
 
     assert status == 200
     decisions = json.loads(page)["decisions"]
@@ -106,7 +107,7 @@ def test_another_policy_is_taken_over_while_it_runs(serving: LocalRun) -> None:
 
     def decided() -> bool:
         ask(serving, "/v1/chat/completions", chat([{"role": "user", "content": "anew"}]))
-        page = ask(serving, "/debug/decisions?n=1", X_Weft_Token=serving.token)[2]
+        page = ask_internally(serving.url + "/debug/decisions?n=1", token=serving.token.encode())[1]
         return bool(json.loads(page)["decisions"][0]["policy"] == "remote-jsq")
 
     until(decided, what="a decision by the new policy", timeout_s=20, every_s=0.5)

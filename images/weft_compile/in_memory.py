@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from weft_router.roles.standalone import Standalone
 from weft_router.state.gathered import Asked, Gathered
 from weft_router.state.store import MemoryStore, Question, Store
 from weft_router.wire.connection import Connection
+from weft_router.wire.head import Peer
 from weft_router.wire.link import Link
 from weft_router.wire.pool import Pool
 from weft_router.wire.turn import turn_of
@@ -200,7 +202,8 @@ def _leg(pool: Pool, url: str, transport: Transport) -> Upstream:
 def _link(pool: Pool, url: str, server: Server) -> None:
     """Link a pool to a server."""
     there, back = Wire(), Wire()
-    near, far = (Link(accept=accept, on_lost=_lost) for accept in (None, server.listener.connections.accept))
+    accept = partial(server.listener._accept, Peer(proven=True))
+    near, far = (Link(accept=accepts, on_lost=_lost) for accepts in (None, accept))
     there.other, back.other = far, near
     for link, transport in ((near, there), (far, back)):
         link.connection_made(cast(asyncio.Transport, transport))

@@ -202,7 +202,7 @@ CORPUS = [
         (b"@Authorization: x\r\nAuthorization: y\r\nContent-Length: 5\r\n\r\nhello", 400),
         (b"@Content-Type: x\r\nContent-Type: y\r\nContent-Length: 5\r\n\r\nhello", 400),
         (b"@X-Session-Id: x\r\nx-session-id: y\r\nContent-Length: 5\r\n\r\nhello", 400),
-        (b"@X-Weft-Token: x\r\nX-Weft-Token: y\r\nContent-Length: 5\r\n\r\nhello", 400),
+        (b"@X-Weft-Proof: x\r\nX-Weft-Proof: y\r\nContent-Length: 5\r\n\r\nhello", 400),
         (b"POST /v1/completions HTTP/1.1\r\nHost: [::1]:80\r\nContent-Length: 5\r\n\r\nhello", ONE, b"hello"),
     ),
     *_cases(

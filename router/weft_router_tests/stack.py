@@ -7,7 +7,8 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,15 @@ from weft_router.rounds.worker import Worker
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.registry import Registry
 from weft_router.state.store import MemoryStore, Store
+from weft_router.wire.handshake import (
+    AUTHORITY_HEADER,
+    HELLO_PATH,
+    NONCE_HEADER,
+    PROOF_HEADER,
+    PROVE_PATH,
+    fresh_nonce,
+    proof_of,
+)
 from weft_router_tests.fake_engine import FakeEngine
 
 Composition = Literal["sidecars", "standalone"]
@@ -362,6 +372,40 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0)
             return
         await asyncio.sleep(0.02)
     raise AssertionError("the condition did not hold in time")
+
+
+@asynccontextmanager
+async def proven(url: str, token: bytes = TOKEN.encode()) -> AsyncIterator[aiohttp.ClientSession]:
+    """Give a client whose one connection to a router process has proved that it is another one of the service.
+
+    Raises:
+        AssertionError: the process did not prove itself, or was not satisfied.
+    """
+    key, asked, dialled = derive(token, "hop"), fresh_nonce(), url.removeprefix("http://").partition("/")[0]
+    connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=60)
+    async with aiohttp.ClientSession(connector=connector, timeout=_CLIENT_TIMEOUT) as session:
+        async with session.get(
+            f"http://{dialled}{HELLO_PATH}", headers={AUTHORITY_HEADER: dialled, NONCE_HEADER: asked}
+        ) as hello:
+            assert hello.status == 204
+            answered = hello.headers[NONCE_HEADER]
+            assert hello.headers[PROOF_HEADER] == proof_of(key, "server", dialled, asked, answered)
+        mine = proof_of(key, "client", dialled, asked, answered)
+        async with session.get(f"http://{dialled}{PROVE_PATH}", headers={PROOF_HEADER: mine}) as proved:
+            assert proved.status == 204
+        yield session
+
+
+async def prove_self(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes = TOKEN.encode()) -> None:
+    """Answer the handshake on a connection as a router process with this token would, and look at no proof."""
+    hello = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    asked = dict(line.split(": ", 1) for line in hello.split("\r\n")[1:] if line)
+    nonce, answered = asked[NONCE_HEADER], fresh_nonce()
+    proof = proof_of(derive(token, "hop"), "server", asked[AUTHORITY_HEADER], nonce, answered)
+    head = f"HTTP/1.1 204 No Content\r\n{NONCE_HEADER}: {answered}\r\n{PROOF_HEADER}: {proof}\r\n\r\n"
+    writer.write(head.encode())
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
 
 
 async def is_so(value: bool) -> bool:

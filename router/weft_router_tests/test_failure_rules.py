@@ -18,7 +18,7 @@ from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
 from weft_router.state import heartbeat, registry
 from weft_router_tests.fake_engine import prompt_ids, reply_text
-from weft_router_tests.stack import MODEL, TOKEN, Answer, Stack, get, is_so, router_json, settings, until
+from weft_router_tests.stack import MODEL, Answer, Stack, get, is_so, prove_self, proven, router_json, settings, until
 
 pytestmark = pytest.mark.component
 
@@ -162,9 +162,10 @@ async def test_a_class_that_wants_it_is_refused_when_its_first_token_would_come_
 async def test_a_sidecar_takes_out_what_its_coordinator_let_through(sidecars: Stack, path: str) -> None:
     await sidecars.up(prefill=0)
     owned = {"kv_transfer_params": {"remote_host": "10.0.0.9"}, "bootstrap_host": "10.0.0.9", "cache_salt": "mine"}
-    headers = {"X-Weft-Token": TOKEN, "X-Weft-Session": "s", "X-Request-Id": "weft-1"}
+    headers = {"X-Weft-Session": "s", "X-Request-Id": "weft-1"}
     body = {"model": MODEL, "messages": asked(0), **owned}
-    async with sidecars.http.post(sidecars.processes["d0"].url + path, json=body, headers=headers) as response:
+    url = sidecars.processes["d0"].url
+    async with proven(url) as http, http.post(url + path, json=body, headers=headers) as response:
         await response.read()
     engine = sidecars.engines["d0"]
     (seen,) = engine.seen + engine.strange
@@ -187,9 +188,9 @@ async def test_counting_tokens_takes_no_field_of_the_routers_either(stack: Stack
 @pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/completions/", "//v1/completions", ""])
 async def test_a_prefill_sidecar_asks_its_engine_for_prefills_only(sidecars: Stack, path: str) -> None:
     await sidecars.up()
-    headers = {"X-Weft-Token": TOKEN, "X-Weft-Path": path, "X-Weft-History": "0", "X-Weft-Increment": "1"}
+    headers = {"X-Weft-Path": path, "X-Weft-History": "0", "X-Weft-Increment": "1"}
     url = sidecars.processes["p0"].url + "/internal/prefill"
-    async with sidecars.http.post(url, data=b"{}", headers=headers) as response:
+    async with proven(url) as http, http.post(url, data=b"{}", headers=headers) as response:
         assert response.status == 400
     engine = sidecars.engines["p0"]
     assert not engine.seen
@@ -264,6 +265,7 @@ async def test_half_an_event_of_a_sidecar_that_died_reaches_no_client(sidecars: 
     came = whole + whole[:20]
 
     async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await prove_self(reader, writer)
         await reader.readuntil(b"\r\n\r\n")
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head + b"%x\r\n%b\r\n" % (len(came), came))

@@ -131,7 +131,7 @@ HEADERS: tuple[dict[str, str], ...] = (
     {"Host": "{trap}"},
     {"X-Weft-Worker": "{trap}", "X-Weft-Prefill-Worker": "{trap}"},
     {"X-Weft-Session": "other", "X-Weft-Tenant": "other"},
-    {"X-Weft-Token": "guess"},
+    {"X-Weft-Token": "guess", "X-Weft-Proof": "guess", "X-Weft-Authority": "{trap}"},
     {"X-Weft-Local": "1", "X-Weft-Cap": "1", "X-Weft-Ids": "1"},
     {"X-Weft-Path": "/v1/completions", "X-Weft-Task": "{trap}"},
     {"X-Weft-KV-Handle": "0", "X-Weft-Engine-Plugin": "1", "X-Weft-Engine-Proof": "guess"},

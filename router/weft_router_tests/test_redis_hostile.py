@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis.asyncio as redis
@@ -97,21 +97,25 @@ async def test_a_forged_worker_is_never_dialled(redis_stack: Stack, redis_server
         # Sessions bound to it, and the binding of one that is known to be there.
         for session in (f"s{i}" for i in range(8)):
             await redis_stack.chat(HELLO, session=session)
-        keys: Any = await attacker.keys(PREFIX + "bind:*")
+        keys: list[bytes] = await cast(Any, attacker).keys(PREFIX + "bind:*")
         assert len(keys) == 8
         for key in keys:
             await attacker.set(key, b"d9 " + b"0" * 32)
-        refused = lambda: redis_stack.count("weft_router_store_records_refused_total", reason="mac")  # noqa: E731
-        before = await refused()
-        await until(lambda: _grown(refused, before + 9))
+        before = await _refused(redis_stack)
+        await until(lambda: _refused_since(redis_stack, before))
         for session in (f"s{i}" for i in range(12)):
             answer = await redis_stack.chat(HELLO, session=session)
             assert (answer.status, answer.headers["X-Weft-Worker"]) == (200, "d0")
         assert seen == [], "nobody connected to the attacker, let alone sent a prompt"
 
 
-async def _grown(count: Any, least: float) -> bool:
-    return bool(await count() >= least)
+async def _refused(stack: Stack) -> float:
+    return await stack.count("weft_router_store_records_refused_total", reason="mac")
+
+
+async def _refused_since(stack: Stack, before: float) -> bool:
+    """Tell whether all forged records were read, three times."""
+    return await _refused(stack) >= before + 9
 
 
 async def test_records_of_other_services_workers_and_times_are_refused(world: World) -> None:

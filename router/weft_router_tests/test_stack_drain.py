@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from weft_router_tests.stack import MODEL, PROFILE, Stack, get, is_so, until
+from weft_router_tests.stack import MODEL, PROFILE, Stack, get, is_so, proven, until
 
 pytestmark = pytest.mark.component
 
@@ -20,12 +20,10 @@ async def test_a_draining_worker_finishes_its_streams_and_gets_nothing_new(sidec
     live = asyncio.ensure_future(sidecars.chat(HELLO, session="s", stream=True))
     await until(lambda: is_so(sidecars.engines[bound].running == 1))
     running = sidecars.processes[bound]
-    token = {"X-Weft-Token": running.settings.token.decode()}
     async with sidecars.http.post(running.url + "/drain") as refused:
         assert refused.status == 401
     prestop = asyncio.ensure_future(get(sidecars, running.url + "/engine/prestop"))
-    async with sidecars.http.post(running.url + "/drain", headers=token) as accepted:
-        assert accepted.status == 200
+    await drain(sidecars, bound)
     moved = await sidecars.chat(HELLO, session="s")
     assert moved.headers["X-Weft-Worker"] != bound
     assert not prestop.done()
@@ -86,8 +84,7 @@ async def test_stopping_waits_for_live_requests(stack: Stack) -> None:
 async def drain(stack: Stack, name: str) -> None:
     """Tell a worker to drain, as its pod's hook does."""
     running = stack.processes[name]
-    token = {"X-Weft-Token": running.settings.token.decode()}
-    async with stack.http.post(running.url + "/drain", headers=token) as accepted:
+    async with proven(running.url) as http, http.post(running.url + "/drain") as accepted:
         assert accepted.status == 200
 
 
@@ -194,8 +191,8 @@ async def test_nobody_gives_a_session_away_without_a_drain(sidecars: Stack) -> N
     await sidecars.up(decode=2, prefill=1)
     bound, _, _ = await session_of_two_on(sidecars)
     running = sidecars.processes[bound]
-    sent = {"X-Weft-Token": running.settings.token.decode(), "X-Weft-Session": "s"}
-    async with sidecars.http.post(running.url + "/internal/take", headers=sent) as answer:
+    sent = {"X-Weft-Session": "s"}
+    async with proven(running.url) as http, http.post(running.url + "/internal/take", headers=sent) as answer:
         assert answer.status == 404
     assert await sidecars.count("weft_router_sessions", bound) == 1
     async with sidecars.http.post(running.url + "/internal/take") as answer:

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_router_tests.stack import MODEL, Stack, free_port, until
+from weft_router_tests.stack import MODEL, TOKEN, Stack, free_port, until
 
 pytestmark = pytest.mark.component
 
@@ -102,8 +102,8 @@ async def test_broken_framing_is_refused_and_the_connection_closed(
 async def test_sidecars_serve_the_routers_own_hops_only(sidecars: Stack) -> None:
     await sidecars.up()
     for name, path in (("d0", CHAT), ("p0", "/internal/prefill"), ("d0", "/drain"), ("c0", "/drain")):
-        for token in ({}, {"X-Weft-Token": "wrong"}, {"X-Weft-Token": "ü"}):
-            async with sidecars.http.post(sidecars.processes[name].url + path, json=OK, headers=token) as response:
+        for given in ({}, {"X-Weft-Token": TOKEN}, {"X-Weft-Proof": "a" * 64}, {"X-Weft-Proof": "ü"}):
+            async with sidecars.http.post(sidecars.processes[name].url + path, json=OK, headers=given) as response:
                 assert response.status == 401
     assert not sidecars.engines["d0"].seen
     assert not sidecars.engines["p0"].seen

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from weft_core.keys import derive
 from weft_router_tests.fake_engine import prompt_ids, reply_text
 from weft_router_tests.stack import MODEL, TOKEN, Stack, router_json
 
@@ -235,7 +236,7 @@ async def test_tenants_have_sessions_and_cached_prefixes_of_their_own(stack: Sta
         answer = await stack.chat(messages, session="same", headers={"Authorization": f"Bearer {key}"})
         assert answer.status == 200
         tenant = hashlib.sha256(key.encode()).hexdigest()[:16]
-        salt = hmac.new(TOKEN.encode(), tenant.encode(), hashlib.sha256).hexdigest()
+        salt = hmac.new(derive(TOKEN.encode(), "salt"), tenant.encode(), hashlib.sha256).hexdigest()
         assert stack.engines["d0"].seen[-1]["cache_salt"] == salt
         assert stack.engines["p0"].seen[-1]["cache_salt"] == salt
         salts.add(salt)

@@ -15,7 +15,7 @@ from weft_router.signals import otlp
 from weft_router_tests.canary import ANSWER, KEY, PROMPT, assert_no_secrets
 from weft_router_tests.collector import collecting
 from weft_router_tests.fake_engine import Script
-from weft_router_tests.stack import MODEL, TOKEN, Answer, Stack, router_json
+from weft_router_tests.stack import MODEL, TOKEN, Answer, Stack, proven, router_json
 
 pytestmark = pytest.mark.component
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -89,9 +89,11 @@ async def test_nothing_that_leaves_the_router_holds_a_secret(
     pages = [
         await page(stack, name, accept) for name in stack.processes for accept in ("", "application/openmetrics-text")
     ]
-    internal = {"X-Weft-Token": TOKEN}
     owner = stack.host("d0")
-    async with stack.http.get(owner.url + "/debug/decisions", headers=internal) as response:
+    async with (
+        proven(owner.url, owner.settings.token) as http,
+        http.get(owner.url + "/debug/decisions") as response,
+    ):
         assert response.status == 200
         decisions = await response.text()
     assert len(orjson.loads(decisions)["decisions"]) > 5

@@ -92,7 +92,7 @@ async def relayed(answer: bytes) -> tuple[Client, Outlet, StreamBrokenError | No
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     inference = check("/v1/chat/completions", body, Allowed(model, limits))
     pool = Pool(connect_s=1.0, keepalive_s=1.0)
-    relay = Relay(config, adapter=adapter_for("openai"), pool=pool, token=b"t", metrics=Metrics())
+    relay = Relay(config, adapter=adapter_for("openai"), pool=pool, metrics=Metrics())
     client = Client()
     request = Request("POST", "/v1/chat/completions", "", {}, b"", http10=False, keep_alive=True)
     outlet = Outlet(Exchange(client.connection, request), "")

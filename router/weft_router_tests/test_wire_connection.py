@@ -9,7 +9,7 @@ import pytest
 
 from weft_router.errors import ApiError
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Request
+from weft_router.wire.head import Peer, Request
 from weft_router.wire.limits import WireLimits
 from weft_router_tests.wire_kit import QUICK, Client, connected, echo, listening, on_uvloop, until
 
@@ -241,7 +241,7 @@ async def test_a_waiting_body_is_asked_for_after_the_answer_before_it() -> None:
 
 @on_uvloop
 async def test_a_gate_refuses_before_the_body_and_the_client_reads_why() -> None:
-    def gate(request: Request) -> ApiError | None:
+    def gate(request: Request, _: Peer) -> ApiError | None:
         return ApiError("no", status=401) if request.headers.get("authorization") is None else None
 
     async with listening(echo, QUICK, gate=gate) as listener:

@@ -10,6 +10,7 @@ import pytest
 from weft_router.errors import ApiError, LegFailedError
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Peer
 from weft_router.wire.leg import Leg
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.pool import Pool
@@ -65,7 +66,7 @@ class Owner:
 
     def remove(self, _: Connection) -> None: ...
 
-    def carry(self, _: asyncio.Transport) -> None:
+    def carry(self, _: asyncio.Transport, __: Peer) -> None:
         raise AssertionError("nobody asks for that here")
 
 

@@ -35,11 +35,9 @@ from weft_router_tests.wire_kit import (
 
 pytestmark = pytest.mark.component
 
-TOKEN = "X-Weft-Token: secret\r\n"
-
 
 def linked(*, keepalive_s: float = 30.0) -> Pool:
-    return Pool(connect_s=1.0, keepalive_s=keepalive_s, links=TOKEN)
+    return Pool(connect_s=1.0, keepalive_s=keepalive_s, links=True)
 
 
 @dataclass
@@ -101,7 +99,6 @@ async def sidecar(limits: WireLimits = USUAL) -> AsyncIterator[Sidecar]:
 
     async def serve(exchange: Exchange) -> None:
         if exchange.path == LINK_PATH:
-            assert exchange.headers["x-weft-token"] == "secret"
             try:
                 await switch(exchange)
             except ApiError as error:
@@ -282,7 +279,7 @@ async def test_a_stream_carries_no_link() -> None:
     pool = linked()
     async with sidecar() as server:
         await up(pool, server)
-        lines = f"{TOKEN}Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n"
+        lines = f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n"
         leg = Leg(first_s=PATIENCE_S)
         with pytest.raises(LegFailedError):
             await pool.call(leg, pool.origin(server.url), LINK_PATH, limit=10_000, lines=lines, method="GET")
@@ -378,7 +375,7 @@ async def test_a_server_that_carries_none_is_asked_once_and_served_by_plain_conn
             await asyncio.sleep(0.005)
         assert [seen.target for seen in backend.seen].count(LINK_PATH) == 1
         link = next(seen for seen in backend.seen if seen.target == LINK_PATH)
-        assert {("connection", "Upgrade"), ("upgrade", PROTOCOL), ("x-weft-token", "secret")} <= set(link.headers)
+        assert {("connection", "Upgrade"), ("upgrade", PROTOCOL)} <= set(link.headers)
         assert (pool.links, pool.idle) == (0, 2)
         await pool.close()
 
@@ -493,7 +490,7 @@ async def test_a_server_without_a_place_says_so_to_a_stream() -> None:
 @on_uvloop
 async def test_another_protocol_is_refused_and_the_connection_serves_on() -> None:
     async with sidecar() as server, connected(server.port) as client:
-        head = f"GET {LINK_PATH} HTTP/1.1\r\nHost: x\r\n{TOKEN}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+        head = f"GET {LINK_PATH} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
         await client.send(head.encode())
         assert (await client.response())[0] == 426
         await client.send(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab")

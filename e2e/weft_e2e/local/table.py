@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def curl(url: str, model: str) -> str:
 
 def decisions(url: str, folder: Path) -> str:
     """Return a command that shows where the last prefills went, and why."""
-    return f'curl -H "X-Weft-Token: $(cat {shlex.quote(str(folder / TOKEN))})" {url}/debug/decisions'
+    token = shlex.quote(str(folder / TOKEN))
+    return f"WEFT_TOKEN_FILE={token} {shlex.quote(sys.executable)} -m weft_router.ask {url}/debug/decisions"
 
 
 def _row(name: str, text: str) -> str:

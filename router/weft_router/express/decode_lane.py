@@ -12,7 +12,6 @@ from weft_router.errors import ApiError
 from weft_router.express.passage import Means, Passage
 from weft_router.express.usual import Usual, is_usual
 from weft_router.guard.caller import NO_KEYS_TENANT
-from weft_router.guard.hops import TOKEN_HEADER, token_matches
 from weft_router.roles.relay import (
     CAP_HEADER,
     CLASS_HEADER,
@@ -63,7 +62,6 @@ class DecodeLane:
     """The straight way through a decode sidecar; ``serve`` is the general one."""
 
     def __init__(self, settings: Settings, *, decoding: Decoding, means: Means, serve: GoOn) -> None:
-        self._token = settings.token
         self._allowed = Allowed(settings.config.model, settings.config.limits)
         self._decoding = decoding
         self._means = means
@@ -80,7 +78,7 @@ class DecodeLane:
         worker = self._decoding.worker
         if worker.draining or not worker.engine.healthy or not _SELDOM.isdisjoint(headers):
             return False
-        if not token_matches(headers.get(TOKEN_HEADER), self._token):
+        if not exchange.peer.proven:
             return False
         try:
             inference = check(path, parse(exchange.body), self._allowed)

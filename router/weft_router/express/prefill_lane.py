@@ -9,7 +9,6 @@ from weft_router.engines.adapter import Call
 from weft_router.errors import ApiError
 from weft_router.express.afterwards import Afterwards
 from weft_router.express.prefill_leg import LegHere
-from weft_router.guard.hops import TOKEN_HEADER, token_matches
 from weft_router.roles.prefill_hop import PREFILL_PATH, Order, note, read_order, reply
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.prefilling import Prefilling
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
 class PrefillLane:
     """The straight way through a prefill sidecar."""
 
-    def __init__(self, prefilling: Prefilling, *, token: bytes) -> None:
+    def __init__(self, prefilling: Prefilling) -> None:
         self.prefilling = prefilling
-        self._token = token
         self.afterwards = Afterwards()
         self.books: Server
         """Who counts the requests; set by the server itself."""
@@ -36,7 +34,7 @@ class PrefillLane:
         headers, worker = exchange.headers, self.prefilling.worker
         if worker.draining or not worker.engine.healthy or "content-encoding" in headers:
             return False
-        if not token_matches(headers.get(TOKEN_HEADER), self._token):
+        if not exchange.peer.proven:
             return False
         try:
             order = read_order(headers)

@@ -17,7 +17,7 @@ from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
-from weft_router.wire.head import Notes
+from weft_router.wire.head import Notes, Peer
 
 
 class Coordinator:
@@ -30,7 +30,7 @@ class Coordinator:
         self._registry = Registry(store, lambda url: probe(self._pool, url))
         self._registry.on_gone = self._gone
         adapter = adapter_of(config)
-        relay = Relay(config, adapter=adapter, pool=self._pool, token=settings.token, metrics=context.metrics)
+        relay = Relay(config, adapter=adapter, pool=self._pool, metrics=context.metrics)
         self._front = Front(
             settings, adapter=adapter, store=store, registry=self._registry, workers=relay, context=context
         )
@@ -43,7 +43,7 @@ class Coordinator:
         """Return the public endpoints."""
         return self._front.routes()
 
-    def admits(self, headers: dict[str, str], notes: Notes | None, /) -> object:
+    def admits(self, headers: dict[str, str], notes: Notes | None, _: Peer, /) -> object:
         """Let known callers in."""
         return self._front.admits(headers, notes)
 

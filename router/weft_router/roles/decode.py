@@ -23,7 +23,7 @@ from weft_router.express.decode_lane import DecodeLane
 from weft_router.express.passage import Means
 from weft_router.express.prefill_leg import There
 from weft_router.guard.caller import NO_KEYS_TENANT
-from weft_router.guard.hops import require_token
+from weft_router.guard.hops import require_proven
 from weft_router.guard.salt import Salts
 from weft_router.roles import moving_hop
 from weft_router.roles.duty import Lane, Routes
@@ -56,7 +56,7 @@ from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes
+from weft_router.wire.head import Notes, Peer
 from weft_router.wire.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class DecodeSidecar:
         self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines, metrics=metrics)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
-        adapter, hop = adapter_of(config), PrefillHop(config, pool=self._peers, token=settings.token)
+        adapter, hop = adapter_of(config), PrefillHop(config, pool=self._peers)
         self._decoding = Decoding(
             self._worker,
             adapter=adapter,
@@ -89,7 +89,7 @@ class DecodeSidecar:
             salts=Salts(derive(settings.token, "salt")),
             request_log=self._request_log,
             ring=self._ring,
-            takes=TakeHop(pool=self._peers, token=settings.token),
+            takes=TakeHop(pool=self._peers),
         )
         self._prefilling = Prefilling(self._worker, metrics) if config.routing.symmetric else None
         self._pages = EnginePages(self._worker.engine)
@@ -114,9 +114,9 @@ class DecodeSidecar:
         }
         return own if self._prefilling is None else {**own, PREFILL_PATH: {"POST": self._prefill}}
 
-    def admits(self, headers: dict[str, str], _: Notes | None, /) -> None:
+    def admits(self, _: dict[str, str], __: Notes | None, peer: Peer, /) -> None:
         """Let the router's own hops in."""
-        require_token(headers, self._settings.token)
+        require_proven(peer)
 
     def ready(self) -> str | None:
         """Return None when rounds can be served."""

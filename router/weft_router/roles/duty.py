@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from weft_router.config import RouterConfig
 from weft_router.rounds.moving import Left
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes
+from weft_router.wire.head import Notes, Peer
 
 if TYPE_CHECKING:
     from weft_router.roles.server import Server
@@ -36,8 +36,8 @@ class Duty(Protocol):
     def routes(self) -> Routes:
         """Return the role's own endpoints."""
 
-    def admits(self, headers: dict[str, str], notes: Notes | None, /) -> object:
-        """Let a request in by its headers, and return who asks; raise ApiError otherwise.
+    def admits(self, headers: dict[str, str], notes: Notes | None, peer: Peer, /) -> object:
+        """Let a request in by its headers or its peer, and return who asks; raise ApiError otherwise.
 
         ``notes`` are those of the requests with the same credentials.
         """

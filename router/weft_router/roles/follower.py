@@ -15,7 +15,7 @@ from weft_router.roles.duty import Routes
 from weft_router.roles.server import PAGE, PLAIN
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes
+from weft_router.wire.head import Notes, Peer
 from weft_router.wire.leg import Leg
 from weft_router.wire.pool import Pool
 
@@ -44,7 +44,7 @@ class Follower:
         """Return the endpoints that the kubelet asks."""
         return {"/engine/livez": {"GET": self._livez}, "/engine/metrics": {"GET": self._metrics}}
 
-    def admits(self, _: dict[str, str], __: Notes | None, /) -> None:
+    def admits(self, _: dict[str, str], __: Notes | None, ___: Peer, /) -> None:
         """Let nobody in: requests go to the leader."""
         raise NotFoundError("this node follows the leader of its worker; requests go there")
 

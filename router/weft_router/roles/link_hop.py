@@ -1,11 +1,10 @@
 """Links between the router's processes: who asks for them, and the endpoint that begins one."""
 
+from weft_core.keys import derive
 from weft_router.config import Settings
 from weft_router.errors import ApiError
-from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.wire.dial import LINK_PATH
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.lines import header_lines
 from weft_router.wire.link import PROTOCOL
 from weft_router.wire.pool import Pool
 
@@ -16,9 +15,11 @@ SIDECAR_KEEPALIVE_S = 30.0
 
 
 def linked_pool(settings: Settings) -> Pool:
-    """Return connections to sidecars, over a link to each one that carries them."""
-    token = header_lines({TOKEN_HEADER: settings.token.decode("latin-1")})
-    return Pool(connect_s=settings.config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S, links=token)
+    """Return connections to sidecars, each of which proved itself, over a link to each one that carries them."""
+    return Pool(
+        connect_s=settings.config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S, links=True,
+        hop_key=derive(settings.token, "hop"),
+    )  # fmt: skip
 
 
 async def switch(exchange: Exchange) -> None:

@@ -8,7 +8,6 @@ import orjson
 from weft_core.heartbeat import WorkerRecord
 from weft_router.api.body import Json
 from weft_router.errors import LegFailedError
-from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.roles.relay import SESSION_HEADER
 from weft_router.rounds.moving import Leaving
 from weft_router.wire.exchange import Exchange
@@ -28,16 +27,15 @@ MAX_BYTES: Final = 16 * 2**20
 class TakeHop:
     """Asks draining sidecars for sessions."""
 
-    def __init__(self, *, pool: Pool, token: bytes) -> None:
+    def __init__(self, *, pool: Pool) -> None:
         self._pool = pool
-        self._token_line = header_lines({TOKEN_HEADER: token.decode("latin-1")})
 
     async def take(self, record: WorkerRecord, session: str) -> Json | None:
         """Return what a worker knew of a session; None when it knows nothing, or does not answer."""
         try:
             answer = await self._pool.call(
                 Leg(first_s=TAKE_S), self._pool.origin(record.url), TAKE_PATH, b"",
-                lines=self._token_line + header_lines({SESSION_HEADER: session}), limit=MAX_BYTES,
+                lines=header_lines({SESSION_HEADER: session}), limit=MAX_BYTES,
             )  # fmt: skip
             found: object = orjson.loads(answer.body) if answer.status == 200 else None
         except (LegFailedError, orjson.JSONDecodeError) as error:
@@ -50,7 +48,7 @@ class TakeHop:
         try:
             await self._pool.call(
                 Leg(first_s=TAKE_S), self._pool.origin(record.url), READ_PATH, b"",
-                lines=self._token_line + header_lines({SESSION_HEADER: session}), limit=MAX_BYTES, resend=True,
+                lines=header_lines({SESSION_HEADER: session}), limit=MAX_BYTES, resend=True,
             )  # fmt: skip
         except LegFailedError as error:
             log.info("session_read_not_told", extra={"worker": record.worker, "error": str(error)})

@@ -7,10 +7,10 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN
 from weft_router.express.prefill_lane import PrefillLane
-from weft_router.guard.hops import require_token
+from weft_router.guard.hops import require_proven
 from weft_router.roles.duty import Lane, Routes
 from weft_router.roles.engine_pages import EnginePages
-from weft_router.roles.link_hop import LINK_PATH, switch
+from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.rounds.moving import Left
 from weft_router.rounds.prefilling import Prefilling
@@ -19,7 +19,7 @@ from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes
+from weft_router.wire.head import Notes, Peer
 from weft_router.wire.pool import Pool
 
 
@@ -31,7 +31,8 @@ class PrefillSidecar:
         metrics = self._metrics = context.metrics
         self._tracer = context.tracer
         self._engines = Pool(connect_s=settings.config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
-        self._registry = Registry(store, lambda url: probe(self._engines, url))
+        self._peers = linked_pool(settings)
+        self._registry = Registry(store, lambda url: probe(self._peers, url))
         self._worker = Worker(
             settings, store=store, registry=self._registry, engines=self._engines, metrics=self._metrics
         )
@@ -39,7 +40,7 @@ class PrefillSidecar:
         self._pages = EnginePages(self._worker.engine)
         self.lane: Lane | None = None
         if self._tracer is None:
-            self.lane = PrefillLane(self._prefilling, token=settings.token)
+            self.lane = PrefillLane(self._prefilling)
 
     def routes(self) -> Routes:
         """Return the endpoints of a prefill worker."""
@@ -50,9 +51,9 @@ class PrefillSidecar:
             **self._pages.routes(),
         }
 
-    def admits(self, headers: dict[str, str], _: Notes | None, /) -> None:
+    def admits(self, _: dict[str, str], __: Notes | None, peer: Peer, /) -> None:
         """Let the router's own hops in."""
-        require_token(headers, self._settings.token)
+        require_proven(peer)
 
     def ready(self) -> str | None:
         """Return None when prefills can be served."""
@@ -68,6 +69,7 @@ class PrefillSidecar:
         await self._worker.stop()
         await self._registry.stop()
         await self._engines.close()
+        await self._peers.close()
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; prefills under way keep theirs."""

@@ -9,7 +9,6 @@ from weft_router.api.inference import PATHS
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Call
 from weft_router.errors import InvalidRequestError
-from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.rounds.prefilling import Prefill, Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing, read_standing
@@ -34,11 +33,10 @@ _PASSED: Final = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-dat
 class PrefillHop:
     """Asks prefill sidecars."""
 
-    def __init__(self, config: RouterConfig, *, pool: Pool, token: bytes) -> None:
+    def __init__(self, config: RouterConfig, *, pool: Pool) -> None:
         self._first_byte_s = config.timeouts.first_byte
         self._most_bytes = config.limits.max_reply_bytes
         self._pool = pool
-        self._token_line = header_lines({TOKEN_HEADER: token.decode("latin-1")})
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
@@ -53,7 +51,7 @@ class PrefillHop:
     ) -> tuple[Leg, Whole]:
         """Send a prefill to a worker; return its leg, and what takes the answer."""
         lines = (
-            f"{self._token_line}{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
+            f"{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
             f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{standing.lines()}"
             f"{call.lines}"
         )

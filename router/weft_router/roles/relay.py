@@ -11,7 +11,6 @@ from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Tap
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import LegFailedError, StreamBrokenError
-from weft_router.guard.hops import TOKEN_HEADER
 from weft_router.roles.telling import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
@@ -50,7 +49,7 @@ _told: Final[dict[tuple[str | None, ...], str]] = {}
 class Relay:
     """The legs from a coordinator to decode sidecars."""
 
-    def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, token: bytes, metrics: Metrics) -> None:
+    def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, metrics: Metrics) -> None:
         self._timeouts = config.timeouts
         self._total_s = config.timeouts.total + PATIENCE_S
         self._most_bytes = config.limits.max_reply_bytes
@@ -58,7 +57,6 @@ class Relay:
         self._adapter = adapter
         self._kinds = kinds(adapter)
         self._pool = pool
-        self._token_line = header_lines({TOKEN_HEADER: token.decode("latin-1")})
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
         """Serve a request by one worker.
@@ -95,7 +93,7 @@ class Relay:
 
     def send(self, record: WorkerRecord, job: Job, relayed: "Relayed") -> None:
         """Send a request to a worker; its answer goes where ``relayed`` takes it."""
-        lines = self._token_line + _lines(job)
+        lines = _lines(job)
         if relayed.resumable:
             lines += f"{IDS_HEADER}: 1\r\n"
         body = job.inference.whole()
@@ -110,7 +108,7 @@ class Relay:
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
         answer = await self._pool.call(
-            Leg(first_s=ASK_S), self._pool.origin(record.url), path, payload, lines=self._token_line,
+            Leg(first_s=ASK_S), self._pool.origin(record.url), path, payload,
             limit=self._most_bytes, resend=True,
         )  # fmt: skip
         return answer.status, answer.body
@@ -119,7 +117,7 @@ class Relay:
         """Have a worker forget a session; raise LegFailedError when it does not say that it did."""
         answer = await self._pool.call(
             Leg(first_s=FORGET_S), self._pool.origin(record.url), FORGET_PATH, b"",
-            lines=self._token_line + header_lines({SESSION_HEADER: session}),
+            lines=header_lines({SESSION_HEADER: session}),
             limit=self._most_bytes, resend=True,
         )  # fmt: skip
         if answer.status != 204:

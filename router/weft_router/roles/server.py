@@ -6,20 +6,22 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 
+from weft_core.keys import derive
 from weft_router.api.answers import LAST_WORDS_S, answer
 from weft_router.api.responses import not_kept
 from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError
-from weft_router.guard.hops import require_token
+from weft_router.guard.hops import HANDSHAKE, HopGuard, require_proven
 from weft_router.roles.duty import Duty, Handler, Routes
 from weft_router.rounds.moving import NOTHING_LEFT
 from weft_router.signals.access import open_access_log, rounded
 from weft_router.signals.instruments import Value
 from weft_router.signals.siblings import Siblings
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes
+from weft_router.wire.handshake import HELLO_PATH, PROVE_PATH
+from weft_router.wire.head import Notes, Peer
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.listener import Listener
 from weft_router.wire.request import Request
@@ -71,6 +73,7 @@ class Server:
         self._siblings: Siblings | None = None
         if settings.family is not None:
             self._siblings = Siblings(settings.family, settings.place, metrics, refresh=self._refresh)
+        hops = HopGuard(derive(settings.token, "hop"), settings.url)
         own: Routes = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
@@ -78,6 +81,8 @@ class Server:
             "/drain": {"POST": self._drain},
             "/engine/prestop": {"GET": self._prestop},
             "/incarnation": {"GET": self._incarnation},
+            HELLO_PATH: {"GET": hops.hello},
+            PROVE_PATH: {"GET": hops.prove},
         }
         self._routes: Routes = {**own, **duty.routes()}
         # Between the router's own hops a body may have grown by what the router adds to it.
@@ -190,11 +195,11 @@ class Server:
             # too, and what is to be closed after this stays open.
             await asyncio.wait_for(self._idle.wait(), LAST_WORDS_S)
 
-    def _gate(self, request: Request) -> ApiError | None:
+    def _gate(self, request: Request, peer: Peer) -> ApiError | None:
         """Refuse what would only be refused after a large body was read."""
         try:
             self._handler(request.path, request.method)
-            self._check(request.path, request.headers, request.notes)
+            self._check(request.path, request.headers, request.notes, peer)
         except ApiError as error:
             return error
         return None
@@ -213,12 +218,12 @@ class Server:
     def _public(self) -> list[str]:
         return [path for path in self._routes if path.startswith("/v1/")]
 
-    def _check(self, path: str, headers: dict[str, str], notes: Notes | None) -> object:
+    def _check(self, path: str, headers: dict[str, str], notes: Notes | None, peer: Peer) -> object:
         caller: object = None
         if path == "/drain" or path.startswith("/debug/"):
-            require_token(headers, self._settings.token)
-        elif path not in _OPEN:
-            caller = self._duty.admits(headers, notes)
+            require_proven(peer)
+        elif path not in _OPEN and path not in HANDSHAKE:
+            caller = self._duty.admits(headers, notes, peer)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
         return caller
@@ -240,7 +245,7 @@ class Server:
         path = exchange.path
         try:
             handler = self._handler(path, exchange.method)
-            if path in _OPEN:
+            if path in _OPEN or path in HANDSHAKE:
                 await handler(exchange)
                 return
         except ApiError as error:
@@ -251,7 +256,7 @@ class Server:
         await self.through(exchange, self._checked(exchange, handler))
 
     async def _checked(self, exchange: Exchange, handler: Handler) -> None:
-        exchange.admitted = self._check(exchange.path, exchange.headers, exchange.notes)
+        exchange.admitted = self._check(exchange.path, exchange.headers, exchange.notes, exchange.peer)
         await handler(exchange)
 
     def enter(self) -> None:

@@ -40,7 +40,7 @@ from weft_router.signals.request_log import RequestLog
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes
+from weft_router.wire.head import Notes, Peer
 from weft_router.wire.pool import Pool
 
 
@@ -87,7 +87,7 @@ class Standalone:
         """Return the public endpoints."""
         return {**self._front.routes(), "/debug/decisions": {"GET": self._debug}}
 
-    def admits(self, headers: dict[str, str], notes: Notes | None, /) -> object:
+    def admits(self, headers: dict[str, str], notes: Notes | None, _: Peer, /) -> object:
         """Let known callers in."""
         return self._front.admits(headers, notes)
 

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from weft_router.errors import ApiError
 from weft_router.wire.exchange import Exchange, Outgoing
-from weft_router.wire.head import FramingError, Gate, Request
+from weft_router.wire.head import FramingError, Gate, Peer, Request
 from weft_router.wire.light_task import LightTask
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.link import PROTOCOL
@@ -49,8 +49,8 @@ class Owner(Protocol):
     def remove(self, connection: "Connection") -> None:
         """Forget a lost one."""
 
-    def carry(self, transport: asyncio.Transport) -> None:
-        """Have a connection carry streams, each of which is a connection from then on."""
+    def carry(self, transport: asyncio.Transport, peer: Peer) -> None:
+        """Have a connection carry streams, each of which is a connection of the same peer from then on."""
 
 
 class Connection(Outgoing):
@@ -64,11 +64,12 @@ class Connection(Outgoing):
         "_seen", "_since", "_stalled_at", "_task", "_transport", "_turn", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, limits: WireLimits, *, gate: Gate | None) -> None:
+    def __init__(self, owner: Owner, limits: WireLimits, *, gate: Gate | None, peer: Peer | None = None) -> None:
+        self.peer = Peer() if peer is None else peer
         self._owner = owner
         self._handler = owner.handler
         self._limits = limits
-        self._reader = RequestReader(limits, gate=gate)
+        self._reader = RequestReader(limits, gate=gate, peer=self.peer)
         self._loop = asyncio.get_running_loop()
         self._turn = turn_of(self._loop)
         self._transport: asyncio.Transport | None = None
@@ -186,17 +187,21 @@ class Connection(Outgoing):
         self._owner.remove(self)
         if transport is not None:
             transport.write(_SWITCHED)
-            self._owner.carry(transport)
+            self._owner.carry(transport, self.peer)
 
     def flush_soon(self) -> None:
         """Have the exchange flushed once the callback under way is over."""
         if self._exchange is not None:
             self._loop.call_soon(self._exchange.flush)
 
-    def finished(self, *, keep: bool) -> None:
+    def sockname(self) -> object:
+        """Return the address at which the client reached this process, as a socket tells it; None where it is lost."""
+        return self._transport.get_extra_info("sockname") if self._transport is not None else None
+
+    def finished(self, *, keep: bool, stays: bool) -> None:
         """Serve the next request, or close once all is sent."""
         self._exchange = self._task = None  # a client that stays keeps nothing of what it sent
-        if not keep or self.closing:
+        if not keep or (self.closing and not (stays and not self._deaf)):
             self.close()
             return
         self._since = 0.0

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import cast
 
@@ -11,6 +12,7 @@ from weft_router.errors import ApiError
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.dial import carry
 from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Peer
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.link import Link
 from weft_router.wire.stream import Stream
@@ -34,8 +36,8 @@ class Connections:
         self._live: set[Connection] = set()
         self._links: set[Link] = set()
         self._quiet_s = limits.keep_alive_s
-        self.accept: Callable[[], asyncio.Protocol] | None = None
-        """Makes the connection that a link's stream is."""
+        self.accept: Callable[[Peer], asyncio.Protocol] | None = None
+        """Makes the connection that a link's stream is: the peer is that of the link."""
 
     def __len__(self) -> int:
         """Return how many clients are connected."""
@@ -58,12 +60,13 @@ class Connections:
         """Forget a lost one."""
         self._live.discard(connection)
 
-    def carry(self, transport: asyncio.Transport) -> None:
+    def carry(self, transport: asyncio.Transport, peer: Peer) -> None:
         """Have a connection carry streams, each of which is a connection from then on; none of them carries any."""
         if self._over or isinstance(cast(object, transport), Stream):
             transport.abort()
             return
-        link = Link(accept=self.accept, on_lost=self._links.discard)
+        accept = None if self.accept is None else partial(self.accept, peer)
+        link = Link(accept=accept, on_lost=self._links.discard)
         self._links.add(link)
         carry(transport, link)
 

@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, cast
 
+from weft_router.wire.handshake import UnprovenError, connect, tell_unproven
 from weft_router.wire.lines import encoded
 from weft_router.wire.link import PROTOCOL, Link
 from weft_router.wire.upstream import Origin
@@ -25,44 +26,24 @@ heard."""
 REFUSED_S: Final = 60.0
 """The most of it, and how long it goes where it says that it carries none."""
 _NEVER: Final = float("inf")
-_MAX_HEAD: Final = 16 * 2**10
 
 
 class LinkRefusedError(Exception):
     """Report a process that does not carry links: an older one, or something else between it and this one."""
 
 
-class _Greeting(asyncio.Protocol):
-    """Reads the head of the answer to an upgrade."""
-
-    def __init__(self) -> None:
-        self.head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._read = b""
-
-    def data_received(self, data: bytes) -> None:
-        self._read += data
-        if (b"\r\n\r\n" in self._read or len(self._read) > _MAX_HEAD) and not self.head.done():
-            self.head.set_result(self._read)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.head.done():
-            self.head.set_exception(ConnectionResetError(str(exc or "the connection was closed")))
-
-
-async def dial(origin: Origin, *, lines: str, on_lost: Callable[[Link], None], within_s: float) -> Link:
-    """Return a link to an origin; ``lines`` are headers of its request, as header_lines writes them.
+async def dial(origin: Origin, *, key: bytes | None, on_lost: Callable[[Link], None], within_s: float) -> Link:
+    """Return a link to an origin whose other end has proved itself, where there is a ``key`` of hops.
 
     Raises:
         LinkRefusedError: the other end carries none.
-        OSError: there is no connection, or no answer in time (TimeoutError).
+        OSError: there is no connection, or no answer in time (TimeoutError), or no proof (UnprovenError).
     """
-    head, _ = origin.request("GET", LINK_PATH, lines=f"{lines}Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n")
-    loop = asyncio.get_running_loop()
+    head, _ = origin.request("GET", LINK_PATH, lines=f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n")
     async with asyncio.timeout(within_s):
-        transport, greeting = await loop.create_connection(_Greeting, origin.host, origin.port)
+        transport, heads = await connect(origin, key)
         try:
-            transport.write(head)
-            answer = await greeting.head
+            answer = await heads.ask(head)
         except BaseException:
             transport.abort()
             raise
@@ -90,10 +71,10 @@ def carry(transport: asyncio.Transport, link: Link) -> None:
 class Links:
     """The links of a pool: one at most to each origin, tried for in the background."""
 
-    __slots__ = ("_closed", "_connect_s", "_dials", "_lines", "_linked")
+    __slots__ = ("_closed", "_connect_s", "_dials", "_key", "_linked")
 
-    def __init__(self, lines: str, *, connect_s: float) -> None:
-        self._lines = lines
+    def __init__(self, key: bytes | None, *, connect_s: float) -> None:
+        self._key = key
         self._connect_s = connect_s
         self._dials: dict[Origin, asyncio.Task[None]] = {}
         self._linked: set[Origin] = set()
@@ -140,7 +121,7 @@ class Links:
         origin.redial_s = min(2 * again_s, REFUSED_S)
         try:
             lost = partial(self._lost, origin)
-            link = await dial(origin, lines=self._lines, on_lost=lost, within_s=self._connect_s)
+            link = await dial(origin, key=self._key, on_lost=lost, within_s=self._connect_s)
             if self._closed:  # between its answer and now
                 link.close()
                 return
@@ -150,6 +131,8 @@ class Links:
         except LinkRefusedError as error:
             again_s = REFUSED_S
             log.info("link_refused", extra={"url": origin.url, "reason": str(error)})
+        except UnprovenError as error:
+            tell_unproven(origin, error, monotonic())
         except OSError as error:
             log.info("link_failed", extra={"url": origin.url, "reason": str(error) or "no answer in time"})
         finally:

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from weft_router.wire.head import Request
+from weft_router.wire.head import Peer, Request
 from weft_router.wire.lines import checked, encoded, header_lines
 
 _JOINED: Final = 16 * 2**10
@@ -33,12 +33,18 @@ class Source(Protocol):
 class Outgoing(ABC):
     """The connection an answer goes to; a base and no protocol, whose methods compiled code would have to look up."""
 
-    __slots__ = ("closing", "full")
+    __slots__ = ("closing", "full", "peer")
 
     closing: bool
     """Whether the connection ends with this answer."""
     full: bool
     """Whether the client does not keep up."""
+    peer: Peer
+    """Who the client is, as far as that is proved."""
+
+    @abstractmethod
+    def sockname(self) -> object:
+        """Return the address at which the client reached this process, as a socket tells it."""
 
     @abstractmethod
     def put(self, data: bytes) -> None:
@@ -61,8 +67,8 @@ class Outgoing(ABC):
         """Carry streams from now on."""
 
     @abstractmethod
-    def finished(self, *, keep: bool) -> None:
-        """The answer is whole: serve the next request, or close."""
+    def finished(self, *, keep: bool, stays: bool) -> None:
+        """The answer is whole: serve the next request, or close; ``stays``: also a connection that is to end."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -74,7 +80,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone",
-        "headers", "method", "notes", "on_gone", "parsed", "path", "query", "stalled", "started", "status",
+        "headers", "method", "notes", "on_gone", "parsed", "path", "query", "stalled", "started", "status", "stays",
     )  # fmt: skip
 
     def __init__(self, connection: Outgoing, request: Request) -> None:
@@ -104,11 +110,22 @@ class Exchange:
         """Told that the client went away, when a handler serves by callbacks; a coroutine is cancelled."""
         self.stalled = False
         """Whether it was cut off because it did not read."""
+        self.stays = False
+        """Whether its answer leaves open also a connection that is to end with its next answer."""
 
     @property
     def begun(self) -> bool:
         """Tell whether anything was sent."""
         return self.status != 0
+
+    @property
+    def peer(self) -> Peer:
+        """Return who the client is, as far as that is proved."""
+        return self._connection.peer
+
+    def sockname(self) -> object:
+        """Return the address at which the client reached this process, as a socket tells it; None where it is lost."""
+        return self._connection.sockname()
 
     @property
     def source(self) -> Source | None:
@@ -238,7 +255,7 @@ class Exchange:
     def _finish(self) -> None:
         self.ended = True
         self._source = None
-        self._connection.finished(keep=self._keep)
+        self._connection.finished(keep=self._keep, stays=self.stays)
 
     def _head(self, status: int, content_type: str) -> tuple[bytes, bytes]:
         """Begin the answer; return what its head begins with, and what it ends with."""
@@ -249,7 +266,7 @@ class Exchange:
         if start is None:
             start = _start(status, content_type)
         self.status = status
-        keep = self._keep = self._keep and not self._connection.closing
+        keep = self._keep = self._keep and (self.stays or not self._connection.closing)
         return start, _END if keep and self._framed else _KEEP if keep else _CLOSE
 
 

@@ -16,7 +16,7 @@ CHUNKED = -1
 SINGLETONS = frozenset(
     {
         "host", "content-length", "content-type", "content-encoding", "transfer-encoding", "authorization", "expect",
-        "x-session-id", "x-weft-token",
+        "x-session-id", "x-weft-authority", "x-weft-nonce", "x-weft-proof",
     }
 )  # fmt: skip
 """Headers that may come once: two of them would let two readers choose differently."""
@@ -69,6 +69,18 @@ class Notes:
         self.caller: object = None
 
 
+class Peer:
+    """Who is at a connection's other end, as far as that is proved."""
+
+    __slots__ = ("expected", "proven")
+
+    def __init__(self, *, proven: bool = False) -> None:
+        self.proven = proven
+        """Whether it is a router process of this service."""
+        self.expected = b""
+        """The proof that is awaited of it, once it has said hello."""
+
+
 @dataclass(slots=True)
 class Request:
     """One whole request; header names are lower case, ``query`` is what follows the question mark."""
@@ -84,7 +96,7 @@ class Request:
     """Those of the requests of its connection with the same credentials; None where nobody compared these."""
 
 
-Gate = Callable[[Request], ApiError | None]
+Gate = Callable[[Request, Peer], ApiError | None]
 """Looks at a request's head before its body is read, if that is long; an error refuses it there."""
 
 

@@ -13,7 +13,7 @@ _LONGER = 64
 """The bytes by which the next head may be longer and still be read by the one before."""
 _STEADY = frozenset(
     {
-        "authorization", "x-weft-token", "x-weft-path", "x-weft-tenant", "x-weft-class", "x-weft-priority",
+        "authorization", "x-weft-path", "x-weft-tenant", "x-weft-class", "x-weft-priority",
         "x-weft-ttft-slo", "x-weft-kv-handle",
     }
 )  # fmt: skip

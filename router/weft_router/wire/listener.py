@@ -10,7 +10,7 @@ from weft_router.errors import ApiError
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.connections import Connections
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Gate
+from weft_router.wire.head import Gate, Peer
 from weft_router.wire.limits import WireLimits
 
 BACKLOG = 4096
@@ -68,8 +68,8 @@ class Listener:
             self.connections.abort()
             await asyncio.sleep(0)
 
-    def _accept(self) -> asyncio.Protocol:
-        return cast(asyncio.Protocol, Connection(self.connections, self._limits, gate=self._gate))
+    def _accept(self, peer: Peer | None = None) -> asyncio.Protocol:
+        return cast(asyncio.Protocol, Connection(self.connections, self._limits, gate=self._gate, peer=peer))
 
     def _sweep(self) -> None:
         self.connections.check()

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Final, cast
 
 from weft_router.wire.dial import Links
+from weft_router.wire.handshake import UnprovenError, connect, tell_unproven
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.response import Taker
 from weft_router.wire.upstream import Keeper, Origin, Upstream
@@ -26,12 +27,15 @@ MAX_ORIGINS = 10_000
 class Pool(Keeper):
     """Connections to any number of origins."""
 
-    def __init__(self, *, connect_s: float, keepalive_s: float, links: str | None = None) -> None:
-        """Allow so many seconds for a connection, and for its rest; ``links`` are headers of requests for links.
+    def __init__(
+        self, *, connect_s: float, keepalive_s: float, links: bool = False, hop_key: bytes | None = None
+    ) -> None:
+        """Allow so many seconds for a connection, and for its rest; with ``links`` ask for links.
 
-        Without them none is asked for.
+        With ``hop_key`` all origins are router processes of this service, and each connection proves that.
         """
-        self._links = Links(links, connect_s=connect_s) if links is not None else None
+        self._links = Links(hop_key, connect_s=connect_s) if links else None
+        self._hop_key = hop_key
         self._connect_s = connect_s
         self._keepalive_s = keepalive_s
         self._kept: set[Origin] = set()
@@ -220,22 +224,38 @@ class Pool(Keeper):
             connection.send(leg, taker, head, payload)
 
     async def _connect(self, leg: Leg, origin: Origin, taker: Taker, head: bytes, payload: bytes) -> None:
-        context = self._context() if origin.tls else None
         try:
             async with asyncio.timeout(min(self._connect_s, max(0.0, leg.until - monotonic()))):
-                _, protocol = await asyncio.get_running_loop().create_connection(
-                    lambda: cast(asyncio.Protocol, Upstream(self, origin)), origin.host, origin.port, ssl=context
-                )
+                connection = await (self._made(origin) if self._hop_key is None else self._proven(origin))
         except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this leg alone
+            if isinstance(error, UnprovenError):
+                tell_unproven(origin, error, monotonic())
             leg.connecting(None)
             leg.fail("connect", str(error))
             return
         leg.connecting(None)
-        connection = cast(Upstream, protocol)
         if leg.over:
             connection.drop()
         else:
             connection.send(leg, taker, head, payload)
+
+    async def _made(self, origin: Origin) -> Upstream:
+        """Return a new connection to whoever is there."""
+        context = self._context() if origin.tls else None
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            lambda: cast(asyncio.Protocol, Upstream(self, origin)), origin.host, origin.port, ssl=context
+        )
+        return cast(Upstream, protocol)
+
+    async def _proven(self, origin: Origin) -> Upstream:
+        """Return a new connection to a router process of this service; nobody else hears of any request."""
+        if origin.tls:
+            raise UnprovenError("router processes serve each other without TLS")
+        transport, _ = await connect(origin, self._hop_key)
+        connection = Upstream(self, origin)
+        transport.set_protocol(cast(asyncio.Protocol, connection))
+        connection.connection_made(transport)
+        return connection
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:

@@ -1,7 +1,7 @@
 """Read HTTP/1.1 requests from bytes as they come: heads, bodies, and one request after the other."""
 
 from weft_router.wire.chunks import ChunkDecoder
-from weft_router.wire.head import CHUNKED, FramingError, Gate, Request, bad
+from weft_router.wire.head import CHUNKED, FramingError, Gate, Peer, Request, bad
 from weft_router.wire.heads import HeadReader
 from weft_router.wire.limits import WireLimits
 
@@ -16,12 +16,14 @@ class RequestReader:
     """Requests of one connection, as their bytes come."""
 
     __slots__ = (
-        "_body", "_chunks", "_gate", "_head", "_heads", "_left", "_limits", "_received", "_request", "_ungated",
-        "ended", "failure", "wants_continue",
+        "_body", "_chunks", "_gate", "_head", "_heads", "_left", "_limits", "_peer", "_received", "_request",
+        "_ungated", "ended", "failure", "wants_continue",
     )  # fmt: skip
 
-    def __init__(self, limits: WireLimits, *, gate: Gate | None = None) -> None:
+    def __init__(self, limits: WireLimits, *, gate: Gate | None = None, peer: Peer | None = None) -> None:
+        """``gate`` is told who the ``peer`` is."""
         self._limits = limits
+        self._peer = Peer() if peer is None else peer
         self._gate = gate
         self._ungated = limits.ungated
         self._heads = HeadReader()
@@ -106,8 +108,10 @@ class RequestReader:
                     raise bad("the request begins with empty lines")
             request, length = self._heads.read(data[at:end], self._limits)
             end += 4
-        if not 0 <= length <= self._ungated and self._gate is not None and (error := self._gate(request)) is not None:
-            raise FramingError(error)
+        if self._gate is not None and not 0 <= length <= self._ungated:
+            error = self._gate(request, self._peer)
+            if error is not None:
+                raise FramingError(error)
         if len(data) - end >= length >= 0:  # the usual case: the whole request came at once
             request.body = data[end : end + length]
             done.append(request)

@@ -21,7 +21,10 @@ _REMEMBERED: Final = 64
 class Origin:
     """An address requests go to; made once for each worker, not for each request."""
 
-    __slots__ = ("_starts", "dial_at", "host", "idle", "link", "plain", "port", "prefix", "redial_s", "tls", "url")
+    __slots__ = (
+        "_starts", "authority", "dial_at", "host", "idle", "link", "plain", "port", "prefix", "redial_s", "tell_at",
+        "tls", "url",
+    )  # fmt: skip
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -31,6 +34,7 @@ class Origin:
         self.host = parts.hostname
         self.tls = parts.scheme == "https"
         self.port = parts.port or (443 if self.tls else 80)
+        self.authority = authority(self.host, self.port)
         self.prefix = parts.path.rstrip("/")
         self.idle: list[Upstream] = []
         """Its connections that wait for a request, the one that was used last at the end."""
@@ -39,6 +43,8 @@ class Origin:
         """What carries connections to it, if it lets anything."""
         self.dial_at = 0.0
         """From when on another link may be tried."""
+        self.tell_at = 0.0
+        """From when on it may be told again that whoever answers there does not prove itself."""
         self.redial_s = 0.0
         """How long after the next try that is, at least."""
         self._starts: dict[str, bytes] = {}
@@ -67,7 +73,7 @@ class Origin:
         return (head + payload, tail) if tail else (head, payload)
 
     def _start(self, method: str, path: str) -> bytes:
-        lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {authority(self.host, self.port)}\r\n"
+        lines = f"{method} {self.prefix}{path} HTTP/1.1\r\nHost: {self.authority}\r\n"
         if method == "POST":
             lines += "Content-Type: application/json\r\n"
         if not lines.isascii() or lines.count("\n") != lines.count("\r\n") or lines.split("\r\n", 1)[0].count(" ") != 2:
