@@ -20,6 +20,7 @@ class RedisServer:
     port: int
     folder: Path
     host: str = "127.0.0.1"
+    options: tuple[str, ...] = ()
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -29,7 +30,7 @@ class RedisServer:
     def start(self) -> None:
         command = ["redis-server", "--port", str(self.port), "--bind", self.host, "--save", "", "--dir"]
         self.process = subprocess.Popen(
-            [*command, str(self.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, str(self.folder), *self.options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + 10
         with redis.Redis(self.host, self.port, socket_timeout=1) as client:

@@ -1,5 +1,6 @@
 """Bindings: one answer for all, kept without the store, given back to it, moved when their worker goes."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
@@ -64,6 +65,72 @@ async def test_a_session_moves_when_its_worker_is_unusable_and_the_others_follow
     assert await resolve(two, "c", usable="bc") == "b"
     assert await resolve(coordinator(store), "c", usable="c") == "c"
     assert await resolve(one, None, usable="") is None
+
+
+async def test_the_store_keeps_a_binding_for_as_long_as_any_coordinator_goes_by_it() -> None:
+    class Timed(Flaky):
+        """Tells when its bindings end."""
+
+        until = 0.0
+
+        async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
+            self.until = clock.now + ttl_s
+            return await super().bind(session, worker, replaces=replaces, ttl_s=ttl_s)
+
+    store, clock = Timed(), Clock()
+    bindings = coordinator(store, clock=clock)
+    await resolve(bindings, "a")
+    for step in (0.0, 24.0, 20.0, 25.0, 10.0):  # each use is within a quarter of the time to live, or just beyond it
+        clock.now += step
+        assert bindings.bound("s") == "a"
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert store.until > clock.now + 100, "the session lives here until then"
+
+
+class Held(Flaky):
+    """A store whose answers are held up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.come, self.go = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
+        self.come.set()
+        await self.go.wait()
+        return await super().bind(session, worker, replaces=replaces, ttl_s=ttl_s)
+
+    async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
+        self.come.set()
+        await self.go.wait()
+        await super().bind_all(bindings, ttl_s=ttl_s)
+
+
+@pytest.mark.parametrize("how", ["publish", "republish"])
+async def test_a_binding_that_is_being_published_does_not_bring_an_ended_session_back(how: str) -> None:
+    store, clock = Held(), Clock()
+    bindings = coordinator(store, clock=clock)
+    await resolve(bindings, "a")
+    store.come.clear()
+    store.go.clear()
+    clock.now = 50.0
+    work = None
+    if how == "publish":
+        assert bindings.bound("s") == "a"
+    else:
+        work = asyncio.create_task(bindings.republish())
+    await store.come.wait()
+    assert bindings.forget("s") == "a"
+    ending = asyncio.create_task(bindings.unbind("s"))
+    await asyncio.sleep(0)
+    store.go.set()
+    await ending
+    if work is not None:
+        await work
+    for _ in range(5):  # what is still under way ends
+        await asyncio.sleep(0)
+    assert await store.unbind("s") is None
 
 
 async def test_without_the_store_choices_are_kept_and_published_later() -> None:

@@ -121,13 +121,23 @@ def _begin(tenant: str, source: str) -> blake2b:
 
 
 class Heads:
-    """Remember for ``ttl_s`` seconds which session ended with which prefix; bounded, the oldest is forgotten first."""
+    """Remember for ``ttl_s`` seconds which session ended with which prefix; bounded, the oldest is forgotten first.
 
-    def __init__(self, *, ttl_s: float, limit: int = 100_000, clock: Callable[[], float] = monotonic) -> None:
+    The bound of each tenant keeps one that begins very many sessions from having all others forgotten.
+    """
+
+    def __init__(
+        self, *, ttl_s: float, limit: int = 100_000, per_tenant: int = 50_000, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._ttl_s = ttl_s
         self._limit = limit
+        self.per_tenant = per_tenant
         self._clock = clock
-        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[str, float, str]] = OrderedDict()
+        self._tenants: dict[str, OrderedDict[str, None]] = {}
+        """The prefixes of each tenant, those that were used last at the end."""
+        self._latest: dict[str, str] = {}
+        """The prefix that each session ended with last."""
 
     def __len__(self) -> int:
         """Return how many prefixes are remembered."""
@@ -142,12 +152,41 @@ class Heads:
                 return known[0]
         return None
 
-    def put(self, head: str, session: str) -> None:
-        """Remember that a session's latest request ended with this prefix."""
+    def put(self, head: str, session: str, tenant: str = "") -> list[tuple[str, str]]:
+        """Remember that a session's latest request ended with this prefix.
+
+        Return what is forgotten because the tenant has too many: prefixes, each with its session where that ended with
+        it, and with nothing where the session went on.
+        """
         now = self._clock()
         sessions = self._sessions
-        sessions[head] = (session, now)
+        if head in sessions and sessions[head][2] != tenant:
+            self._drop(head)
+        sessions[head] = (session, now, tenant)
         sessions.move_to_end(head)
+        self._latest[session] = head
+        own = self._tenants.get(tenant)
+        if own is None:
+            own = self._tenants[tenant] = OrderedDict()
+        own[head] = None
+        own.move_to_end(head)
+        gone: list[tuple[str, str]] = []
+        while len(own) > self.per_tenant:
+            oldest = next(iter(own))
+            gone.append((oldest, self._drop(oldest)))
         since = now - self._ttl_s
         while len(sessions) > self._limit or next(iter(sessions.values()))[1] < since:
-            sessions.popitem(last=False)
+            self._drop(next(iter(sessions)))
+        return gone
+
+    def _drop(self, head: str) -> str:
+        """Forget a prefix; return the session that ended with it, if it did not go on."""
+        session, _, tenant = self._sessions.pop(head)
+        own = self._tenants[tenant]
+        own.pop(head, None)
+        if not own:
+            del self._tenants[tenant]
+        if self._latest.get(session) != head:
+            return ""
+        del self._latest[session]
+        return session

@@ -35,6 +35,9 @@ class LimitsConfig(Section):
     """Bytes a second that a body must come with, after its first seconds."""
     max_unread_bytes: int = Field(default=256 * 2**10, ge=4096)
     """What is kept for a client that does not read; full for ``timeouts.slowReader`` seconds, it is cut off."""
+    max_nameless_sessions: int = Field(default=50_000, ge=100)
+    """Conversations without a session id that one coordinator process remembers of each tenant, by their rounds; the
+    oldest is forgotten first, in Redis, too."""
     rates: Rates = Field(default_factory=Rates)
     """For each API key or token that has no bounds of its own, at one coordinator process."""
 

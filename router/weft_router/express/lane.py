@@ -88,7 +88,7 @@ class Lane:
         job = Job(id_, session, tenant, inference, exchange.started, facts, class_, None, trace)
         job.transcript = transcript
         try:
-            front.recognising.note(identity)
+            front.recognising.note(identity, tenant)
             if admitted.output_cap is not None or admitted.local_only:
                 front.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
                 usual.go_on(job)

@@ -107,8 +107,9 @@ class Front:
         self.placing = Placing(config, registry=registry, bindings=self._bindings)
         self._closing = Closing(self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting)
         self.recognising = Recognising(
-            store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up
-        )
+            store, ttl_s=config.routing.session_ttl_seconds, per_tenant=config.limits.max_nameless_sessions,
+            store_up=lambda: registry.store_up, ended=self._bindings.forget,
+        )  # fmt: skip
         self._holding: Holding | None = None
         if config.hold is not None:
             there = partial(registry.ready, "decode")
@@ -143,6 +144,7 @@ class Front:
         self.classifier = Classifier(config.qos)
         self.admission.use(config.qos, config.limits, config.session_classes())
         self.placing.use(config)
+        self.recognising.use(config.limits.max_nameless_sessions)
 
     async def stop(self) -> None:
         """End background work."""

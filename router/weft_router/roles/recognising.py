@@ -12,15 +12,25 @@ from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)
 
+MOST_GONE = 10_000
+"""Prefixes that the store is still to forget; beyond that they expire there."""
+
 
 class Recognising:
     """The conversations that a front has seen, by the hashes of what they began with."""
 
-    def __init__(self, store: Store, *, ttl_s: int, store_up: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: Store, *, ttl_s: int, per_tenant: int, store_up: Callable[[], bool], ended: Callable[[str], object]
+    ) -> None:
+        """Remember ``per_tenant`` prefixes of each tenant; ``ended`` is told of sessions forgotten for that."""
         self._store = store
         self._ttl_s = ttl_s
         self._store_up = store_up
-        self._heads = Heads(ttl_s=ttl_s)
+        self._heads = Heads(ttl_s=ttl_s, per_tenant=per_tenant)
+        self._ended = ended
+        self._gone: list[tuple[str, str]] = []
+        """What the store is still to forget."""
+        self._forgetting: asyncio.Task[None] | None = None
         self._writes: set[asyncio.Task[None]] = set()
 
     async def identify(self, job: Job) -> Identity:
@@ -33,8 +43,12 @@ class Recognising:
             except StoreDownError:
                 found = []
             identity = _of(identity, next((session for session in found if session is not None), None))
-        self.note(identity)
+        self.note(identity, job.tenant)
         return identity
+
+    def use(self, per_tenant: int) -> None:
+        """Go on by another bound."""
+        self._heads.per_tenant = per_tenant
 
     def at_once(self, inference: Inference, transcript: Transcript, *, tenant: str, fresh: str) -> Identity | None:
         """Return who a request without a name is; None where a store elsewhere has to be asked for that."""
@@ -52,11 +66,13 @@ class Recognising:
             session = store.session_of(parents)
         return _of(identity, session), False
 
-    def note(self, identity: Identity) -> None:
+    def note(self, identity: Identity, tenant: str) -> None:
         """Remember what a request ended with, by which the next one of its conversation is found."""
         if not identity.head:
             return
-        self._heads.put(identity.head, identity.key)
+        gone = self._heads.put(identity.head, identity.key, tenant)
+        if gone:
+            self._forget(gone)
         store = self._store
         if not self._store_up():
             return
@@ -69,9 +85,30 @@ class Recognising:
 
     async def stop(self) -> None:
         """Give up what is not written yet."""
-        for task in self._writes:
+        tasks = [*self._writes, *([] if self._forgetting is None else [self._forgetting])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, gone: list[tuple[str, str]]) -> None:
+        """Forget what a tenant has too much of: here, and in the store by one task at a time."""
+        for _, session in gone:
+            if session:
+                self._ended(session)
+        if not self._store_up() or len(self._gone) >= MOST_GONE:
+            return  # what the store has expires
+        self._gone += gone
+        if self._forgetting is None or self._forgetting.done():
+            self._forgetting = asyncio.get_running_loop().create_task(self._unbind())
+
+    async def _unbind(self) -> None:
+        while self._gone:
+            gone, self._gone = self._gone, []
+            sessions = [session for _, session in gone if session]
+            try:
+                await self._store.unbind_all(sessions, [head for head, _ in gone])
+            except StoreDownError as error:
+                log.info("sessions_not_unbound", extra={"error": str(error)})
 
     async def _put(self, identity: Identity) -> None:
         try:

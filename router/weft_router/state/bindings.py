@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 from weft_router.state.gathered import Asked
@@ -13,6 +14,8 @@ from weft_router.state.store import MemoryStore, Question, Store, StoreDownError
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 200_000
+PUBLISHED_SHARE = 4
+"""A session in use is published again after this part of its time to live."""
 
 
 @dataclass(slots=True)
@@ -33,11 +36,18 @@ class Bindings:
         self._store = store
         self._alone = isinstance(store, MemoryStore) and store.alone
         self._ttl_s = ttl_s
+        # The store has to keep a binding for as long as anybody here goes by it: it was published up to a share of the
+        # time to live before it was used last. Or another coordinator would bind the session to another worker.
+        self._store_ttl_s = ttl_s + math.ceil(ttl_s / PUBLISHED_SHARE) + 1
         self._store_up = store_up
         self._clock = clock
         self._known: dict[str, _Binding] = {}
         """Those used last are at the end."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._publishing: dict[str, asyncio.Task[None]] = {}
+        """By session what is being told to the store."""
+        self._republishing = False
+        self._ended: set[str] = set()
+        """Sessions that were ended while all were being given back to the store."""
         self.on_move: Callable[[str], None] | None = None
         """Called with the worker that a session leaves for another one."""
 
@@ -89,11 +99,11 @@ class Bindings:
             self._remember(session, chosen, published=False)
             return chosen
         try:
-            owner = await self._store.bind(session, chosen, replaces=worker or "", ttl_s=self._ttl_s)
+            owner = await self._store.bind(session, chosen, replaces=worker or "", ttl_s=self._store_ttl_s)
             if owner != chosen and not usable(owner):
                 if leaves is not None:
                     leaves(owner)
-                owner = await self._store.bind(session, chosen, replaces=owner, ttl_s=self._ttl_s)
+                owner = await self._store.bind(session, chosen, replaces=owner, ttl_s=self._store_ttl_s)
         except StoreDownError:
             self._remember(session, chosen, published=False)
             return chosen
@@ -125,7 +135,7 @@ class Bindings:
 
     def bind_soon(self, session: str, worker: str) -> Asked[Question, str] | None:
         """Begin to bind a session to a worker."""
-        return self._store.bind_soon(session, worker, ttl_s=self._ttl_s)
+        return self._store.bind_soon(session, worker, ttl_s=self._store_ttl_s)
 
     def settle(self, asked: Asked[Question, str], usable: Callable[[str], bool]) -> str | None:
         """Return the worker of a session that ``bind_soon`` asked about, None where another one has to be found.
@@ -147,21 +157,34 @@ class Bindings:
         return None if binding is None else binding.worker
 
     async def unbind(self, session: str) -> str | None:
-        """Have the store forget a session; return the worker it was bound to there.
+        """Have the store forget a session that was forgotten here; return the worker it was bound to there.
+
+        What this process is telling the store of the session is waited for: it would bring the binding back.
 
         Raises:
             StoreDownError: the store did not answer.
         """
+        if self._republishing:
+            self._ended.add(session)
+        publishing = self._publishing.get(session)
+        if publishing is not None:
+            await asyncio.wait([publishing])
         return await self._store.unbind(session)
 
     async def republish(self) -> None:
         """Give the store back what it lost."""
         now = self._clock()
         live = [(s, b.worker) for s, b in self._known.items() if now - b.used_at <= self._ttl_s]
+        self._republishing = True
         try:
-            await self._store.bind_all(live, ttl_s=self._ttl_s)
+            await self._store.bind_all(live, ttl_s=self._store_ttl_s)
+            if self._ended:
+                await self._store.unbind_all([session for session in self._ended if session not in self._known], [])
         except StoreDownError:
             return
+        finally:
+            self._republishing = False
+            self._ended.clear()
         for session, _ in live:
             binding = self._known.get(session)  # it may have expired meanwhile
             if binding is not None:
@@ -205,17 +228,21 @@ class Bindings:
         binding.used_at = now
         del self._known[session]
         self._known[session] = binding
-        if now - binding.published_at > self._ttl_s / 4 and self._store_up():
+        if now - binding.published_at > self._ttl_s / PUBLISHED_SHARE and self._store_up():
             binding.published_at = now
             task = asyncio.get_running_loop().create_task(self._publish(session, binding))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._publishing[session] = task
+            task.add_done_callback(partial(self._published, session))
+
+    def _published(self, session: str, task: asyncio.Task[None]) -> None:
+        if self._publishing.get(session) is task:
+            del self._publishing[session]
 
     async def _publish(self, session: str, binding: _Binding) -> None:
         if self._known.get(session) is not binding:
             return  # it was ended meanwhile
         try:
-            owner = await self._store.bind(session, binding.worker, replaces=binding.worker, ttl_s=self._ttl_s)
+            owner = await self._store.bind(session, binding.worker, replaces=binding.worker, ttl_s=self._store_ttl_s)
         except StoreDownError:
             binding.published_at = -math.inf
             return
