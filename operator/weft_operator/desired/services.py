@@ -39,7 +39,14 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
                 "publishNotReadyAddresses": True,
                 "selector": rendering.selector(role),
                 "ports": [
-                    {"name": "http", "port": ROUTER_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"},
+                    {
+                        "name": "http",
+                        "port": ROUTER_PORT,
+                        "targetPort": ROUTER_PORT,
+                        "protocol": "TCP",
+                        # A mesh must pass connections through as they are: each proves itself (decision 20).
+                        "appProtocol": "tcp",
+                    },
                 ],
             },
         }
