@@ -163,7 +163,7 @@ def is_worker_name(text: str) -> bool:
 def read_fields(stored: object) -> WorkerRecord | None:
     """Return a stored heartbeat, decoded; None where one field of it cannot be what a worker writes.
 
-    Lengths are bounded, numbers finite, and the address is an ``http://`` URL of host and port.
+    Lengths are bounded, numbers finite, and the address is a URL of HTTP without user, query or fragment.
     """
     try:
         body = cast(Mapping[str, object], stored)
@@ -275,13 +275,14 @@ def _name(value: object) -> str:
 def _url(value: object) -> str:
     url = _text(value)
     if not _is_origin(url):
-        raise ValueError("not http://HOST:PORT")
+        raise ValueError("not a URL such as http://HOST:PORT")
     return url
 
 
 @lru_cache(maxsize=4096)
 def _is_origin(url: str) -> bool:
-    return url.startswith("http://") and url.isascii() and is_http_url(url) and not set(url[7:]) & set("/?#@\\")
+    # A standalone router's engines may be behind https, or a path; sidecars are not, and no hop goes there.
+    return url.isascii() and is_http_url(url) and not set(url) & set("?#@\\")
 
 
 def _list(value: object, most: int) -> list[object]:

@@ -50,6 +50,8 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
     ("env", "args", "names"),
     [
         ({"WEFT_WORKER": ""}, {}, "WEFT_WORKER"),
+        ({"WEFT_WORKER": "a worker"}, {}, "WEFT_WORKER"),
+        ({"WEFT_WORKER": "d" * 254}, {}, "WEFT_WORKER"),
         ({"WEFT_DEGREE": "two"}, {}, "WEFT_DEGREE"),
         ({"WEFT_DEGREE": "0"}, {}, "WEFT_DEGREE"),
         ({"WEFT_DEGREE": "8"}, {}, "WEFT_DEGREE"),
@@ -64,6 +66,8 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
         ({}, {"listen": "fd00::7:8080"}, r"--listen: .*\[fd00::7\]:8080"),
         ({}, {"health_listen": ":::8081"}, "--health-listen"),
         ({}, {"advertise": "10.0.0.1:80"}, "--advertise"),
+        ({}, {"advertise": "https://10.0.0.1:80"}, "--advertise"),
+        ({}, {"advertise": "http://10.0.0.1:80/path"}, "--advertise"),
         ({}, {"advertise": "http://fd00::7:8080"}, r"--advertise .*http://\[fd00::7\]:8080"),
         ({}, {"config": Path("/nowhere")}, "--config"),
     ],

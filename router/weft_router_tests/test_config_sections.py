@@ -185,6 +185,8 @@ def test_a_standalone_router_needs_neither_token_nor_redis_nor_identity(tmp_path
     assert len(settings.token) == 32
     assert settings.token != standalone(tmp_path, WORKERS).token
     assert standalone(tmp_path, '{"workers": [{"name": "d", "url": "http://[::1]:1"}]}').workers[0].role == "decode"
+    with pytest.raises(ConfigError, match="WEFT_TOKEN_FILE"):
+        standalone(tmp_path, WORKERS, env={"WEFT_REDIS_URL": "redis://127.0.0.1:6379/0"})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Literal
 
 from weft_core.authority import http_url, is_http_url, split_authority
 from weft_core.cost import CostProfile
+from weft_core.heartbeat import MAX_NAME, is_worker_name
 from weft_router.config.file import RouterConfig
 from weft_router.config.live import combined
 from weft_router.config.section import ConfigError
@@ -113,14 +114,21 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
     node_rank, leader = _node(role, env)
     keys = env.get("WEFT_API_KEYS_FILE") or config.auth.api_keys_file
     alone = role == "standalone"
+    redis_url = _redis_url(env, alone=alone)
+    random_token = alone and "WEFT_TOKEN_FILE" not in env
+    if random_token and not redis_url.startswith("memory://"):
+        raise ConfigError(
+            "WEFT_TOKEN_FILE: what a standalone router keeps in Redis is authenticated by its token; write a "
+            "random one, the same for all that share the Redis"
+        )
     return Settings(
         role=role,
         config=config,
         profile=profile,
         host=host,
         port=port,
-        token=secrets.token_bytes(32) if alone and "WEFT_TOKEN_FILE" not in env else _token(env),
-        redis_url=_redis_url(env, alone=alone),
+        token=secrets.token_bytes(32) if random_token else _token(env),
+        redis_url=redis_url,
         worker=worker,
         degree=degree,
         pool=pool,
@@ -168,6 +176,11 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
     worker = env.get("WEFT_WORKER")
     if not worker:
         raise ConfigError(f"WEFT_WORKER: a {role} sidecar needs the name of its worker; set it")
+    if not is_worker_name(worker):
+        raise ConfigError(
+            f"WEFT_WORKER={worker[:64]!r}: a worker's name has letters, digits, dots, dashes and underscores, "
+            f"{MAX_NAME} at most, and begins and ends with a letter or digit; set such a one"
+        )
     degree = env.get("WEFT_DEGREE", "")
     if not degree.isdigit() or int(degree) < 1:
         raise ConfigError(
@@ -177,7 +190,7 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
     if advertise is None and not ip:
         raise ConfigError("POD_IP: other pods must find this worker; set POD_IP or pass --advertise URL")
     url = (advertise or http_url(ip or "", port)).rstrip("/")
-    if not is_http_url(url):
+    if not is_http_url(url) or not url.startswith("http://") or set(url[7:]) & set("/?#@\\"):
         raise ConfigError(f"--advertise {url}: give a URL such as http://10.0.0.7:8080 or http://[fd00::7]:8080")
     return worker, int(degree), url
 
