@@ -2,12 +2,15 @@
 
 import asyncio
 import random
-from time import monotonic
+from collections.abc import Callable
+from time import monotonic, process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_router.api.responses_tap import ResponsesTap
+from weft_router.api.tap import StreamTap
 from weft_router.wire.leg import Leg, Whole
 from weft_router.wire.plain import PlainReader
 from weft_router.wire.response import ResponseReader
@@ -161,3 +164,64 @@ async def test_no_event_waits_for_the_next() -> None:
             got.release()
         assert await client.chunk() == b""
         assert sorted(times)[len(times) // 2] < 0.005
+
+
+def splitter() -> Callable[[bytes], object]:
+    return EventSplitter().feed
+
+
+def opening_tap() -> Callable[[bytes], object]:
+    return StreamTap("chat", keep_usage=True, keep_ids=True).feed
+
+
+def usual_tap() -> Callable[[bytes], object]:
+    tap = StreamTap("chat", keep_usage=True, keep_ids=True)
+    for word in (b"a", b"b", b"c"):
+        tap.feed(
+            b'data: {"id":"1","model":"m","created":1,"object":"chat.completion.chunk",'
+            b'"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % word
+        )
+    assert tap.tokens == 3
+    return tap.feed
+
+
+def responses_tap() -> Callable[[bytes], object]:
+    return ResponsesTap().feed
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("make", [splitter, opening_tap, usual_tap, responses_tap])
+def test_an_event_in_small_pieces_takes_time_in_proportion_to_its_length(
+    make: Callable[[], Callable[[bytes], object]], line_end: bytes
+) -> None:
+    """An event of eight times the length takes eight times as long; looked at anew for each piece, 64 times."""
+
+    def seconds(size: int) -> float:
+        times = []
+        for _ in range(3):
+            feed = make()
+            began = process_time()
+            feed(b"data: ")
+            for _ in range(size // 1024):
+                feed(b"x" * 1024)
+            feed(line_end * 2)
+            times.append(process_time() - began)
+        return min(times)
+
+    assert seconds(4 * 2**20) < 24 * seconds(2**19)
+
+
+@pytest.mark.alone
+def test_many_events_in_one_piece_take_time_in_proportion_to_their_number() -> None:
+    """Where no two LF follow each other, they are not looked for again behind each event."""
+
+    def seconds(count: int) -> float:
+        times = []
+        for _ in range(3):
+            began = process_time()
+            assert len(EventSplitter().feed(b"data: x\r\n\r\n" * count)) == count
+            times.append(process_time() - began)
+        return min(times)
+
+    assert seconds(64_000) < 48 * seconds(4_000)

@@ -28,7 +28,7 @@ from weft_router.api.reply import (
     without_ids,
 )
 from weft_router.api.usual import Usual, learn
-from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
+from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, ends_event, payload
 
 MAX_FORMS = 16
 """A stream whose usual event keeps changing is parsed after so many tries."""
@@ -63,7 +63,8 @@ class StreamTap(EventTap):
             self._put = {key: value for key, value in head_of(first.head).items() if key != "model"}
         if public_id is not None:
             self._put["id"] = public_id
-        self._rest = b""
+        self._late = bytearray()
+        """The event that is not whole yet, once the usual one is known."""
         self._unseen = 0
         """How many of the kept ids came after the last of the kept texts."""
         self._held: list[bytes] = []
@@ -75,7 +76,7 @@ class StreamTap(EventTap):
     @property
     def complete(self) -> bool:
         """Tell whether the stream ended as it should: with its last event, and nothing cut off."""
-        return self.done and not (self._rest or self._splitter.rest).strip()
+        return self.done and not (self._late or self._splitter.rest).strip()
 
     @property
     def reply(self) -> Reply:
@@ -97,8 +98,13 @@ class StreamTap(EventTap):
         has been sent as long as the engine has not shown its first token.
         """
         usual = self._usual
-        if self._rest:
-            data, self._rest = self._rest + data, b""
+        if self._late:
+            late = self._late
+            if b"\r" not in data and not ends_event(late, data):
+                self._keep(data)  # without a look at what came before, or long events would take the square of it
+                return b""
+            data = bytes(late) + data
+            late.clear()
         if usual is not None and data.startswith(usual.head) and data.endswith(usual.last):
             inner = data[usual.start : usual.end]
             if usual.ids:
@@ -120,13 +126,13 @@ class StreamTap(EventTap):
                     self._settle()
                 return data if usual.same else usual.out_head + inner + usual.out_last
             return self._run(usual, inner.split(usual.joint), data)
-        if usual is None or self._splitter.rest or b"\r" in data:
+        if usual is None or self._splitter.partial or b"\r" in data:
             return self._slowly(data)
         return self._quickly(usual, data)
 
     def _slowly(self, data: bytes) -> bytes:
         """Parse event by event until the usual one is known."""
-        if 0 <= data.find(b"\n\n") == len(data) - 2 and b"\r" not in data and not self._splitter.rest:
+        if 0 <= data.find(b"\n\n") == len(data) - 2 and b"\r" not in data and not self._splitter.partial:
             events = [data]
         else:
             events = self._splitter.feed(data)
@@ -157,9 +163,8 @@ class StreamTap(EventTap):
         if cut < 2:
             cut = 0
         if cut < len(data):
-            data, self._rest = data[:cut], data[cut:]
-            if len(self._rest) > MAX_EVENT:
-                raise EventTooLargeError(f"a server-sent event exceeds {MAX_EVENT} bytes")
+            self._keep(data[cut:])
+            data = data[:cut]
         if data and data.find(b"\n\n") == len(data) - 2:
             return self._take(data)
         out: list[bytes] = []
@@ -178,6 +183,12 @@ class StreamTap(EventTap):
             if last:
                 out.append(self._each(usual.head + last))
         return b"".join(out)
+
+    def _keep(self, data: bytes) -> None:
+        """Keep bytes of an event that is not whole yet."""
+        self._late += data
+        if len(self._late) > MAX_EVENT:
+            raise EventTooLargeError(f"a server-sent event exceeds {MAX_EVENT} bytes")
 
     def _run(self, usual: Usual, pieces: list[bytes], data: bytes | None = None) -> bytes:
         """Take events that begin and end as usual; return what goes on, ``data`` itself if that is all of them."""

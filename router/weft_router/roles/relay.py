@@ -155,7 +155,7 @@ class Relayed:
         if self._whole is not None:
             self._whole.data(chunk)
             return
-        if self._splitter.rest or not chunk.endswith(b"\n\n"):
+        if self._splitter.partial or not chunk.endswith(b"\n\n"):
             chunk = b"".join(self._splitter.feed(chunk))
             if not chunk:
                 return
@@ -203,7 +203,7 @@ class Relayed:
             kind = self._headers.get("content-type", "application/json")
             self._outlet.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
-        if self._broken or self._splitter.rest or not self.begun:
+        if self._broken or self._splitter.partial or not self.begun:
             raise LegFailedError(self._broken or "cut-short")
         self._outlet.end()
 

@@ -9,16 +9,23 @@ class EventTooLargeError(ValueError):
 
 
 class EventSplitter:
-    """Collect bytes and give back whole events, each with the blank line that ends it."""
+    """Collect bytes and give back whole events, each with the blank line that ends it.
+
+    Every byte is looked at once and copied a few times, however small the pieces are that an event comes in.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._scanned = 0
+        self._kept = bytearray()
+
+    @property
+    def partial(self) -> bool:
+        """Tell whether bytes came that make no whole event yet."""
+        return bool(self._kept)
 
     @property
     def rest(self) -> bytes:
-        """Return the bytes after the last whole event."""
-        return self._rest
+        """Return a copy of the bytes after the last whole event."""
+        return bytes(self._kept)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes; return the events they complete.
@@ -26,34 +33,53 @@ class EventSplitter:
         Raises:
             EventTooLargeError: an event grows beyond MAX_EVENT.
         """
-        buffer = self._rest + data if self._rest else data
+        kept = self._kept
+        buffer, start = data, 0
+        if kept:
+            known = len(kept)
+            # A boundary is at most 3 bytes long, so the last 2 bytes before these may be the start of one.
+            tail = bytes(kept[-2:])
+            if _boundary(tail + data, 0)[0] < 0:
+                kept += data
+                self._bound()
+                return []
+            buffer, start = bytes(kept) + data, known - len(tail)
+            kept.clear()
         events: list[bytes] = []
-        start = 0
-        search = self._scanned
+        begin, plain = 0, -2
         while True:
-            end = _boundary(buffer, search)
+            end, plain = _boundary(buffer, start, plain)
             if end < 0:
                 break
-            events.append(buffer[start:end])
-            start = search = end
-        self._rest = buffer[start:]
-        # A boundary is at most 3 bytes long, so the last 2 bytes may be the start of one.
-        self._scanned = max(0, len(self._rest) - 2)
-        if len(self._rest) > MAX_EVENT:
-            raise EventTooLargeError(f"a server-sent event exceeds {MAX_EVENT} bytes")
+            events.append(buffer[begin:end])
+            begin = start = end
+        if begin < len(buffer):
+            kept += memoryview(buffer)[begin:]
+            self._bound()
         return events
 
+    def _bound(self) -> None:
+        if len(self._kept) > MAX_EVENT:
+            raise EventTooLargeError(f"a server-sent event exceeds {MAX_EVENT} bytes")
 
-def _boundary(buffer: bytes, start: int) -> int:
-    """Return the index after the first blank line at or after ``start``; -1 when there is none.
 
-    Lines end with LF or CR LF, also mixed; nobody sends CR alone.
+def ends_event(kept: bytearray, data: bytes) -> bool:
+    """Tell whether ``data``, which follows ``kept``, has the end of an event with plain line breaks."""
+    return data.find(b"\n\n") >= 0 or (data.startswith(b"\n") and kept.endswith(b"\n"))
+
+
+def _boundary(buffer: bytes, start: int, plain: int = -2) -> tuple[int, int]:
+    """Return the index after the first blank line at or after ``start``, and where the next two LF are; -1 for none.
+
+    Lines end with LF or CR LF, also mixed; nobody sends CR alone. ``plain`` is what the call before returned for the
+    same buffer, so that no byte is looked at for each event.
     """
-    plain = buffer.find(b"\n\n", start)
+    if plain != -1 and plain < start:
+        plain = buffer.find(b"\n\n", start)
     crlf = buffer.find(b"\n\r\n", start, plain + 1 if plain >= 0 else len(buffer))
     if crlf >= 0:
-        return crlf + 3
-    return plain + 2 if plain >= 0 else -1
+        return crlf + 3, plain
+    return (plain + 2 if plain >= 0 else -1), plain
 
 
 def payload(event: bytes) -> bytes | None:
