@@ -21,6 +21,7 @@ from weft_router.guard.caller import NO_KEYS_TENANT, Bounds, Caller, tenant_fits
 _HASHED = "sha256:"
 _OPTIONS = ("tenant", "weight", "class", "rps", "tpm", "concurrent")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_PLAIN = re.compile(r"[!-~]+")
 MAX_KEY = 512
 _sha256: Final = sha256
 
@@ -67,6 +68,11 @@ def _digest_of(word: str, number: int) -> bytes:
     if not word.startswith(_HASHED):
         if len(word) > MAX_KEY:
             raise KeyFileError(f"line {number}: a key has at most {MAX_KEY} characters; shorten it")
+        if _PLAIN.fullmatch(word) is None:
+            raise KeyFileError(
+                f"line {number}: a key has visible ASCII characters only, for no client can send others in a header; "
+                "make a new one"
+            )
         return digest(word)
     written = word.removeprefix(_HASHED)
     if _DIGEST.fullmatch(written) is None:
