@@ -10,13 +10,15 @@ LegFailedError               an upstream leg broke before its first byte; anothe
 StreamBrokenError            an upstream leg broke after bytes were forwarded; only an error event can follow
 """
 
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 if TYPE_CHECKING:
     from weft_router.api.reply import Reply
 
+_KNOWN: Final = frozenset(status.value for status in HTTPStatus)
 SHUTTING_DOWN = "shutting down"
 WORKER_LOST = "worker lost"
 
@@ -128,8 +130,11 @@ class EngineAnsweredError(Exception):
 
 
 def faults_request(status: int) -> bool:
-    """Tell whether an engine's status says that the request itself is wrong, as any other engine would."""
-    return 400 <= status < 500 and status not in (408, 429)
+    """Tell whether an engine's status is its last word on the request, which no other engine would answer better.
+
+    That is a 4xx; and a status that HTTP does not know, such as 529, is the engine's own word to its client.
+    """
+    return status >= 400 and (status not in _KNOWN or (status < 500 and status not in (408, 429)))
 
 
 def stream_error(reason: str) -> ApiError:

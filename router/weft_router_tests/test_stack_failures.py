@@ -233,6 +233,29 @@ async def test_an_engines_own_400_reaches_the_client(stack: Stack) -> None:
     assert len(stack.engines["d0"].seen) == 0
 
 
+@pytest.mark.parametrize("status", [429, 499, 529])
+@pytest.mark.parametrize("prefill", [0, 1])
+async def test_an_engines_own_status_reaches_the_client_though_http_does_not_know_it(
+    stack: Stack, prefill: int, status: int
+) -> None:
+    """429 is known, and another worker's engine may be less busy: it is tried there, and here there is no other."""
+    await stack.up(prefill=prefill)
+    for engine in stack.engines.values():
+        engine.script.status = status
+        engine.script.error_body = {"error": {"message": "not now", "type": "overloaded", "code": status}}
+    for stream in (True, False):
+        answer = await stack.chat(HELLO, stream=stream)
+        if status == 429:
+            assert answer.status == 502
+            continue
+        assert (answer.status, answer.json["error"]["message"]) == (status, "not now")
+        assert answer.json["error"]["type"] == ("invalid_request_error" if status < 500 else "server_error")
+    body = {"model": MODEL, "prompt": "hello"}
+    async with stack.http.post(stack.front + "/tokenize", json=body) as response:
+        assert response.status != 500
+    assert await stack.count("weft_router_requests_total", code="500") == 0
+
+
 async def test_nothing_ready_is_refused_at_once_and_served_when_it_is_back(stack: Stack) -> None:
     await stack.up(prefill=0)
     stack.engines["d0"].script.health = 503

@@ -371,4 +371,5 @@ def engine_error(answered: EngineAnsweredError) -> ApiError:
         message = str(inner.get("message") or message)
         param = str(inner["param"]) if isinstance(inner.get("param"), str) else None
         code = str(inner["code"]) if isinstance(inner.get("code"), str) else None
-    return ApiError(message, status=answered.status, param=param, code=code)
+    kind = "invalid_request_error" if answered.status < 500 else "server_error"
+    return ApiError(message, status=answered.status, kind=kind, param=param, code=code)

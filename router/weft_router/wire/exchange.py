@@ -271,7 +271,13 @@ class Exchange:
 
 
 def _start(status: int, content_type: str) -> bytes:
-    line = _LINES[status]
+    line = _LINES.get(status)
+    if line is None:
+        if not 100 <= status <= 999:
+            raise ValueError(f"{status} is no HTTP status")
+        line = (
+            f"HTTP/1.1 {status} \r\nServer: weft\r\n"  # such as an engine's 499 or 529: no phrase, as RFC 9112 allows
+        )
     start = encoded(f"{line}Content-Type: {checked(content_type)}\r\n" if content_type else line)
     if len(_starts) >= _REMEMBERED:
         _starts.clear()
