@@ -103,6 +103,14 @@ def test_sidecars_read_what_concerns_rounds_and_nothing_of_clients() -> None:
         assert (classes["interactive"].qos.priority, classes["interactive"].slo.ttft) == (2, 2.0)
 
 
+def test_every_router_knows_what_a_body_and_all_of_them_may_take() -> None:
+    limits = {"maxBodyNodes": 5000, "maxBytesInFlight": 1 << 30}
+    changed_service = changed(front_service(), "spec.coordinator.limits", limits)
+    for config in (told(rendering(changed_service)), of_front(changed_service)):
+        assert (config.limits.max_body_nodes, config.limits.max_bytes_in_flight) == (5000, 1 << 30)
+    assert told(rendering(service())).limits.max_bytes_in_flight is None
+
+
 def test_a_service_without_any_of_it_has_one_configuration_for_all() -> None:
     assert front_config(rendering(service())) is None
     names = [name for kind, name in objects(service()) if kind == "ConfigMap"]

@@ -79,10 +79,13 @@ class NotFoundError(ApiError):
 
 
 class TooLargeError(ApiError):
-    """Refuse a body above its limit."""
+    """Refuse a body above its limit; ``param`` names that."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"the request body exceeds {limit} bytes; send less", status=413, code="request_too_large")
+    def __init__(self, limit: int, what: str = "bytes", *, param: str = "limits.maxBodyBytes") -> None:
+        super().__init__(
+            f"the request body exceeds {limit} {what} ({param}); send less",
+            status=413, param=param, code="request_too_large",
+        )  # fmt: skip
 
 
 class UnavailableError(ApiError):
@@ -97,6 +100,11 @@ class UnavailableError(ApiError):
             retryable=retryable,
             retry_after_s=retry_after_s,
         )
+
+
+def no_room() -> UnavailableError:
+    """Return the refusal of a request that there is no memory for now."""
+    return UnavailableError("this router holds as many bytes of requests as it may; send it again in 1 s")
 
 
 class LegFailedError(Exception):

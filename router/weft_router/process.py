@@ -28,6 +28,8 @@ from weft_router.state.store import MemoryStore, Store
 
 log = logging.getLogger(__name__)
 
+COLLECTING = (5_000, 20, 20)
+"""Cycles are rare here. All streams wait while the collector looks for them, so it does that often, at little."""
 KEPT_BYTES = 8 * 2**20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -103,10 +105,9 @@ def _keep_memory() -> None:
 def _alone(settings: Settings) -> int:
     _keep_memory()
     try:
-        # What is loaded now stays: the collector need not look at it again, and cycles are rare here. All streams wait
-        # while it looks, so it does that often, at little.
+        # What is loaded now stays: the collector need not look at it again.
         gc.freeze()
-        gc.set_threshold(5_000, 20, 20)
+        gc.set_threshold(*COLLECTING)
         uvloop.run(_main(settings))
     except ConfigError as error:
         log.critical("wrong_configuration", extra={"error": str(error)})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from weft_router.errors import ApiError, LegFailedError
+from weft_router.wire.budget import Budget
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Peer
@@ -39,6 +40,9 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.ended
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def can_write_eof(self) -> bool:
         return True
 
@@ -58,6 +62,7 @@ class Owner:
     closing = False
 
     def __init__(self) -> None:
+        self.budget = Budget()
         self.handler: Handler = lambda exchange: exchange.reply(200, b"{}")
         self.refused: Refused = lambda exchange, error: exchange.reply(error.status, error.body())
 
@@ -94,17 +99,35 @@ async def test_headers_get_their_time_and_no_more() -> None:
     assert client.wire.ended
 
 
-@pytest.mark.parametrize(("each", "why"), [(1, "slow body"), (20_000, "slow body"), (40_000, None)])
-async def test_a_body_has_to_come_at_its_rate_for_as_long_as_it_comes(each: int, why: str | None) -> None:
+async def test_a_body_gets_its_time_and_more_for_what_came_of_it() -> None:
     client = Client()
-    client.takes(HEAD % 1_000_000)
-    client.takes(b"x" * 40_000)
-    assert client.at(LIMITS.body_s - 0.5) is None
-    assert client.at(LIMITS.body_s + 0.5) is None, "40,000 bytes in 30 s are enough"
-    client.connection.data_received(b"x" * each)
-    assert client.at(2 * LIMITS.body_s - 0.5) is None
-    assert client.at(2 * LIMITS.body_s + 1.5) == why
-    assert (b"408" in client.wire.sent) is (why is not None)
+    client.takes(HEAD % 30_000_000)
+    sent = 0
+    for second in range(1, 120):
+        client.connection.data_received(b"x" * 70_000)
+        sent += 70_000
+        assert client.at(float(second)) is None
+        assert second < LIMITS.body_s + sent / LIMITS.min_body_rate
+    assert client.at(119 + LIMITS.body_s - 0.5) is None, "it may pause for as long as a body has"
+    assert client.at(119 + LIMITS.body_s + 0.5) == "slow body"
+    assert b"408" in client.wire.sent
+
+
+@pytest.mark.parametrize(
+    "head", [HEAD % (32 * 2**20), HEAD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked")]
+)
+async def test_a_trickle_is_ended_soon_however_long_its_body_is_to_be(head: bytes) -> None:
+    """1 KiB a second of 32 MiB would take nine hours."""
+    client = Client()
+    client.takes(head)
+    second, why = 0, None
+    while why is None and second < 3600:
+        second += 1
+        client.connection.data_received(b"400\r\n" + b"x" * 1024 + b"\r\n" if b"chunked" in head else b"x" * 1024)
+        why = client.at(float(second))
+    assert why == "slow body"
+    assert LIMITS.body_s < second <= LIMITS.body_s + 2
+    assert b"408" in client.wire.sent
 
 
 async def test_a_connection_may_wait_for_its_next_request_for_a_while() -> None:

@@ -95,6 +95,14 @@ class Limits(ApiModel):
     """Tokens of one answer."""
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Clients connected to one coordinator process; 10000 if absent."""
+    max_body_nodes: Annotated[int, Field(ge=1024, le=100_000_000)] | None = None
+    """Values in the JSON of a request body, one more for a name, four for an array or object; 200000 if absent.
+
+    A prompt given as token ids has one for each.
+    """
+    max_bytes_in_flight: Annotated[int, Field(ge=65536, le=1 << 40)] | None = None
+    """Bytes of requests and unread answers that clients may make one router process hold; a quarter of its container's
+    memory limit if absent."""
     rates: Rates | None = None
     """For each API key or token without bounds of its own."""
 

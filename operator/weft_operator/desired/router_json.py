@@ -49,6 +49,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "maxBodyBytes": limits.max_body_bytes,
             "maxN": limits.max_n,
             "maxOutputTokens": limits.max_output_tokens,
+            **_given({"maxBodyNodes": limits.max_body_nodes, "maxBytesInFlight": limits.max_bytes_in_flight}),
         },
         "profile": rendering.record.profile,
         "planRevision": rendering.revision,

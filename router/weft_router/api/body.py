@@ -5,11 +5,12 @@ or odd encodings cannot smuggle a value past the checks.
 """
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, cast
 
 import orjson
 
+from weft_router.api.nodes import AT_ONCE, CONTAINER, MAX_NODES, bound, too_many
 from weft_router.errors import InvalidRequestError
 
 Json = dict[str, object]
@@ -68,13 +69,29 @@ SAFE: Final = frozenset(
 _NESTED: Final = (dict, list)
 _NESTED_TYPES: Final = frozenset(_NESTED)
 _loads: Final = orjson.loads
+_MORE: Final = CONTAINER - 1
 
 
-def parse(raw: bytes) -> Json:
+def parse(raw: bytes, most: int = MAX_NODES) -> Json:
     """Return the JSON object in a request body.
 
     Raises:
         InvalidRequestError: the body is empty, not JSON, not an object, or nested too deeply.
+        TooLargeError: it has more than ``most`` nodes.
+    """
+    if len(raw) > AT_ONCE:
+        bound(raw, most)
+    return measured(raw, most)[0]
+
+
+def measured(raw: bytes, most: int) -> tuple[Json, int]:
+    """Return the JSON object in a request body, and how many nodes it has (see ``nodes``).
+
+    One above ``AT_ONCE`` makes more than ``most`` in memory before that is known, unless ``bound`` has looked at it.
+
+    Raises:
+        InvalidRequestError: as ``parse`` does.
+        TooLargeError: it has more than ``most`` nodes.
     """
     try:
         value: object = _loads(raw)
@@ -86,9 +103,10 @@ def parse(raw: bytes) -> Json:
         ) from error
     if not isinstance(value, dict):
         raise InvalidRequestError("the request body must be a JSON object")
-    if _deep(value):
-        raise InvalidRequestError(f"the request body is nested more than {MAX_DEPTH} levels deep")
-    return cast(Json, value)
+    nodes = _nodes(value)
+    if nodes > most:
+        raise too_many(most)
+    return cast(Json, value), nodes
 
 
 def sanitise(body: Json, kind: str = "chat") -> list[str]:
@@ -140,36 +158,49 @@ def _plain(key: str) -> str:
     return unicodedata.normalize("NFKC", key).strip().casefold().replace("-", "_")
 
 
-def _deep(value: Json) -> bool:
-    """Tell whether an object is nested too deeply; one of plain values and lists of such objects is seen at a glance.
+def _nodes(value: Json) -> int:
+    """Return how many nodes an object has; one of plain values and lists of such objects is seen at a glance.
 
     Exact types will do, for orjson makes no others.
+
+    Raises:
+        InvalidRequestError: it is nested too deeply.
     """
+    nodes = len(value) + (len(value) or 1) + _MORE
     for child in value.values():
         if type(child) is list:
+            nodes += (len(child) or 1) + _MORE
             if child and type(child[0]) is int and _NESTED_TYPES.isdisjoint(map(type, child)):
                 continue  # the ids of a prompt
             for item in child:
                 if type(item) is dict:
+                    nodes += len(item) + (len(item) or 1) + _MORE
                     for leaf in item.values():
                         if type(leaf) is list or type(leaf) is dict:
-                            return _deeper_than(value, MAX_DEPTH)
+                            return _nodes_below(value)
                 elif type(item) is list:
-                    return _deeper_than(value, MAX_DEPTH)
+                    return _nodes_below(value)
         elif type(child) is dict:
-            return _deeper_than(value, MAX_DEPTH)
-    return False
+            return _nodes_below(value)
+    return nodes
 
 
-def _deeper_than(value: Json, limit: int) -> bool:
+def _nodes_below(value: Json) -> int:
+    """Return how many nodes an object has, whatever is in it."""
+    nodes = 0
     level: list[object] = [value]
-    for _ in range(limit):
+    for _ in range(MAX_DEPTH):
         below: list[object] = []
         for item in level:
-            children = item.values() if type(item) is dict else cast(list[object], item)
+            if type(item) is dict:
+                children: Collection[object] = item.values()
+                nodes += len(children)
+            else:
+                children = cast(list[object], item)
+            nodes += (len(children) or 1) + _MORE
             if not _NESTED_TYPES.isdisjoint(map(type, children)):
                 below += [child for child in children if type(child) is dict or type(child) is list]
         if not below:
-            return False
+            return nodes
         level = below
-    return True
+    raise InvalidRequestError(f"the request body is nested more than {MAX_DEPTH} levels deep")

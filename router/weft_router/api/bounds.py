@@ -22,12 +22,15 @@ MAX_LISTED: Final = 1024
 class Allowed:
     """What requests may ask for, taken from a configuration once: its sections are slow to look into."""
 
-    __slots__ = ("max_model_len", "max_n", "max_output_tokens", "model")
+    __slots__ = ("hop_nodes", "max_model_len", "max_n", "max_nodes", "max_output_tokens", "model")
 
     def __init__(self, model: ModelConfig, limits: LimitsConfig) -> None:
         self.model = model.name
         self.max_model_len = model.max_model_len
         self.max_n = limits.max_n
+        self.max_nodes = limits.max_body_nodes
+        self.hop_nodes = 2 * limits.max_body_nodes + 2 * model.max_model_len
+        """Of a body between the router's own hops, which may have grown by the ids of prompt and answer."""
         self.max_output_tokens = limits.max_output_tokens
 
 

@@ -17,6 +17,11 @@ class LimitsConfig(Section):
 
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
     """The body of a request."""
+    max_body_nodes: int = Field(default=200_000, ge=1024)
+    """The values in a request's body, one more for a name, four for an array or object; token ids count, too."""
+    max_bytes_in_flight: int | None = Field(default=None, ge=65536)
+    """Bytes that clients may make one process hold: unfinished requests, twice the body of each that is served, unread
+    answers; absent, a quarter of the memory limit, shared by the processes. What exceeds it gets 503."""
     max_n: int = Field(default=8, ge=1)
     """``n`` and ``best_of``."""
     max_output_tokens: int = Field(default=32768, ge=1)
@@ -31,8 +36,9 @@ class LimitsConfig(Section):
     """All headers together."""
     max_connections: int = Field(default=10_000, ge=1)
     """Clients connected to one process."""
-    min_body_rate: int = Field(default=1024, ge=0)
-    """Bytes a second that a body must come with, after its first seconds."""
+    min_body_rate: int = Field(default=65536, ge=0)
+    """Bytes a second that a body must come with: it has ``timeouts.body`` seconds, and one more for each so many bytes
+    that came; 0 for any rate."""
     max_unread_bytes: int = Field(default=256 * 2**10, ge=4096)
     """What is kept for a client that does not read; full for ``timeouts.slowReader`` seconds, it is cut off."""
     max_nameless_sessions: int = Field(default=50_000, ge=100)

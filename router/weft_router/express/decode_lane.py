@@ -4,14 +4,15 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from weft_router.api.body import parse
 from weft_router.api.bounds import Allowed
 from weft_router.api.inference import PATHS, check
+from weft_router.api.nodes import AT_ONCE
 from weft_router.config import Settings
 from weft_router.errors import ApiError
 from weft_router.express.passage import Means, Passage
 from weft_router.express.usual import Usual, is_usual
 from weft_router.guard.caller import NO_KEYS_TENANT
+from weft_router.roles.reading import read_at_once
 from weft_router.roles.relay import (
     CAP_HEADER,
     CLASS_HEADER,
@@ -70,10 +71,15 @@ class DecodeLane:
         """Who counts the requests; set by the server itself."""
 
     def takes(self, exchange: Exchange) -> bool:
-        """Begin a usual request; False: it was not looked at."""
+        """Begin a usual request; False: nothing was done for it but to parse it."""
         path, headers = exchange.path, exchange.headers
         session = headers.get(SESSION_HEADER)
-        if not session or PATHS.get(path, "responses") == "responses" or exchange.method != "POST":
+        if (
+            len(exchange.body) > AT_ONCE
+            or not session
+            or PATHS.get(path, "responses") == "responses"
+            or exchange.method != "POST"
+        ):
             return False
         worker = self._decoding.worker
         if worker.draining or not worker.engine.healthy or not _SELDOM.isdisjoint(headers):
@@ -81,7 +87,8 @@ class DecodeLane:
         if not exchange.peer.proven:
             return False
         try:
-            inference = check(path, parse(exchange.body), self._allowed)
+            body = exchange.parsed = read_at_once(exchange, self._allowed.hop_nodes)
+            inference = check(path, body, self._allowed)
         except ApiError:
             return False  # found again, and told, by the general way
         if not is_usual(inference):

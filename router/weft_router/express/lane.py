@@ -8,14 +8,15 @@ a request that stops being usual later goes on there from where it is.
 
 from typing import TYPE_CHECKING, Protocol
 
-from weft_router.api.body import parse
 from weft_router.api.identity import MAX_ID, Identity, session_key
 from weft_router.api.inference import PATHS, check
+from weft_router.api.nodes import AT_ONCE
 from weft_router.api.transcript import Transcript, of_request
 from weft_router.errors import ApiError
 from weft_router.express.usual import AtFront, is_usual
 from weft_router.guard.admission import Refusal
 from weft_router.roles.front import Front, shown_session
+from weft_router.roles.reading import read_at_once
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet, shown_to_all
 from weft_router.state.registry import Registry
@@ -45,6 +46,8 @@ class Lane:
     def takes(self, exchange: Exchange) -> bool:
         """Begin a usual request; False: nothing was done for it but to parse it."""
         path, headers = exchange.path, exchange.headers
+        if len(exchange.body) > AT_ONCE:
+            return False  # it is looked at in several steps
         named = headers.get("x-session-id")
         if PATHS.get(path, "responses") == "responses" or exchange.method != "POST" or "content-encoding" in headers:
             return False
@@ -55,7 +58,9 @@ class Lane:
             return False
         try:
             caller = front.admits(headers, exchange.notes)
-            body = exchange.parsed = parse(exchange.body)
+            if front.admission.closed_to(exchange.started, caller) is not None:
+                return False
+            body = exchange.parsed = read_at_once(exchange, front.allowed.max_nodes)
             class_ = front.classifier.of(caller, headers, body)
             inference = check(path, body, front.allowed)
         except ApiError:

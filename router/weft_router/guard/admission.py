@@ -164,6 +164,21 @@ class Admission:
         """Return a tenant's weight: what its key says, else what the configuration says, else 1."""
         return caller.weight if caller.weight is not None else self._weights.get(caller.tenant, 1.0)
 
+    def closed_to(self, now: float, caller: Caller) -> Refusal | None:
+        """Return why a caller's next request would be refused whatever it asked for; nothing is charged.
+
+        So nothing need be read of it: neither the room that waiting requests have nor its bounds on requests depend
+        on the body.
+        """
+        room = self._room
+        if not room.may_enter(caller.tenant, self.weight(caller)):
+            return Refusal(503, "full", 1) if room.full else Refusal(429, "share", 1)
+        for name, bounds in self._owners(caller):
+            refusal = self._closed(name, bounds, now)
+            if refusal is not None:
+                return refusal
+        return None
+
     def admit(self, now: float, caller: Caller, class_name: str, load: Load) -> Admitted | Refusal:
         """Let a request in, or say why not; nothing is charged for one that is refused."""
         of_class = self._of(class_name)
@@ -227,15 +242,22 @@ class Admission:
             return (("key:" + caller.id, bounds),) if bounds.bind else _NOBODY
         return (("key:" + caller.id, bounds), ("tenant:" + caller.tenant, of_tenant))
 
+    def _closed(self, name: str, bounds: Bounds, now: float) -> Refusal | None:
+        """Return why an owner may have no request more."""
+        if bounds.concurrent is not None and self._inside[name] >= bounds.concurrent:
+            return Refusal(429, "concurrency", whole_seconds(SOON_S))
+        if bounds.rps is not None:
+            wait = self._requests.wait(name, 1.0, rate=bounds.rps, burst=_burst(bounds), now=now)
+            if wait > 0.0:
+                return Refusal(429, "requests", whole_seconds(wait))
+        return None
+
     def _charge(self, now: float, owners: Owners, tokens: float) -> Refusal | None:
         """Take a request and its tokens from all buckets, or from none and say why."""
         for name, bounds in owners:
-            if bounds.concurrent is not None and self._inside[name] >= bounds.concurrent:
-                return Refusal(429, "concurrency", whole_seconds(SOON_S))
-            if bounds.rps is not None:
-                wait = self._requests.wait(name, 1.0, rate=bounds.rps, burst=_burst(bounds), now=now)
-                if wait > 0.0:
-                    return Refusal(429, "requests", whole_seconds(wait))
+            refusal = self._closed(name, bounds, now)
+            if refusal is not None:
+                return refusal
             if bounds.tpm is not None:
                 rate = bounds.tpm / MINUTE_S
                 wait = self._tokens.wait(name, tokens, rate=rate, burst=bounds.burst_s, now=now)

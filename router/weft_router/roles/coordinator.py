@@ -1,6 +1,7 @@
 """The coordinator: a front whose decode workers are pods elsewhere."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig, Settings
@@ -9,6 +10,7 @@ from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.express.forwarding import Forwarding
 from weft_router.express.lane import Lane
+from weft_router.guard.caller import Caller
 from weft_router.roles.duty import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.link_hop import linked_pool
@@ -46,6 +48,10 @@ class Coordinator:
     def admits(self, headers: dict[str, str], notes: Notes | None, _: Peer, /) -> object:
         """Let known callers in."""
         return self._front.admits(headers, notes)
+
+    def before_body(self, caller: object, /) -> None:
+        """Refuse callers that may send nothing now."""
+        self._front.before_body(cast(Caller, caller))
 
     def ready(self) -> str | None:
         """Return None when a request can be served: the store was reached once and a decode worker is ready.

@@ -9,7 +9,7 @@ import orjson
 from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
 from weft_router.api.answers import models
-from weft_router.api.body import Json, parse, sanitise
+from weft_router.api.body import Json, sanitise
 from weft_router.api.bounds import Allowed
 from weft_router.api.inference import PATHS, check
 from weft_router.api.reply import Reply
@@ -31,6 +31,7 @@ from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
 from weft_router.roles.moving_hop import READ_PATH, TAKE_PATH, TakeHop
 from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
+from weft_router.roles.reading import read
 from weft_router.roles.relay import (
     CAP_HEADER,
     CLASS_HEADER,
@@ -118,6 +119,9 @@ class DecodeSidecar:
         """Let the router's own hops in."""
         require_proven(peer)
 
+    def before_body(self, caller: object, /) -> None:
+        """Refuse none of the router's own hops: their clients were let in."""
+
     def ready(self) -> str | None:
         """Return None when rounds can be served."""
         return self._worker.ready()
@@ -190,7 +194,7 @@ class DecodeSidecar:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
 
     async def _tokenize(self, exchange: Exchange) -> None:
-        body = parse(exchange.body)
+        body = await read(exchange, self._allowed.hop_nodes)
         sanitise(body)
         status, reply = await self._worker.engine.ask("/tokenize", orjson.dumps(body))
         exchange.reply(status, reply)
@@ -216,7 +220,7 @@ class DecodeSidecar:
         session = headers.get(SESSION_HEADER, "")
         if not session:
             raise InvalidRequestError(f"{SESSION_HEADER}: the coordinator names the session", param=SESSION_HEADER)
-        body = parse(exchange.body)
+        body = exchange.parsed if exchange.parsed is not None else await read(exchange, self._allowed.hop_nodes)
         resumed = body.pop(RESUME_KEY, None)
         if sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc()

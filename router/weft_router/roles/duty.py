@@ -42,6 +42,9 @@ class Duty(Protocol):
         ``notes`` are those of the requests with the same credentials.
         """
 
+    def before_body(self, caller: object, /) -> None:
+        """Raise ApiError where nothing more may be read of a request by whom ``admits`` returned."""
+
     def ready(self) -> str | None:
         """Return None when requests can be served, else why not."""
 

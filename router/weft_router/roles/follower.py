@@ -48,6 +48,9 @@ class Follower:
         """Let nobody in: requests go to the leader."""
         raise NotFoundError("this node follows the leader of its worker; requests go there")
 
+    def before_body(self, caller: object, /) -> None:
+        """Refuse nobody: nobody is let in."""
+
     def ready(self) -> str | None:
         """Return None: whether the worker serves is the leader's to say."""
         return None

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
 from weft_router.api.answers import models, not_ready
-from weft_router.api.body import Json, parse, sanitise
+from weft_router.api.body import Json, sanitise
 from weft_router.api.bounds import Allowed
 from weft_router.api.identity import explicit
 from weft_router.api.inference import PATHS, Inference, check
@@ -36,6 +36,7 @@ from weft_router.roles.duty import Routes
 from weft_router.roles.front_counts import FrontCounts
 from weft_router.roles.holding import Holding
 from weft_router.roles.placing import Placing
+from weft_router.roles.reading import read
 from weft_router.roles.recognising import Recognising
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.roles.tokenizing import Tokenizing
@@ -95,7 +96,10 @@ class Front:
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
         self._authenticator = context.door.authenticator
-        self._tokenizing = Tokenizing(config.model, registry=registry, ask=workers.ask, admit=self._admit_counting)
+        self._tokenizing = Tokenizing(
+            config.model, max_nodes=config.limits.max_body_nodes, registry=registry, ask=workers.ask,
+            admit=self._admit_counting,
+        )  # fmt: skip
         self._secret = derive(settings.token, "response ids")
         self._kv_use = 0.0
         self._queued = 0.0
@@ -131,6 +135,17 @@ class Front:
         """Let known callers in."""
         known = self._authenticator.noted(notes)
         return known if known is not None else self._authenticator.caller(headers.get("authorization"), time(), notes)
+
+    def before_body(self, caller: Caller) -> None:
+        """Refuse a caller that may send nothing now, whatever its request asks for.
+
+        Raises:
+            ApiError: too many requests wait, or this caller has sent too many.
+        """
+        refusal = self.admission.closed_to(monotonic(), caller)
+        if refusal is not None:
+            self.counts.refused(refusal.reason)
+            raise refusal.error()
 
     def start(self) -> None:
         """Start background work."""
@@ -195,7 +210,10 @@ class Front:
         if self._holding is None and not self._registry.ready("decode"):
             self.counts.refused("no-worker")
             raise not_ready("decode worker")
-        body = parse(exchange.body) if exchange.parsed is None else exchange.parsed
+        body = exchange.parsed
+        if body is None:
+            self.before_body(caller)
+            body = await read(exchange, self.allowed.max_nodes)
         path = exchange.path
         responses = path == RESPONSES
         if responses and not self._responses:

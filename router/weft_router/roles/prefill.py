@@ -55,6 +55,9 @@ class PrefillSidecar:
         """Let the router's own hops in."""
         require_proven(peer)
 
+    def before_body(self, caller: object, /) -> None:
+        """Refuse none of the router's own hops: their clients were let in."""
+
     def ready(self) -> str | None:
         """Return None when prefills can be served."""
         return self._worker.ready()

@@ -12,13 +12,15 @@ from weft_router.api.responses import not_kept
 from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.context import Context
-from weft_router.errors import ApiError, NotFoundError
+from weft_router.errors import ApiError, NotFoundError, TooLargeError, no_room
 from weft_router.guard.hops import HANDSHAKE, HopGuard, require_proven
+from weft_router.memory import bytes_in_flight, memory_limit
 from weft_router.roles.duty import Duty, Handler, Routes
 from weft_router.rounds.moving import NOTHING_LEFT
 from weft_router.signals.access import open_access_log, rounded
 from weft_router.signals.instruments import Value
 from weft_router.signals.siblings import Siblings
+from weft_router.wire.budget import Budget
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.handshake import HELLO_PATH, PROVE_PATH
 from weft_router.wire.head import Notes, Peer
@@ -86,7 +88,7 @@ class Server:
         }
         self._routes: Routes = {**own, **duty.routes()}
         # Between the router's own hops a body may have grown by what the router adds to it.
-        front = settings.role in ("coordinator", "standalone")
+        front = self._front = settings.role in ("coordinator", "standalone")
         self._afterglow_s = AFTERGLOW_S if front else 0.0
         limits = settings.config.limits
         timeouts = settings.config.timeouts
@@ -104,12 +106,18 @@ class Server:
             keep_alive_s=timeouts.keep_alive,
             stall_s=min(timeouts.slow_reader, timeouts.idle),
         )
-        self.health = Listener(self._serve_open, refused=self._refused, limits=wire)
+        self.budget = Budget(
+            bytes_in_flight(limits.max_bytes_in_flight, processes=settings.processes, limit=memory_limit())
+        )
+        """What clients may make this process hold."""
+        if wire.max_body > self.budget.largest:
+            log.warning("bodies_bounded_by_memory", extra={"bytes": self.budget.largest, "limit": wire.max_body})
+        self.health = Listener(self._serve_open, refused=self._refused, limits=wire, budget=self.budget)
         """Health and metrics without TLS, where that is wanted beside it."""
         self._lane = duty.lane
         if self._lane is not None:
             self._lane.books = self
-        self.listener = Listener(self._begin, refused=self._refused, limits=wire, gate=self._gate)
+        self.listener = Listener(self._begin, refused=self._refused, limits=wire, gate=self._gate, budget=self.budget)
 
     @property
     def inflight(self) -> int:
@@ -199,10 +207,19 @@ class Server:
         """Refuse what would only be refused after a large body was read."""
         try:
             self._handler(request.path, request.method)
-            self._check(request.path, request.headers, request.notes, peer)
+            caller = self._check(request.path, request.headers, request.notes, peer)
+            if caller is not None:
+                self._duty.before_body(caller)
+            length = request.headers.get("content-length")
+            if length is not None and not self.budget.fits(int(length)):
+                return self._no_room(int(length))
         except ApiError as error:
             return error
         return None
+
+    def _no_room(self, length: int) -> ApiError:
+        largest = self.budget.largest
+        return TooLargeError(largest, param="limits.maxBytesInFlight") if length > largest else no_room()
 
     def _handler(self, path: str, method: str) -> Handler:
         methods = self._routes.get(path) or self._routes.get(_above(path))
@@ -301,6 +318,7 @@ class Server:
 
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
         """Answer what never became a request."""
+        error.retryable = error.status == 503 and not self._front  # another worker may have room
         answer(exchange, error)
         self._done(exchange, monotonic())
 
@@ -353,6 +371,11 @@ class Server:
             self._metrics.drain_left.labels("rounds").set(self._inflight)
             self._metrics.drain_left.labels("sessions").set(self._left.sessions)
         self._metrics.configuration_age.set(self.configuration_age())
+        budget = self.budget
+        self._metrics.client_bytes.set(budget.used)
+        self._metrics.client_bytes_limit.set(budget.limit)
+        self._metrics.no_room.labels("refused").value = float(budget.refused)
+        self._metrics.no_room.labels("ended").value = float(budget.shed)
         cut = self.listener.connections.cut + self.health.connections.cut
         for reason, count in cut.items():
             self._metrics.connections_cut.labels(reason).value = float(count)

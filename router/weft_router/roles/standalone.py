@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
@@ -21,6 +22,7 @@ from weft_router.express.lane import Lane
 from weft_router.express.passage import Means
 from weft_router.express.prefill_leg import Here
 from weft_router.express.within import Within
+from weft_router.guard.caller import Caller
 from weft_router.guard.salt import Salts
 from weft_router.roles.duty import Lane as Way
 from weft_router.roles.duty import Routes
@@ -90,6 +92,10 @@ class Standalone:
     def admits(self, headers: dict[str, str], notes: Notes | None, _: Peer, /) -> object:
         """Let known callers in."""
         return self._front.admits(headers, notes)
+
+    def before_body(self, caller: object, /) -> None:
+        """Refuse callers that may send nothing now."""
+        self._front.before_body(cast(Caller, caller))
 
     def ready(self) -> str | None:
         """Return None when a request can be served."""

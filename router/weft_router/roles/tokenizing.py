@@ -7,11 +7,12 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import not_ready
-from weft_router.api.body import Json, parse, sanitise
+from weft_router.api.body import Json, sanitise
 from weft_router.api.inference import MOST_CHARS_PER_TOKEN, check_model
 from weft_router.config import ModelConfig
 from weft_router.errors import ApiError, InvalidRequestError, LegFailedError
 from weft_router.guard.admission import Admitted
+from weft_router.roles.reading import read
 from weft_router.state.registry import Registry
 from weft_router.wire.exchange import Exchange
 
@@ -22,11 +23,12 @@ class Tokenizing:
     """The endpoint ``/tokenize`` of a front."""
 
     def __init__(
-        self, model: ModelConfig, *, registry: Registry,
+        self, model: ModelConfig, *, max_nodes: int, registry: Registry,
         ask: Callable[[WorkerRecord, str, bytes], Awaitable[tuple[int, bytes]]],
         admit: Callable[[Exchange, Json], Admitted],
     ) -> None:  # fmt: skip
         self._model = model
+        self._max_nodes = max_nodes
         self._registry = registry
         self._ask = ask
         self._admit = admit
@@ -46,7 +48,7 @@ class Tokenizing:
                 f"the text cannot fit into the model's context of {self._model.max_model_len} tokens; send less",
                 code="context_length_exceeded",
             )
-        body = parse(exchange.body)
+        body = await read(exchange, self._max_nodes)
         admitted = self._admit(exchange, body)
         try:
             sanitise(body)

@@ -171,6 +171,13 @@ class Metrics:
         self.connections_cut = Counter(
             "weft_router_connections_cut", "Client connections that this process closed", ["reason"]
         )
+        self.client_bytes = Gauge(
+            "weft_router_client_bytes", "Bytes of requests and unread answers that clients make this process hold"
+        )
+        self.client_bytes_limit = Gauge("weft_router_client_bytes_limit", "How many they may be")
+        self.no_room = Counter(
+            "weft_router_no_room", "Requests refused and unfinished ones ended for lack of room", ["what"]
+        )
         self.links = Gauge("weft_router_links", "Sidecars to which this process's requests go over a link")
         self.cancelled = Counter("weft_router_cancelled", "Requests whose client went away")
         self.dropped_fields = Counter(

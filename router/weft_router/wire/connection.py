@@ -1,7 +1,8 @@
 """One client's connection: bytes in, one request after the other served, bytes out with back-pressure.
 
 Reading never stops while a client is connected, so that its going away is seen at once; what it sends beyond its
-bounds is dropped, and the connection ends with the answer under way.
+bounds is dropped, and the connection ends with the answer under way. What is held for it is counted in the budget of
+the process.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ from functools import partial
 from time import monotonic
 from typing import Protocol, cast
 
-from weft_router.errors import ApiError
+from weft_router.errors import ApiError, no_room
+from weft_router.wire.budget import COPIES, EACH, Budget
 from weft_router.wire.exchange import Exchange, Outgoing
 from weft_router.wire.head import FramingError, Gate, Peer, Request
 from weft_router.wire.light_task import LightTask
@@ -42,6 +44,7 @@ class Owner(Protocol):
     handler: Handler
     refused: Callable[[Exchange, ApiError], None]
     closing: bool
+    budget: Budget
 
     def add(self, connection: "Connection") -> bool:
         """Know a new connection; tell whether there is a place for it."""
@@ -60,14 +63,16 @@ class Connection(Outgoing):
     """
 
     __slots__ = (
-        "_closed_at", "_deaf", "_exchange", "_handler", "_limits", "_lingers", "_loop", "_owner", "_reader", "_reading",
-        "_seen", "_since", "_stalled_at", "_task", "_transport", "_turn", "_waiting",
+        "_budget", "_closed_at", "_deaf", "_exchange", "_handler", "_held", "_kept", "_limits", "_lingers", "_loop",
+        "_moved_at", "_owner", "_reader", "_reading", "_seen", "_since", "_stalled_at", "_task", "_transport", "_turn",
+        "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, limits: WireLimits, *, gate: Gate | None, peer: Peer | None = None) -> None:
         self.peer = Peer() if peer is None else peer
         self._owner = owner
         self._handler = owner.handler
+        self._budget = owner.budget
         self._limits = limits
         self._reader = RequestReader(limits, gate=gate, peer=self.peer)
         self._loop = asyncio.get_running_loop()
@@ -83,9 +88,17 @@ class Connection(Outgoing):
         self._reading = True
         """Whether a request is awaited or coming, rather than the next one of a client that is between two."""
         self._since = 0.0
-        """When that began, to a sweep: 0 before one saw it; while a body comes, when it last came fast enough."""
+        """When that began, to a sweep: 0 before one saw it."""
         self._seen = 0
-        """The body's bytes then."""
+        """The body's bytes at the last sweep."""
+        self._moved_at = 0.0
+        """The last sweep that saw more of the body than the one before."""
+        self._kept = 0
+        """The counted bytes of a request that is not whole yet."""
+        self._held = 0
+        """Those of the request that is served."""
+        self._unread = 0
+        """Those of answers that the client has not read yet."""
         self._stalled_at = 0.0
         self._closed_at = 0.0
         self.closing = False
@@ -107,7 +120,7 @@ class Connection(Outgoing):
         self._transport = None
         self._deaf = True
         self._owner.remove(self)
-        self._waiting.clear()
+        self._give_all()
         if self._exchange is not None:
             self._exchange.gone = True
             if self._task is not None:
@@ -132,6 +145,9 @@ class Connection(Outgoing):
         if requests:
             self._seen = 0
             self._reading = False
+            for request in requests:
+                if request.body:
+                    self._count(request)
             waiting = self._waiting
             if waiting:
                 waiting += requests
@@ -144,12 +160,16 @@ class Connection(Outgoing):
         elif not self._reading and self._exchange is None:
             self._reading = True
             self._since = 0.0
+        if reader.kept != self._kept and not self._keep(reader.kept):
+            self._refuse(no_room())
+            return
         if reader.wants_continue:
             self._continue()
 
     def pause_writing(self) -> None:
         self.full = True
         self._stalled_at = monotonic()
+        self._count_unread()
         if self._exchange is not None and self._exchange.source is not None:
             self._exchange.source.pause()
 
@@ -183,7 +203,7 @@ class Connection(Outgoing):
         transport, self._transport = self._transport, None
         self._exchange = self._task = None
         self._deaf = True
-        self._waiting.clear()
+        self._give_all()
         self._owner.remove(self)
         if transport is not None:
             transport.write(_SWITCHED)
@@ -201,6 +221,9 @@ class Connection(Outgoing):
     def finished(self, *, keep: bool, stays: bool) -> None:
         """Serve the next request, or close once all is sent."""
         self._exchange = self._task = None  # a client that stays keeps nothing of what it sent
+        if self._held:
+            self._budget.give(self._held)
+            self._held = 0
         if not keep or (self.closing and not (stays and not self._deaf)):
             self.close()
             return
@@ -217,13 +240,33 @@ class Connection(Outgoing):
     def abort(self) -> None:
         """Close without sending what is left."""
         self._deaf = True
+        self._drop_partial()
         if self._transport is not None:
             self._turn.flush()
             self._transport.abort()
 
+    def hold(self, size: int) -> bool:
+        """Count bytes that the request under way takes until it is over; False: there is no room for them."""
+        if self._transport is None:
+            return True  # it ends, and so does what it takes
+        if not self._budget.take(size, self):
+            return False
+        self._held += size
+        return True
+
+    def shed(self) -> None:
+        """Let go of what is unfinished, and give it back: others need the room."""
+        if not self._unread:
+            self._refuse(no_room())
+            return
+        self._budget.give(self._unread)
+        self._unread = 0
+        self.abort()
+
     def close(self) -> None:
         """Close when what was written is sent."""
         self._deaf = self.closing = True
+        self._drop_partial()
         transport = self._transport
         if transport is None or self._closed_at:
             return
@@ -247,6 +290,8 @@ class Connection(Outgoing):
         limits = self._limits
         if not self._since:
             self._since = now
+        if self._count_unread():
+            self._budget.unfinished(self._kept + self._unread, self)
         if self._closed_at:
             if now - self._closed_at <= (limits.linger_s if self._lingers else limits.stall_s):
                 return None
@@ -274,18 +319,70 @@ class Connection(Outgoing):
         return why
 
     def _check_body(self, now: float) -> str | None:
-        limits = self._limits
-        spent = now - self._since
+        """Refuse a body whose time is over: it grows with what came, and ends where nothing comes for as long."""
+        limits, received = self._limits, self._reader.received
+        if received > self._seen:
+            self._seen, self._moved_at = received, now
+        spent, rate = now - self._since, limits.min_body_rate
         if spent <= limits.body_s:
             return None
-        received = self._reader.received
-        if received - self._seen >= limits.min_body_rate * spent:
-            self._since, self._seen = now, received
+        if now - max(self._moved_at, self._since) <= limits.body_s and (
+            not rate or spent <= limits.body_s + received / rate
+        ):
             return None
-        self._refuse(
-            ApiError(f"the request body did not arrive at {limits.min_body_rate:g} bytes a second", status=408)
-        )
+        self._refuse(ApiError(f"the request body did not arrive at {rate:g} bytes a second", status=408))
         return "slow body"
+
+    def _count(self, request: Request) -> None:
+        """Count the bytes that a request takes while it waits and is served; refuse it where there is no room."""
+        size = EACH + COPIES * len(request.body)
+        if self._budget.take(size, self):
+            request.held = size
+        else:
+            request.body = b""
+            request.refusal = no_room()
+
+    def _keep(self, kept: int) -> bool:
+        """Count the bytes of a request that is not whole yet; False: there is no room for them."""
+        more, budget = kept - self._kept, self._budget
+        if more < 0:
+            budget.give(-more)
+        elif not budget.take(more, self):
+            return False
+        self._kept = kept
+        budget.unfinished(kept, self)
+        return True
+
+    def _count_unread(self) -> bool:
+        """Count the bytes that the client has not read; tell whether there are some, and it read none of late."""
+        transport, before = self._transport, self._unread
+        unread = 0 if transport is None else transport.get_write_buffer_size()
+        if unread == before:
+            return unread != 0
+        self._unread = unread
+        if unread > before:
+            self._budget.note(unread - before, self)
+            return before != 0
+        self._budget.give(before - unread)
+        self._budget.unfinished(self._kept, self)
+        return False
+
+    def _drop_partial(self) -> None:
+        """Let go of a request that is not whole, of which nothing more will be read."""
+        self._reader.drop()
+        if self._kept:
+            self._keep(0)
+
+    def _give_all(self) -> None:
+        """Count nothing any more: there is no client."""
+        self._drop_partial()
+        held = self._held + self._unread
+        for request in self._waiting:
+            held += request.held
+        self._waiting.clear()
+        self._held = self._unread = 0
+        self._budget.give(held)
+        self._budget.unfinished(0, self)
 
     def _flooded(self) -> bool:
         """Tell whether more requests wait than one client may have waiting."""
@@ -303,6 +400,7 @@ class Connection(Outgoing):
     def _refuse(self, error: ApiError) -> None:
         """Answer what could not be read as a request, and end the connection."""
         self._deaf = self.closing = True
+        self._drop_partial()
         if self._exchange is not None or self._waiting:
             return  # an answer is on its way; the connection ends with it
         self._lingers = True
@@ -315,8 +413,13 @@ class Connection(Outgoing):
     def _serve(self) -> None:
         if self._exchange is not None or not self._waiting or self._transport is None:
             return
-        exchange = self._exchange = Exchange(self, self._waiting.pop(0))
+        request = self._waiting.pop(0)
+        exchange = self._exchange = Exchange(self, request)
         self._task = None
+        self._held = request.held
+        if request.refusal is not None:
+            self._owner.refused(exchange, request.refusal)
+            return
         try:
             work = self._handler(exchange)
         except Exception as error:  # noqa: BLE001 - logged

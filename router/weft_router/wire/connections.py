@@ -9,6 +9,7 @@ from time import monotonic
 from typing import cast
 
 from weft_router.errors import ApiError
+from weft_router.wire.budget import Budget
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.dial import carry
 from weft_router.wire.exchange import Exchange
@@ -26,9 +27,13 @@ POLITE = 256
 class Connections:
     """The connections that are open; ``cut`` counts those that were ended, by reason."""
 
-    def __init__(self, handler: Handler, refused: Callable[[Exchange, ApiError], None], limits: WireLimits) -> None:
+    def __init__(
+        self, handler: Handler, refused: Callable[[Exchange, ApiError], None], limits: WireLimits,
+        budget: Budget | None = None,
+    ) -> None:  # fmt: skip
         self.handler = handler
         self.refused = refused
+        self.budget = budget if budget is not None else Budget()
         self.closing = False
         self.cut: Counter[str] = Counter()
         self._over = False

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from weft_router.errors import no_room
 from weft_router.wire.head import Peer, Request
 from weft_router.wire.lines import checked, encoded, header_lines
 
@@ -73,6 +74,14 @@ class Outgoing(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Close at once, dropping what was not sent."""
+
+    @abstractmethod
+    def hold(self, size: int) -> bool:
+        """Count bytes that the request under way takes until it is over; False: there is no room for them."""
+
+    @abstractmethod
+    def shed(self) -> None:
+        """Let go of what is unfinished, and give it back: others need the room."""
 
 
 class Exchange:
@@ -232,6 +241,15 @@ class Exchange:
         """Be served by a coroutine from now on, where it was served by callbacks until now."""
         self.on_gone = None
         self._connection.go_on(work)
+
+    def hold(self, size: int) -> None:
+        """Count bytes that it takes until it is over, besides its body.
+
+        Raises:
+            UnavailableError: there is no room for them now.
+        """
+        if not self._connection.hold(size):
+            raise no_room()
 
     def let_go(self) -> None:
         """Keep nothing of what the client sent: it is read, and the answer may take long."""

@@ -94,6 +94,10 @@ class Request:
     keep_alive: bool
     notes: Notes | None = None
     """Those of the requests of its connection with the same credentials; None where nobody compared these."""
+    refusal: ApiError | None = None
+    """What it has to be answered with, by whoever looked at its head: its body was dropped."""
+    held: int = 0
+    """The bytes that are counted for it."""
 
 
 Gate = Callable[[Request, Peer], ApiError | None]

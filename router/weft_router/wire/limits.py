@@ -14,7 +14,7 @@ class WireLimits:
     """A request's line and headers together."""
     max_body: int = 32 * 2**20
     ungated: int = 0
-    """Bodies up to here are read before a gate may refuse their request, so that the connection can be kept."""
+    """Bodies up to here are read, and dropped, where a gate refuses their request, so that the connection is kept."""
     max_connections: int = 10_000
     max_pipelined: int = 16
     """Requests that may wait behind the one being served; their bodies together may take ``max_body``."""
@@ -23,9 +23,9 @@ class WireLimits:
     header_s: float = 10.0
     """From the connection, or a request's first byte, to the end of its headers."""
     body_s: float = 30.0
-    """For a body; after that it has to go on coming with ``min_body_rate``, looked at as often."""
-    min_body_rate: float = 1024.0
-    """Bytes a second."""
+    """For a body, and one second more for each ``min_body_rate`` bytes that came; nor may nothing come for so long."""
+    min_body_rate: float = 64 * 2**10
+    """Bytes a second; 0 for any rate."""
     keep_alive_s: float = 75.0
     """Between two requests."""
     stall_s: float = 30.0

@@ -7,6 +7,7 @@ from typing import cast
 
 from weft_core.authority import listen_host
 from weft_router.errors import ApiError
+from weft_router.wire.budget import Budget
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.connections import Connections
 from weft_router.wire.exchange import Exchange
@@ -23,9 +24,10 @@ class Listener:
 
     def __init__(
         self, handler: Handler, *, refused: Callable[[Exchange, ApiError], None], limits: WireLimits,
-        gate: Gate | None = None,
+        gate: Gate | None = None, budget: Budget | None = None,
     ) -> None:  # fmt: skip
-        self.connections = Connections(handler, refused, limits)
+        """Listen with these ``limits`` on each client and this ``budget`` for all; without one they have no bound."""
+        self.connections = Connections(handler, refused, limits, budget)
         self.connections.accept = self._accept
         self._limits = limits
         self._gate = gate

@@ -53,6 +53,14 @@ class RequestReader:
         return self._request is not None
 
     @property
+    def kept(self) -> int:
+        """Return the bytes that are kept of the request that is not whole yet."""
+        if self._head is not None:
+            return len(self._head)
+        request = self._request
+        return self.received if request is not None and request.refusal is None else 0
+
+    @property
     def received(self) -> int:
         """Return the bytes of the body so far."""
         if self._chunks is not None:
@@ -81,6 +89,10 @@ class RequestReader:
                 raise
         return done
 
+    def drop(self) -> None:
+        """Let go of the request that is not whole yet; nothing more is to be fed."""
+        self._head = self._body = self._chunks = self._request = None
+
     def _joined(self, head: bytearray, data: bytes) -> bytes:
         """Return the bytes of a head that is whole now, and what follows it; nothing while it is not."""
         known = len(head)
@@ -108,11 +120,14 @@ class RequestReader:
                     raise bad("the request begins with empty lines")
             request, length = self._heads.read(data[at:end], self._limits)
             end += 4
-        if self._gate is not None and not 0 <= length <= self._ungated:
-            error = self._gate(request, self._peer)
-            if error is not None:
+        whole = len(data) - end >= length >= 0
+        short = 0 <= length <= self._ungated
+        # What came whole and is short is as soon served as looked at; nobody's bytes are kept before he is known.
+        if not (whole and short) and self._gate is not None and (error := self._gate(request, self._peer)) is not None:
+            if not short or "expect" in request.headers:
                 raise FramingError(error)
-        if len(data) - end >= length >= 0:  # the usual case: the whole request came at once
+            request.refusal = error
+        if whole:  # the usual case: the whole request came at once
             request.body = data[end : end + length]
             done.append(request)
             self.ended = not request.keep_alive
@@ -158,7 +173,9 @@ class RequestReader:
         elif self._body is not None:
             end = min(len(data), at + self._left)
             size = end - at
-            if size >= _PIECE:
+            if request.refusal is not None:
+                pass
+            elif size >= _PIECE:
                 self._body.append(memoryview(data)[at:end])
             elif self._body and isinstance(last := self._body[-1], bytearray):
                 last += data[at:end]  # or a client that sends byte by byte would take fifty times its body's room
