@@ -154,19 +154,19 @@ async def test_nothing_is_kept_of_the_body_of_somebody_unknown_whose_connection_
 
 
 async def test_a_body_that_is_served_counts_until_its_answer_is_there() -> None:
-    clients = Clients(100 * KIB)
+    clients = Clients(200 * KIB)
     connection, wire = clients.add()
     connection.data_received(POST % 20_000 + b"x" * 20_000)
     assert clients.budget.used == EACH + COPIES * 20_000
     assert connection.hold(50_000)
-    assert not connection.hold(50_000)
+    assert not connection.hold(100_000)
     assert clients.budget.used == clients.held == EACH + COPIES * 20_000 + 50_000
     clients.answer()
     assert (clients.budget.used, wire.sent[:12]) == (0, b"HTTP/1.1 200")
 
 
 async def test_a_request_without_room_is_refused_with_its_connection_kept_and_health_is_told() -> None:
-    clients = Clients(100 * KIB)
+    clients = Clients(140 * KIB)
     clients.add()[0].data_received(POST % 40_000 + b"x" * 40_000)
     connection, wire = clients.add()
     connection.data_received(POST % 40_000 + b"x" * 40_000)
@@ -181,7 +181,7 @@ async def test_a_request_without_room_is_refused_with_its_connection_kept_and_he
 
 
 async def test_answers_that_nobody_reads_count_and_those_that_nobody_will_read_make_room() -> None:
-    clients = Clients(100 * KIB)
+    clients = Clients(140 * KIB)
     connection, wire = clients.add()
     connection.data_received(GET)
     wire.unread = 60_000
@@ -248,3 +248,16 @@ def test_whether_a_body_will_fit_is_known_from_its_length(length: int, *, fits: 
     budget = Budget(100_000)
     assert budget.fits(length) is fits
     assert (length <= budget.largest) is fits
+
+
+async def test_large_requests_leave_room_for_small_ones() -> None:
+    clients = Clients(400 * KIB)
+    for n in range(20):
+        connection, _ = clients.add()
+        connection.data_received(POST % 20_000 + b"x" * 20_000)
+        assert (len(clients.served) == n + 1) is (clients.budget.used == (n + 1) * (EACH + COPIES * 20_000))
+    assert 0.6 * clients.budget.limit < clients.budget.used <= 0.75 * clients.budget.limit
+    served = len(clients.served)
+    for _ in range(10):
+        clients.add()[0].data_received(POST % 1000 + b"x" * 1000)
+    assert len(clients.served) == served + 10

@@ -12,6 +12,8 @@ from weft_router.wire.exchange import Outgoing
 
 EACH: Final = 4096
 """What a request takes besides its body, about."""
+SMALL: Final = 64
+"""A request is small that takes no more than one part of so many: a quarter of the budget is for those alone."""
 COPIES: Final = 2
 """Its body is held as what was read from it, and as what is sent on."""
 
@@ -33,12 +35,16 @@ class Budget:
         self._loose = 0
         """The sum of that."""
 
+    def _most(self, size: int) -> int:
+        """Return how many bytes may be counted when so many are added: large requests leave room for small ones."""
+        return self.limit if size <= self.limit // SMALL else self.limit // 4 * 3
+
     def take(self, size: int, holder: Outgoing) -> bool:
         """Count bytes that are held from now on; False: there is no room for them, and they are not counted.
 
         Others' unfinished bytes are let go of for these; the ``holder``'s own are not.
         """
-        if self.used + size > self.limit and not self._make_room(size, holder):
+        if self.used + size > self._most(size) and not self._make_room(size, holder):
             self.refused += 1
             return False
         self.used += size
@@ -64,18 +70,19 @@ class Budget:
 
     def fits(self, body: int) -> bool:
         """Tell whether there is room for a request with a body of so many bytes, or can be made."""
-        return self.used - self._loose + EACH + COPIES * body <= self.limit
+        size = EACH + COPIES * body
+        return self.used - self._loose + size <= self._most(size)
 
     @property
     def largest(self) -> int:
         """Return the longest body for which there is ever room."""
-        return (self.limit - EACH) // COPIES
+        return (self.limit // 4 * 3 - EACH) // COPIES
 
     def _make_room(self, size: int, holder: Outgoing) -> bool:
-        unfinished = self._unfinished
-        if self.used - self._loose + unfinished.get(holder, 0) + size > self.limit:
+        unfinished, most = self._unfinished, self._most(size)
+        if self.used - self._loose + unfinished.get(holder, 0) + size > most:
             return False
-        while self.used + size > self.limit:
+        while self.used + size > most:
             oldest = next((other for other in unfinished if other is not holder), None)
             if oldest is None:
                 return False
