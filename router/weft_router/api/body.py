@@ -103,7 +103,7 @@ def measured(raw: bytes, most: int) -> tuple[Json, int]:
         ) from error
     if not isinstance(value, dict):
         raise InvalidRequestError("the request body must be a JSON object")
-    nodes = _nodes(value)
+    nodes = _nodes(value, most)
     if nodes > most:
         raise too_many(most)
     return cast(Json, value), nodes
@@ -158,8 +158,10 @@ def _plain(key: str) -> str:
     return unicodedata.normalize("NFKC", key).strip().casefold().replace("-", "_")
 
 
-def _nodes(value: Json) -> int:
-    """Return how many nodes an object has; one of plain values and lists of such objects is seen at a glance.
+def _nodes(value: Json, most: int) -> int:
+    """Return how many nodes an object has, or any number above ``most`` where it has more.
+
+    One of plain values and lists of such objects is seen at a glance.
 
     Exact types will do, for orjson makes no others.
 
@@ -170,6 +172,8 @@ def _nodes(value: Json) -> int:
     for child in value.values():
         if type(child) is list:
             nodes += (len(child) or 1) + _MORE
+            if nodes > most:
+                return nodes
             if child and type(child[0]) is int and _NESTED_TYPES.isdisjoint(map(type, child)):
                 continue  # the ids of a prompt
             for item in child:
@@ -177,16 +181,16 @@ def _nodes(value: Json) -> int:
                     nodes += len(item) + (len(item) or 1) + _MORE
                     for leaf in item.values():
                         if type(leaf) is list or type(leaf) is dict:
-                            return _nodes_below(value)
+                            return _nodes_below(value, most)
                 elif type(item) is list:
-                    return _nodes_below(value)
+                    return _nodes_below(value, most)
         elif type(child) is dict:
-            return _nodes_below(value)
+            return _nodes_below(value, most)
     return nodes
 
 
-def _nodes_below(value: Json) -> int:
-    """Return how many nodes an object has, whatever is in it."""
+def _nodes_below(value: Json, most: int) -> int:
+    """Do as ``_nodes`` does, whatever is in the object."""
     nodes = 0
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
@@ -200,7 +204,7 @@ def _nodes_below(value: Json) -> int:
             nodes += (len(children) or 1) + _MORE
             if not _NESTED_TYPES.isdisjoint(map(type, children)):
                 below += [child for child in children if type(child) is dict or type(child) is list]
-        if not below:
-            return nodes
+        if not below or nodes + len(below) > most:
+            return nodes + len(below)
         level = below
     raise InvalidRequestError(f"the request body is nested more than {MAX_DEPTH} levels deep")
