@@ -10,17 +10,17 @@ PATH = (
     "weft_core/policies/{live,live_binding,earliest,weft,fleet,trust,kv_headroom,decide_binding,snapshot}",
     "weft_core/{timing,cost,heartbeat}",
     "weft_router/errors",
-    "weft_router/api/{body,bounds,events,form,inference,identity,reply,responses_tap,tap,tokens,transcript,usual}",
+    "weft_router/api/{body,bounds,events,form,inference,identity,nodes,reply,responses_tap,tap,tokens,transcript,usual}",
     "weft_router/engines/{adapter,handles,vllm,prefilled,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
     "weft_router/express/{afterwards,usual,lane,within,forwarding,decode_lane,prefill_lane,prefill_leg,passage}",
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller,door,hops}",
     "weft_router/roles/{duty,placing,recognising,server,front,telling,front_counts,standalone,engine_pages}",
-    "weft_router/roles/{coordinator,relay,decode,moving_hop,prefill,prefill_hop}",
+    "weft_router/roles/{coordinator,relay,decode,moving_hop,prefill,prefill_hop,reading}",
     "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,pairs,passing}",
     "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",
     "weft_router/signals/{access,decisions,ids,instruments,pace,request_log,rounds,window}",
     "weft_router/state/{bindings,gathered,registry,store}",
-    "weft_router/wire/{connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,sse,light_task,turn,stream,link}",
+    "weft_router/wire/{budget,connection,exchange,request,head,heads,plain,response,upstream,pool,leg,lines,sse,light_task,turn,stream,link}",
 )
 """The modules that a usual request goes through, and those with classes that inherit from theirs: all or none of a
 family can be compiled."""

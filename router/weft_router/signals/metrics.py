@@ -283,6 +283,8 @@ one piece shows neither its first token nor its gaps.
   `predicted-ttft` (the first token would come too late; counted by the decode worker), `no-worker`.
 * `weft_router_connections_cut_total` by `reason`: `too many` (`limits.maxConnections`), `slow headers`, `slow body`,
   `slow reader`, `slow close`, `idle` (between two requests, which is no fault).
+* `weft_router_no_room_total` by `what`: `refused` (requests for which `limits.maxBytesInFlight` had no room), `ended`
+  (unfinished requests and unread answers that had to make room); `weft_router_client_bytes` says how full it is.
 * `weft_router_ejections_total` by `reason`: `failed` (a connection to it broke), `unreachable`, `not-ready` (by a
   probe); `weft_router_rebinds_total` by `reason`: the session's worker was `gone`, `draining` or `failed`.
 * While a worker drains: `weft_router_draining` is 1 and `weft_router_drain_left` by `what` counts `rounds` and
