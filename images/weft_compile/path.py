@@ -10,7 +10,7 @@ PATH = (
     "weft_core/policies/{live,live_binding,earliest,weft,fleet,trust,kv_headroom,decide_binding,snapshot}",
     "weft_core/{timing,cost,heartbeat}",
     "weft_router/errors",
-    "weft_router/api/{body,bounds,events,form,inference,identity,nodes,reply,responses_tap,tap,tokens,transcript,usual}",
+    "weft_router/api/{body,bounds,events,fields,form,inference,identity,media,nodes,reply,responses_tap,tap,tokens,transcript,usual}",
     "weft_router/engines/{adapter,handles,vllm,prefilled,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
     "weft_router/express/{afterwards,usual,lane,within,forwarding,decode_lane,prefill_lane,prefill_leg,passage}",
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller,door,hops}",

@@ -198,3 +198,24 @@ def test_how_often_paths_are_proven_is_the_routers_business_and_keeps_workers_pa
     assert often.revision == plain.revision
     assert router_json(often)["engine"] == {**router_json(plain)["engine"], "proofSeconds": 4}
     assert "proofSeconds" not in router_json(plain)["engine"], "as it was before there was such a field"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags"),
+    [
+        (["media.example.com", "cdn.example.com:8443"], ["cdn.example.com", "media.example.com"]),
+        (["media.example.com", "*.cdn.net"], []),
+    ],
+)
+def test_vllm_is_told_which_hosts_it_may_ask_and_follows_none_elsewhere(hosts: list[str], flags: list[str]) -> None:
+    body = changed(vllm_service(), "spec.coordinator", {"requests": {"allowedMediaHosts": hosts}})
+    request = EngineRequest(role="decode", degree=1, default_image="x")
+    found = engine_container(spec(body), request)
+    assert dict(found.env)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+    at = found.args.index("--allowed-media-domains") if flags else len(found.args)
+    assert list(found.args[at + 1 : at + 1 + len(flags)]) == flags
+    fields = changed(vllm_service(), "spec.coordinator", {"requests": {"allowedFields": ["chat_template"]}})
+    plain = engine_container(spec(vllm_service()), request)
+    assert engine_container(spec(fields), request) == plain, "no engine restarts for fields"
+    assert "VLLM_MEDIA_URL_ALLOW_REDIRECTS" not in dict(plain.env)
+    assert "--allowed-media-domains" not in plain.args

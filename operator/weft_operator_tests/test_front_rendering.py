@@ -72,6 +72,8 @@ def test_coordinators_read_all_that_concerns_clients() -> None:
     assert config.tls is not None
     assert (config.tls.cert_file, config.tls.min_version) == ("/etc/weft-tls/tls.crt", "1.3")
     assert (config.limits.max_connections, config.limits.rates.concurrent) == (5000, 200)
+    assert config.requests.allowed_fields == ("chat_template", "tools.mcp")
+    assert (config.requests.media_hosts, config.requests.media_over_http) == (("media.example.com", "*.cdn.net"), False)
     qos = config.qos
     assert (qos.default_class, qos.max_waiting, qos.pressure.kv_use) == ("interactive", 512, 0.9)
     acme, nightly = qos.tenants["acme"], qos.tenants["auth0|nightly"]
@@ -90,6 +92,7 @@ def test_coordinators_read_all_that_concerns_clients() -> None:
 
 def test_sidecars_read_what_concerns_rounds_and_nothing_of_clients() -> None:
     config = told(rendering(front_service()))
+    assert config.requests == type(config.requests)()
     assert (config.auth.jwt, config.tls, config.limits.rates.concurrent) == (None, None, None)
     for one in (config, of_front(front_service())):
         rules = one.routing

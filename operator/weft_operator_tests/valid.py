@@ -132,6 +132,7 @@ coordinator:
           tenantClaim: org, classClaim: tier}
   tls: {secretRef: {name: front-tls}, minVersion: VersionTLS13}
   limits: {maxConnections: 5000, rates: {concurrent: 200}}
+  requests: {allowedFields: [chat_template, tools.mcp], allowedMediaHosts: [media.example.com, "*.cdn.net"]}
 telemetry: {otlpEndpoint: "http://collector.monitoring:4318", sampleRatio: 0.05, accessLog: {sampleRatio: 0.1}}
 """
 

@@ -87,7 +87,7 @@ PARTS = [{"type": "text", "text": "look"}, IMAGE]
         (TEXT, {"prompt": [1, 2, 3]}, False),
         (RESPONSES, {"input": "hello " * 50}, True),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "look"}]}]}, True),
-        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, False),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}]}, False),
         (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "c", "output": "4"}]}, True),
         (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "c", "output": [IMAGE]}]}, False),
         (RESPONSES, {"input": "and then?", "previous_response_id": "resp_1"}, False),

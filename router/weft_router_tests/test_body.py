@@ -29,11 +29,12 @@ OWNED = [
     "data_parallel_rank",
     "do_remote_prefill",
     "remote_host",
-    "mm_processor_kwargs",
+    "extra_body",
+    "Extra-Body",
     "session_id",
     "prompt_cache_key",
 ]
-CONTAINERS = ["extra_body", "vllm_xargs", "extra_args", "sampling_params", "Extra-Body"]
+CONTAINERS = ["vllm_xargs", "extra_args", "sampling_params", "Custom-Params"]
 CONTENT = ["messages", "tools", "response_format", "metadata", "temperature", "vendor_field"]
 
 scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5)

@@ -442,10 +442,10 @@ class TestOpenAi:
     adapter = adapter_for("openai")
 
     def test_there_is_one_leg_and_it_is_the_clients(self) -> None:
-        asked = ask(max_tokens=5, vendor={"a": 1})
+        asked = ask(max_tokens=5, verbosity={"a": 1})
         asked.salt = "s"
         for call in (self.adapter.local(asked), self.adapter.decode(asked, None)):
-            assert sent(call) == {"model": "m", "messages": MESSAGES, "max_tokens": 5, "vendor": {"a": 1}}
+            assert sent(call) == {"model": "m", "messages": MESSAGES, "max_tokens": 5, "verbosity": {"a": 1}}
         for leg in (self.adapter.prefill, lambda a: self.adapter.slice(a, array("I", [1]), 1)):
             with pytest.raises(NotPossibleError):
                 leg(asked)
@@ -454,7 +454,7 @@ class TestOpenAi:
 @pytest.mark.parametrize("kind", sorted(ADAPTERS))
 def test_no_leg_changes_the_clients_object_or_leaves_a_field_out(kind: str) -> None:
     adapter = adapter_for(kind)
-    asked = ask(stream=True, n=1, seed=1, vendor="x", stop=["a"])
+    asked = ask(stream=True, n=1, seed=1, verbosity="x", stop=["a"])
     asked.cap, asked.salt, asked.want_ids = 3, "s", True
     before = orjson.dumps(asked.inference.body)
     calls = [adapter.prefill(asked)] if adapter.can.order != "decode-only" else []
@@ -465,8 +465,8 @@ def test_no_leg_changes_the_clients_object_or_leaves_a_field_out(kind: str) -> N
         calls.append(adapter.local(asked))
     for call in calls:
         body = sent(call)
-        assert {key: body[key] for key in ("model", "messages", "seed", "vendor", "stop")} == {
-            "model": "m", "messages": MESSAGES, "seed": 1, "vendor": "x", "stop": ["a"],
+        assert {key: body[key] for key in ("model", "messages", "seed", "verbosity", "stop")} == {
+            "model": "m", "messages": MESSAGES, "seed": 1, "verbosity": "x", "stop": ["a"],
         }  # fmt: skip
     assert orjson.dumps(asked.inference.body) == before
     assert orjson.loads(asked.inference.whole()) == asked.inference.body

@@ -21,8 +21,9 @@ OWNED = (
     "kv_transfer_params", "ec_transfer_params", "disaggregated_params", "bootstrap_host", "bootstrap_port",
     "bootstrap_room", "do_remote_prefill", "do_remote_decode", "remote_host", "remote_port", "remote_block_ids",
     "remote_engine_id", "data_parallel_rank", "cache_salt", "request_id", "rid", "x_weft_resume", "disagg_request_id",
+    "extra_body",
 )  # fmt: skip
-CONTAINERS = ("extra_body", "vllm_xargs", "extra_args", "sampling_params", "custom_params")
+CONTAINERS = ("vllm_xargs", "extra_args", "sampling_params", "custom_params")
 ROUTERS_OWN = {
     "do_remote_decode", "do_remote_prefill", "remote_engine_id", "remote_block_ids", "remote_host", "remote_port",
     "remote_request_id", "tp_size", "remote_num_tokens", "remote_blocks_expiry_time", "remote_prefill_cached_tokens",
@@ -96,6 +97,7 @@ async def test_hostile_bodies_reach_engines_with_the_routers_values_only(
 ) -> None:
     """Through both legs, local prefill, fallback after a failed prefill, and a second engine after a failed one."""
     monkeypatch.setattr("weft_router.engines.watch.STRIKES", 10**9)
+    stack.config["requests"] = {"allowedFields": CONTAINERS}
     await stack.up(decode=2, prefill=prefill)
     rng = random.Random(3)
     statuses: dict[int, int] = {}
@@ -116,6 +118,42 @@ async def test_hostile_bodies_reach_engines_with_the_routers_values_only(
     if not prefill:
         assert not [body for _, body in seen if "remote_engine_id" in (body.get("kv_transfer_params") or {}) and body[
             "kv_transfer_params"]["remote_engine_id"]]  # fmt: skip
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": f"http://{MARK}/latest/meta-data/"}}
+PROGRAMS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    (CHAT, {"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].image_url.url"),
+    (RESPONSES, {"input": [{"role": "user", "content": [PICTURE]}]}, "input[0].content[0].image_url.url"),
+    (CHAT, {"chat_template": "{{ 1 }}"}, "chat_template"),
+    (CHAT, {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs.chat_template"),
+    (TEXT, {"prompt_embeds": MARK}, "prompt_embeds"),
+    (CHAT, {"custom_logit_processor": MARK}, "custom_logit_processor"),
+    (TEXT, {"lora_path": MARK}, "lora_path"),
+    (CHAT, {"media_io_kwargs": {"video": {"num_frames": 10**6}}}, "media_io_kwargs"),
+    (CHAT, {"priority": -100}, "priority"),
+    (CHAT, {"next_years_field": MARK}, "next_years_field"),
+    (RESPONSES, {"tools": [{"type": "mcp", "server_url": f"http://{MARK}/"}]}, "tools[0].type"),
+    ("/tokenize", {"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].image_url.url"),
+    ("/tokenize", {"prompt": "x", "chat_template": "{{ 1 }}"}, "chat_template"),
+)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_an_engine_would_run_or_fetch_for_a_client_is_refused_and_reaches_none(
+    stack: Stack, streamed: bool
+) -> None:
+    await stack.up(decode=1, prefill=1)
+    asked: dict[str, dict[str, Any]] = {
+        CHAT: {"messages": [{"role": "user", "content": "x"}], "stream": streamed},
+        TEXT: {"prompt": "x", "stream": streamed},
+        RESPONSES: {"input": "x", "stream": streamed},
+    }
+    for path, fields, param in PROGRAMS:
+        body = {"model": MODEL, **asked.get(path, {}), **fields}
+        async with stack.http.post(stack.front + path, json=body, headers={"X-Session-Id": "s"}) as response:
+            told = await response.json()
+        assert (response.status, told["error"]["param"]) == (400, param)
+    assert [body for engine in stack.engines.values() for body in [*engine.seen, *engine.strange]] == []
 
 
 HEADERS: tuple[dict[str, str], ...] = (

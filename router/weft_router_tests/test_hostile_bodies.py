@@ -23,9 +23,9 @@ NAMES = [
     "kv_transfer_params", "ec_transfer_params", "disaggregated_params", "disagg_request_id", "disagg_prefill_dp_rank",
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "do_remote_prefill", "do_remote_decode", "do_local_prefill",
     "remote_host", "remote_port", "remote_block_ids", "remote_engine_id", "data_parallel_rank", "routed_dp_rank",
-    "nvext", "cache_salt", "request_id", "rid", "session_params", "mm_processor_kwargs", "x_weft_resume",
+    "nvext", "cache_salt", "request_id", "rid", "session_params", "x_weft_resume", "extra_body",
 ]  # fmt: skip
-CONTAINERS = ["extra_body", "extra_args", "vllm_xargs", "sampling_params", "custom_params"]
+CONTAINERS = ["extra_args", "vllm_xargs", "sampling_params", "custom_params"]
 EVIL = ["10.9.9.9-evil", {"remote_host": "evil"}, [{"kv_transfer_params": "evil"}], {"a": {"b": ["evil"]}}, "evil"]
 WIDE = str.maketrans({chr(c): chr(c + 0xFEE0) for c in range(ord("a"), ord("z") + 1)})
 PARAMS: dict[str, object] = {"do_remote_prefill": True, "remote_host": "10.0.0.1"}
@@ -72,7 +72,7 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
     for _ in range(100):
         body = parse(hostile(path, dice))
         assert sanitise(body, PATHS[path])
-        ask = Ask(check(path, body, Allowed(MODEL, LIMITS)), "weft-1", prefill=Peer("p", 1), decode=Peer("d", 1))
+        ask = Ask(check(path, body, Allowed(MODEL, LIMITS, None)), "weft-1", prefill=Peer("p", 1), decode=Peer("d", 1))
         calls = [call for adapter in adapters for call in legs(adapter, ask)]
         assert len(calls) > 7
         assert not any("evil" in call.lines for call in calls)

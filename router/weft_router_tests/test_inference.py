@@ -159,8 +159,9 @@ def test_an_unknown_model_is_404_and_a_long_name_is_cut() -> None:
 
 def test_what_the_engine_judges_passes() -> None:
     found = chat(
-        stream=True, stream_options={"include_usage": True}, seed=1, logit_bias={"1": 2}, vendor={"x": [1]}, n=4,
-        stop=["a"], tools=[{"type": "function"}], max_tokens=10, max_completion_tokens=20, return_token_ids=True,
+        stream=True, stream_options={"include_usage": True}, seed=1, logit_bias={"1": 2}, n=4, stop=["a"],
+        structured_outputs={"x": [1]}, tools=[{"type": "function"}], max_tokens=10, max_completion_tokens=20,
+        return_token_ids=True,
     )  # fmt: skip
     assert (found.stream, found.wants_usage, found.wants_ids, found.n, found.max_tokens) == (True, True, True, 4, 10)
     assert found.chars == len("hello") + len('[{"type":"function"}]')

@@ -52,7 +52,7 @@ def test_plain_streams_may_go_on(fields: dict[str, Any], how: str) -> None:
         ({"prompt_logprobs": 0}, "logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "structure"),
-        ({"guided_regex": "a+"}, "structure"),
+        ({"structured_outputs": {"regex": "a+"}}, "structure"),
         ({"stop": ["\n"]}, "stop-texts"),
         ({"continue_final_message": True}, "prompt"),
     ],

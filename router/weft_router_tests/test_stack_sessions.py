@@ -157,6 +157,7 @@ async def test_token_ids_that_do_not_extend_what_the_engine_saw_undo_the_read(st
 
 
 async def test_what_clients_write_into_router_fields_reaches_no_engine(stack: Stack) -> None:
+    stack.config["requests"] = {"allowedFields": ["vllm_xargs"]}
     await stack.up()
     evil = {"do_remote_prefill": True, "remote_host": "10.9.9.9", "remote_port": 1, "remote_block_ids": [[1]]}
     raw = orjson.dumps(

@@ -14,6 +14,15 @@ from weft_operator.api.routing import Rates
 
 Claim = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
+AllowedField = Annotated[
+    str, StringConstraints(pattern=r"^[a-zA-Z][a-zA-Z0-9_]*(\.[a-zA-Z][a-zA-Z0-9_]*)?$", max_length=64)
+]
+MediaHost = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$", max_length=253
+    ),
+]
 
 
 class ConfigMapKey(ApiModel):
@@ -107,6 +116,28 @@ class Limits(ApiModel):
     """For each API key or token without bounds of its own."""
 
 
+class Requests(ApiModel):
+    """What requests may hold beyond what every client may send."""
+
+    allowed_fields: Annotated[list[AllowedField], Field(max_length=64)] | None = None
+    """Fields that change what an engine runs, loads or reads, and that are refused with a 400 otherwise: chat_template,
+    vllm_xargs and others; chat_template_kwargs.NAME for one variable of templates, tools.mcp for a kind of tools that
+    the engine itself runs, image_embeds for a kind of parts of messages. Fields of the router's own stay refused."""
+    allowed_media_hosts: Annotated[list[MediaHost], Field(max_length=64)] | None = None
+    """Hosts that engines may load media from, as HOST, HOST:PORT or *.DOMAIN; if absent, only from data: URLs. Engines
+    follow no redirects then, where they can be told so (vLLM)."""
+    media_over_http: bool | None = None
+    """Whether without TLS, too."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.mediaOverHttp) || has(self.allowedMediaHosts)",
+            "spec.coordinator.requests.mediaOverHttp: says how allowedMediaHosts are asked; set these, or remove it",
+            lambda r: r.media_over_http is None or r.allowed_media_hosts is not None,
+        ),
+    )
+
+
 class CoordinatorScaling(ApiModel):
     """As many coordinators as the plan needs: the operator sets their number, so no autoscaler may."""
 
@@ -138,6 +169,8 @@ class Coordinator(ApiModel):
     """TLS of the front door; plain HTTP if absent."""
     limits: Limits = Limits()
     """Bounds on one request and one client."""
+    requests: Requests | None = None
+    """What requests may hold beyond what every client may send."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -128,6 +128,9 @@ def front_json(rendering: Rendering) -> Mapping[str, Any]:
     spec = rendering.spec
     told = dict(router_json(rendering))
     told["limits"] = {**told["limits"], **_limits(spec.coordinator)}
+    asked = _requests(spec.coordinator)
+    if asked:
+        told["requests"] = asked
     auth = spec.coordinator.auth
     if auth.jwt is not None:
         told["auth"] = {"jwt": _jwt(auth.jwt)}
@@ -231,6 +234,19 @@ def _qos_class(item: RequestClass) -> dict[str, Any]:
 def _limits(coordinator: Coordinator) -> dict[str, Any]:
     limits = coordinator.limits
     return _given({"maxConnections": limits.max_connections, "rates": _rates(limits.rates)})
+
+
+def _requests(coordinator: Coordinator) -> dict[str, Any]:
+    requests = coordinator.requests
+    if requests is None:
+        return {}
+    return _given(
+        {
+            "allowedFields": requests.allowed_fields,
+            "mediaHosts": requests.allowed_media_hosts,
+            "mediaOverHttp": requests.media_over_http,
+        }
+    )
 
 
 def _rates(rates: Rates | None) -> dict[str, Any] | None:

@@ -42,6 +42,8 @@ _SIDE_CHANNEL = (
     ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
     ("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT)),
 )
+_NO_REDIRECTS = ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
+"""A host that may be asked for media must not send the engine on to another one. Without hosts nothing is asked."""
 _PORTS = KvPorts(single=(SIDE_CHANNEL_PORT,))
 KV_PORTS: dict[Role, KvPorts] = {"prefill": _PORTS, "decode": _PORTS}
 
@@ -80,6 +82,10 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
     size = spec.engine.kv_transfer.block_size(request.role)
     if size is not None:
         args.append(f"--block-size={size}")
+    requests = spec.coordinator.requests
+    hosts = requests.allowed_media_hosts if requests is not None else None
+    if hosts and not any(host.startswith("*") for host in hosts):  # vLLM knows whole names only, of any port
+        args += ["--allowed-media-domains", *sorted({host.partition(":")[0] for host in hosts})]
     if weights.revision:
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
@@ -90,6 +96,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
             *(_SIDE_CHANNEL if request.paired else ()),
             *((("VLLM_HOST_IP", "$(POD_IP)"),) if request.nodes > 1 else ()),
             *(((PROOF_VARIABLE, f"{_PROOF_FOLDER}/{PROOF_KEY}"),) if plugin else ()),
+            *((_NO_REDIRECTS,) if hosts else ()),
             ("VLLM_NO_USAGE_STATS", "1"),
             *HOME_ENV,
             ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108

@@ -42,13 +42,13 @@ _FORBIDDEN: Final = frozenset(
         "previous_response_id",
         "prompt_cache_key",
         "session_params",
-        # reaches into the engine's media loading
-        "mm_processor_kwargs",
+        # what clients of OpenAI's library call the fields that it puts beside the others: no engine reads it
+        "extra_body",
     }
 )
 CHAINED: Final = "previous_response_id"
 _FORBIDDEN_PREFIXES: Final = ("bootstrap_", "disagg_", "x_weft_", "remote_")
-_CONTAINERS: Final = frozenset({"extra_body", "extra_args", "vllm_xargs", "sampling_params", "custom_params"})
+_CONTAINERS: Final = frozenset({"extra_args", "vllm_xargs", "sampling_params", "custom_params"})
 
 
 SAFE: Final = frozenset(

@@ -9,7 +9,7 @@ from typing import Final, cast
 import orjson
 
 from weft_router.api.body import Json
-from weft_router.config import LimitsConfig, ModelConfig
+from weft_router.config import LimitsConfig, ModelConfig, RequestsConfig
 from weft_router.errors import InvalidRequestError
 
 MAX_STOPS: Final = 64
@@ -19,12 +19,21 @@ MAX_LISTED: Final = 1024
 """Entries of lists and maps that an engine goes through for every token."""
 
 
+DEFAULT_REQUESTS: Final = RequestsConfig()
+
+
 class Allowed:
     """What requests may ask for, taken from a configuration once: its sections are slow to look into."""
 
-    __slots__ = ("hop_nodes", "max_model_len", "max_n", "max_nodes", "max_output_tokens", "model")
+    __slots__ = (
+        "fields", "hop_nodes", "max_model_len", "max_n", "max_nodes", "max_output_tokens", "media_hosts", "media_http",
+        "media_suffixes", "model",
+    )  # fmt: skip
 
-    def __init__(self, model: ModelConfig, limits: LimitsConfig) -> None:
+    def __init__(
+        self, model: ModelConfig, limits: LimitsConfig, requests: RequestsConfig | None = DEFAULT_REQUESTS
+    ) -> None:
+        """Take it; without ``requests`` any field and any media are allowed, for a front has looked at them."""
         self.model = model.name
         self.max_model_len = model.max_model_len
         self.max_n = limits.max_n
@@ -32,6 +41,18 @@ class Allowed:
         self.hop_nodes = 2 * limits.max_body_nodes + 2 * model.max_model_len
         """Of a body between the router's own hops, which may have grown by the ids of prompt and answer."""
         self.max_output_tokens = limits.max_output_tokens
+        self.fields: frozenset[str] | None = None
+        """Fields that not every service allows, and this one does; None: all."""
+        hosts: tuple[str, ...] = ()
+        self.media_http = False
+        if requests is not None:
+            self.fields = frozenset(requests.allowed_fields)
+            hosts = tuple(host.lower() for host in requests.media_hosts)
+            self.media_http = requests.media_over_http
+        self.media_hosts = frozenset(host for host in hosts if not host.startswith("*"))
+        """Where media may be loaded from: hosts, with a port where it is not the scheme's own."""
+        self.media_suffixes = tuple(host[1:] for host in hosts if host.startswith("*"))
+        """Ends of such hosts, each with its first dot."""
 
 
 Rule = Callable[[Json, str, object, Allowed], None]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 
 import orjson
 
-from weft_router.api import bounds, responses
+from weft_router.api import bounds, fields, media, responses
 from weft_router.api.body import CHAINED, SAFE, Json
 from weft_router.api.bounds import Allowed, Rule, answered
 from weft_router.errors import InvalidRequestError, NotFoundError
@@ -92,7 +92,8 @@ class _Field:
 
 
 def _fields(rules: Mapping[str, Rule]) -> dict[str, _Field]:
-    names = SAFE.union(rules, *(names for _, names in _MARKED))
+    rules = {**fields.RULES, **rules}
+    names = fields.PASSES.union(rules, *(names for _, names in _MARKED))
     found = {name: sum(mark for mark, marked in _MARKED if name in marked) for name in names}
     return {name: _Field(rules.get(name), marks | (0 if name in SAFE else ODD)) for name, marks in found.items()}
 
@@ -103,6 +104,15 @@ _FIELDS: Final[dict[Kind, dict[str, _Field]]] = {
     "responses": _fields(responses.RULES),
 }
 _dumps: Final = orjson.dumps
+
+
+TOKENIZED: Final = frozenset(
+    {
+        "model", "prompt", "messages", "add_special_tokens", "add_generation_prompt", "continue_final_message",
+        "return_token_strs", "tools", "documents", fields.TEMPLATE_KWARGS,
+    }
+)  # fmt: skip
+"""Fields of a request to count tokens that every client may send."""
 
 
 @dataclass(slots=True, eq=False)
@@ -202,10 +212,11 @@ def check(path: str, body: Json, allowed: Allowed) -> Inference:
     """
     kind = PATHS[path]
     check_model(body, allowed.model)
-    fields, marks = _FIELDS[kind], 0
+    known_fields, marks = _FIELDS[kind], 0
     for name, value in body.items():
-        known = fields.get(name)
+        known = known_fields.get(name)
         if known is None:
+            fields.refuse_unknown(name, allowed)
             marks |= ODD
             continue
         marks |= known.marks
@@ -220,12 +231,15 @@ def check(path: str, body: Json, allowed: Allowed) -> Inference:
         chars, follows, mixed = bounds.message_chars(body)
         if mixed:
             marks |= MIXED
+            media.check_messages(cast(list[Json], body["messages"]), allowed)
     elif kind == "text":
         field, follows = "prompt", False
         chars, exact = bounds.prompt_size(body)
     else:
         field, chars = "input", responses.input_chars(body)
         given: Any = body["input"]
+        if not isinstance(given, str):
+            media.check_item(given, field, allowed)
         follows = body.get(CHAINED) is not None or (not isinstance(given, str) and any(map(answered, given)))
     if (chars // MOST_CHARS_PER_TOKEN if exact is None else exact) + (most or 1) > longest:
         _refuse_length(chars, exact, most, longest, field)
@@ -248,6 +262,26 @@ def check(path: str, body: Json, allowed: Allowed) -> Inference:
         follows,
         marks,
     )
+
+
+def check_tokenized(body: Json, allowed: Allowed) -> None:
+    """Refuse a request to count tokens that has fields or media which it may not have.
+
+    Raises:
+        InvalidRequestError: ``param`` names the field.
+    """
+    for name, value in body.items():
+        rule = fields.RULES.get(name)
+        if rule is not None:
+            if value is not None:
+                rule(body, name, value, allowed)
+        elif name not in TOKENIZED:
+            fields.refuse_unknown(name, allowed)
+    messages = body.get("messages")
+    if messages is not None:
+        _, _, mixed = bounds.message_chars(body)
+        if mixed:
+            media.check_messages(cast(list[Json], messages), allowed)
 
 
 def check_model(body: Json, model: str) -> None:

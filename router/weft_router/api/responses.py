@@ -10,17 +10,21 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
+from typing import Final, cast
 
 import orjson
 
 from weft_router.api.body import CHAINED, Json
 from weft_router.api.bounds import COMMON, MAX_LOGPROBS, Allowed, Rule, content_chars, flag, whole
+from weft_router.api.fields import refuse
 from weft_router.errors import InvalidRequestError, NotFoundError
 
 PREFIX = "resp_"
 _SESSION = 32
 _NONCE = 16
 _TAG = 32
+CLIENTS_TOOLS: Final = frozenset({"function", "custom"})
+"""Kinds of tools that the client runs itself."""
 
 
 def _never(reason: str) -> Rule:
@@ -52,10 +56,22 @@ def _text(_: Json, name: str, value: object, __: Allowed) -> None:
         raise InvalidRequestError(f"{name}: must be a text", param=name)
 
 
+def _tools(body: Json, name: str, value: object, allowed: Allowed) -> None:
+    """Refuse tools that the engine itself would run or call, unless the service allows their kind."""
+    COMMON[name](body, name, value, allowed)
+    for i, tool in enumerate(cast(list[object], value)):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if not isinstance(kind, str):
+            raise InvalidRequestError(f"{name}[{i}].type: must be a text such as 'function'", param=f"{name}[{i}].type")
+        if kind not in CLIENTS_TOOLS and allowed.fields is not None and f"{name}.{kind}" not in allowed.fields:
+            raise refuse(f"{name}[{i}].type", "tools of this kind are run by the engine", field=f"'{name}.{kind[:64]}'")
+
+
 _SERVED = "responses are not kept for retrieval here"
 RULES: Mapping[str, Rule] = {
     **COMMON,
     "max_output_tokens": _most,
+    "tools": _tools,
     "top_logprobs": _top_logprobs,
     "instructions": _text,
     CHAINED: _text,

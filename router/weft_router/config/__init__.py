@@ -2,7 +2,7 @@
 
 from weft_router.config.engine import EngineConfig, EngineType, ModelConfig, SloConfig, TimeoutsConfig
 from weft_router.config.file import RouterConfig, SessionClass, read_config
-from weft_router.config.front import AuthConfig, JwtConfig, LimitsConfig, TlsConfig
+from weft_router.config.front import AuthConfig, JwtConfig, LimitsConfig, RequestsConfig, TlsConfig
 from weft_router.config.process import Flags, Role, Settings, load
 from weft_router.config.qos import PLAIN_CLASS, Pressure, QosClass, QosConfig, Rates, Tenant
 from weft_router.config.routing import CanaryConfig, ClassRouting, HedgeConfig, RoutingConfig, SlicesConfig
@@ -29,6 +29,7 @@ __all__ = [
     "QosConfig",
     "Rates",
     "RequestLogConfig",
+    "RequestsConfig",
     "Role",
     "RouterConfig",
     "RoutingConfig",

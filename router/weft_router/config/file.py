@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.profile_json import profile_from_json
 from weft_router.config.engine import EngineConfig, ModelConfig, SloConfig, TimeoutsConfig
-from weft_router.config.front import AuthConfig, HoldConfig, LimitsConfig, TlsConfig
+from weft_router.config.front import AuthConfig, HoldConfig, LimitsConfig, RequestsConfig, TlsConfig
 from weft_router.config.qos import QosClass, QosConfig
 from weft_router.config.routing import RoutingConfig
 from weft_router.config.section import ConfigError, Section, first_error
@@ -37,6 +37,7 @@ class RouterConfig(Section):
     routing: RoutingConfig = Field(default_factory=RoutingConfig)
     qos: QosConfig = Field(default_factory=QosConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    requests: RequestsConfig = Field(default_factory=RequestsConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     auth: AuthConfig = Field(default_factory=AuthConfig)
     tls: TlsConfig | None = None

@@ -1,6 +1,7 @@
 """The front door: bounds on requests and clients, who may come in, and TLS."""
 
-from typing import Literal
+import re
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -10,6 +11,10 @@ from weft_router.config.qos import Rates
 from weft_router.config.section import Section
 
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
+_MEDIA_HOST: Final = re.compile(
+    r"(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?", re.IGNORECASE
+)
+"""A name of several parts whose last begins with a letter: no spelling of an IP address does."""
 
 
 class LimitsConfig(Section):
@@ -46,6 +51,29 @@ class LimitsConfig(Section):
     oldest is forgotten first, in Redis, too."""
     rates: Rates = Field(default_factory=Rates)
     """For each API key or token that has no bounds of its own, at one coordinator process."""
+
+
+class RequestsConfig(Section):
+    """What requests may hold beyond what every client may send; looked at where clients come in."""
+
+    allowed_fields: tuple[str, ...] = ()
+    """Fields that are refused otherwise, such as ``chat_template``, ``vllm_xargs``, ``chat_template_kwargs.NAME`` for
+    one variable of templates, ``tools.mcp`` for a kind of tools, ``image_embeds`` for a kind of parts."""
+    media_hosts: tuple[str, ...] = ()
+    """Hosts that engines may load media from: ``HOST``, ``HOST:PORT`` or ``*.DOMAIN``; only ``data:`` URLs if empty."""
+    media_over_http: bool = False
+    """Whether without TLS, too."""
+
+    @field_validator("media_hosts")
+    @classmethod
+    def _names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not _MEDIA_HOST.fullmatch(host):
+                raise ValueError(
+                    f"{host[:128]!r} is no name of a host; write media.example.com, media.example.com:8443 or"
+                    " *.example.com, and no address"
+                )
+        return hosts
 
 
 class HoldConfig(Section):

@@ -63,7 +63,7 @@ class DecodeLane:
     """The straight way through a decode sidecar; ``serve`` is the general one."""
 
     def __init__(self, settings: Settings, *, decoding: Decoding, means: Means, serve: GoOn) -> None:
-        self._allowed = Allowed(settings.config.model, settings.config.limits)
+        self._allowed = Allowed(settings.config.model, settings.config.limits, requests=None)
         self._decoding = decoding
         self._means = means
         self.serve = serve

@@ -69,7 +69,7 @@ class DecodeSidecar:
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
         self._settings = settings
-        self._allowed = Allowed(config.model, config.limits)
+        self._allowed = Allowed(config.model, config.limits, requests=None)
         metrics = self._metrics = context.metrics
         self._tracer = context.tracer
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)

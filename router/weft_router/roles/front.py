@@ -86,7 +86,7 @@ class Front:
     ) -> None:  # fmt: skip
         config = settings.config
         self._settings = settings
-        self.allowed = Allowed(config.model, config.limits)
+        self.allowed = Allowed(config.model, config.limits, config.requests)
         """What requests may ask for now."""
         self._metrics = context.metrics
         self._tracer = context.tracer
@@ -96,10 +96,7 @@ class Front:
         self._resuming = Resuming(adapter, context.metrics)
         self._door = context.door
         self._authenticator = context.door.authenticator
-        self._tokenizing = Tokenizing(
-            config.model, max_nodes=config.limits.max_body_nodes, registry=registry, ask=workers.ask,
-            admit=self._admit_counting,
-        )  # fmt: skip
+        self._tokenizing = Tokenizing(config, registry=registry, ask=workers.ask, admit=self._admit_counting)
         self._secret = derive(settings.token, "response ids")
         self._kv_use = 0.0
         self._queued = 0.0
@@ -155,7 +152,7 @@ class Front:
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
-        self.allowed = Allowed(config.model, config.limits)
+        self.allowed = Allowed(config.model, config.limits, config.requests)
         self.classifier = Classifier(config.qos)
         self.admission.use(config.qos, config.limits, config.session_classes())
         self.placing.use(config)

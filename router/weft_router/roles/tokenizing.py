@@ -8,8 +8,9 @@ import orjson
 from weft_core.heartbeat import WorkerRecord
 from weft_router.api.answers import not_ready
 from weft_router.api.body import Json, sanitise
-from weft_router.api.inference import MOST_CHARS_PER_TOKEN, check_model
-from weft_router.config import ModelConfig
+from weft_router.api.bounds import Allowed
+from weft_router.api.inference import MOST_CHARS_PER_TOKEN, check_model, check_tokenized
+from weft_router.config import RouterConfig
 from weft_router.errors import ApiError, InvalidRequestError, LegFailedError
 from weft_router.guard.admission import Admitted
 from weft_router.roles.reading import read
@@ -23,12 +24,12 @@ class Tokenizing:
     """The endpoint ``/tokenize`` of a front."""
 
     def __init__(
-        self, model: ModelConfig, *, max_nodes: int, registry: Registry,
+        self, config: RouterConfig, *, registry: Registry,
         ask: Callable[[WorkerRecord, str, bytes], Awaitable[tuple[int, bytes]]],
         admit: Callable[[Exchange, Json], Admitted],
     ) -> None:  # fmt: skip
-        self._model = model
-        self._max_nodes = max_nodes
+        self._model = config.model
+        self._allowed = Allowed(config.model, config.limits, config.requests)
         self._registry = registry
         self._ask = ask
         self._admit = admit
@@ -48,11 +49,12 @@ class Tokenizing:
                 f"the text cannot fit into the model's context of {self._model.max_model_len} tokens; send less",
                 code="context_length_exceeded",
             )
-        body = await read(exchange, self._max_nodes)
+        body = await read(exchange, self._allowed.max_nodes)
         admitted = self._admit(exchange, body)
         try:
             sanitise(body)
             check_model(body, self._model.name)
+            check_tokenized(body, self._allowed)
             self._asked += 1
             status, reply = await self._ask(ready[self._asked % len(ready)], PATH, orjson.dumps(body))
         except LegFailedError as error:
