@@ -22,6 +22,8 @@ MAX_QUEUE: Final = 2048
 """Prefills of a queue that a heartbeat tells; those behind them are not told."""
 MAX_ID: Final = 64
 """Characters of a prefill's id that a heartbeat tells."""
+MAX_HELD_BACK: Final = 64
+"""Digests of requests that a heartbeat names."""
 MAX_TOLD: Final = 64
 """Workers with a fault, or transports, that a heartbeat names."""
 _MOST: Final = 2**53
@@ -108,6 +110,8 @@ class WorkerRecord:
     """The slowest proof."""
     kv_latency: float | None = None
     """The longest time that one block of KV took, in seconds."""
+    held_back: tuple[str, ...] = ()
+    """Digests of requests that ended this worker's engine or one that prefilled for it: nobody sends them again."""
 
     @property
     def tokens_at_stake(self) -> int:
@@ -151,6 +155,7 @@ class WorkerRecord:
             "kvTransports": list(self.kv_transports[:MAX_TOLD]),
             "kvBytesPerSecond": _told(self.kv_bytes_per_s, _MOST_RATE),
             "kvLatency": _told(self.kv_latency),
+            "heldBack": list(self.held_back[:MAX_HELD_BACK]),
         }
 
 
@@ -202,6 +207,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             kv_transports=tuple(_text(name) for name in _list(body.get("kvTransports", []), MAX_TOLD)),
             kv_bytes_per_s=_number(body.get("kvBytesPerSecond"), _MOST_RATE),
             kv_latency=_seconds(body.get("kvLatency")),
+            held_back=tuple(_text(entry) for entry in _list(body.get("heldBack", []), MAX_HELD_BACK)),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -5,6 +5,7 @@ ApiError                an answer to give as it is
  ├─ UnauthorizedError        401: no API key, or an unknown one
  ├─ NotFoundError            404: unknown path or model
  ├─ TooLargeError            413: the body exceeds its limit
+ ├─ EngineDiedError          502: the engine ended while it worked on the request
  └─ UnavailableError         503: nothing can serve this now; says when to come back
 LegFailedError               an upstream leg broke before its first byte; another worker may serve the request
 StreamBrokenError            an upstream leg broke after bytes were forwarded; only an error event can follow
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _KNOWN: Final = frozenset(status.value for status in HTTPStatus)
 SHUTTING_DOWN = "shutting down"
 WORKER_LOST = "worker lost"
+DEATHS = frozenset({"engine-died", "engine-died-suspect", "engine-died-poison", "engine-died-again"})
+"""Reasons for which a leg failed whose engine ended; ``engines.deaths`` says what they mean."""
 
 
 class ApiError(Exception):
@@ -105,6 +108,19 @@ class UnavailableError(ApiError):
 def no_room() -> UnavailableError:
     """Return the refusal of a request that there is no memory for now."""
     return UnavailableError("this router holds as many bytes of requests as it may; send it again in 1 s")
+
+
+class EngineDiedError(ApiError):
+    """The engine ended while it worked on the request; ``verdict`` says what may become of the request."""
+
+    def __init__(self, verdict: str) -> None:
+        super().__init__(
+            f"the engine ended while it served this request ({verdict})",
+            status=502,
+            kind="server_error",
+            code="engine_died",
+        )
+        self.verdict = verdict
 
 
 class LegFailedError(Exception):

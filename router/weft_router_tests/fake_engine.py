@@ -36,6 +36,8 @@ class Script:
     length: int = 8
     ends: str = "stop"
     """The finish reason of answers in one piece."""
+    poison: str = ""
+    """Part of a body that ends the engine, as a query of death does: its port refuses from then on."""
     times: int | None = None
     """How many requests the failures below hit; None: all."""
     every: int = 1
@@ -97,6 +99,9 @@ class FakeEngine:
     """Tokens of KV that it read from others."""
     transfers: int = 0
     died: int = 0
+    ended: int = 0
+    """How often it ended as a process does that crashes."""
+    _endings: list[asyncio.Task[None]] = field(default_factory=list)
     _chances: int = 0
     _handles: int = 0
     _number: int = 0
@@ -130,6 +135,22 @@ class FakeEngine:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    def perish(self) -> None:
+        """End at once, as a process does that crashes."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        self.ended += 1
+        self.held.clear()
+        for site in runner.sites:
+            server = getattr(site, "_server", None)
+            if server is not None:
+                server.close()
+        for handler in runner.server.connections if runner.server is not None else ():
+            if handler.transport is not None:
+                handler.transport.abort()
+        self._endings.append(asyncio.get_running_loop().create_task(runner.cleanup()))
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=self.script.health)
@@ -172,6 +193,11 @@ class FakeEngine:
             self.headers.append(dict(request.headers))
         if self.on_request is not None:
             self.on_request(body)
+        if self.script.poison and self.script.poison in orjson.dumps(body).decode():
+            if self.script.gate is not None:
+                await self.script.gate.wait()
+            self.perish()
+            return web.Response()
         self.running += 1
         try:
             return await self._answer(request, body)

@@ -3,10 +3,12 @@
 import orjson
 
 from weft_router.config import Settings
-from weft_router.errors import ApiError, UnavailableError
+from weft_router.errors import ApiError, EngineDiedError, UnavailableError
 from weft_router.wire.exchange import Exchange
 
 RETRY_HEADER = "X-Weft-Retry"
+DIED = "X-Weft-Died"
+"""What becomes of a request whose engine ended, between the router's own hops."""
 LAST_WORDS_S = 0.5
 """How long a client that is told of an end may take to read it."""
 
@@ -18,6 +20,8 @@ def answer(exchange: Exchange, error: ApiError) -> None:
         headers["Retry-After"] = str(error.retry_after_s)
     if error.retryable:
         headers[RETRY_HEADER] = "1"
+    if isinstance(error, EngineDiedError):
+        headers[DIED] = error.verdict
     exchange.reply(error.status, error.body(), headers=headers)
 
 

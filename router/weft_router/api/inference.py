@@ -68,6 +68,16 @@ FIXED: Final = 8
 """Its mark of fields for which the prompt may have to be computed where the answer is made."""
 MIXED: Final = 16
 """Its mark of messages that are more than a role and a text."""
+UNUSUAL: Final = 512
+"""Its mark of fields that not nearly all requests have."""
+_PLAIN: Final = frozenset(
+    {
+        "model", "messages", "prompt", "input", "instructions", "stream", "stream_options", "temperature", "top_p",
+        "max_tokens", "max_completion_tokens", "max_output_tokens", "stop", "seed", "user", "metadata", "store",
+        "tools", "tool_choice", "parallel_tool_calls", "service_tier", "return_token_ids", "reasoning",
+        "reasoning_effort", "truncation", "safety_identifier", CHAINED,
+    }
+)  # fmt: skip
 _LENGTH: Final = 32
 _LENGTHS: Final = 64
 _SELDOM: Final = 128
@@ -95,7 +105,10 @@ def _fields(rules: Mapping[str, Rule]) -> dict[str, _Field]:
     rules = {**fields.RULES, **rules}
     names = fields.PASSES.union(rules, *(names for _, names in _MARKED))
     found = {name: sum(mark for mark, marked in _MARKED if name in marked) for name in names}
-    return {name: _Field(rules.get(name), marks | (0 if name in SAFE else ODD)) for name, marks in found.items()}
+    return {
+        name: _Field(rules.get(name), marks | (0 if name in SAFE else ODD) | (0 if name in _PLAIN else UNUSUAL))
+        for name, marks in found.items()
+    }
 
 
 _FIELDS: Final[dict[Kind, dict[str, _Field]]] = {
@@ -133,6 +146,11 @@ class Inference:
     """Whether the request goes on with a conversation: it sends an answer back, or names one."""
     marks: int
     """What is among the body's fields and messages: ``ODD``, ``RENDERED`` and so on. Told once, asked often."""
+
+    @staticmethod
+    def unusual(name: str) -> bool:
+        """Tell whether not nearly all requests have a field."""
+        return name not in _PLAIN
 
     @property
     def messages(self) -> Sequence[Json]:
@@ -217,7 +235,7 @@ def check(path: str, body: Json, allowed: Allowed) -> Inference:
         known = known_fields.get(name)
         if known is None:
             fields.refuse_unknown(name, allowed)
-            marks |= ODD
+            marks |= ODD | UNUSUAL
             continue
         marks |= known.marks
         rule = known.rule

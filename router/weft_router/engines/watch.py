@@ -8,6 +8,7 @@ from time import monotonic
 import orjson
 
 from weft_router.background import guarded
+from weft_router.engines.deaths import LOOK_AGAIN_S, Deaths
 from weft_router.engines.load import VLLM, EngineLoad, Gauges
 from weft_router.errors import LegFailedError
 from weft_router.wire.leg import Leg
@@ -87,6 +88,7 @@ class Engine:
         self._waiting: dict[Leg, float] = {}
         self._progress = float("-inf")
         self._gaps = 0
+        self.deaths = Deaths(self.ended, self.lost)
         self.on_load: Callable[[EngineLoad], None] = lambda _: None
         """Hears what the engine says of its load, each time."""
         self.gaps: Callable[[], int] | None = None
@@ -160,6 +162,29 @@ class Engine:
     async def alive(self) -> bool:
         """Ask the engine's health endpoint."""
         return await self._get("/health") is not None
+
+    async def ended(self, twice: bool) -> bool:
+        """Tell whether the engine is gone: its port refuses, or it says so itself.
+
+        An engine that closes its connections may be about to go, so it is looked at ``twice``. One that does not
+        answer in time hangs.
+        """
+        for look in range(1 + twice):
+            if look:
+                await asyncio.sleep(LOOK_AGAIN_S)
+            try:
+                answer = await self.pool.call(
+                    Leg(first_s=HEALTH_TIMEOUT_S), self.origin, "/health", limit=MAX_PAGE, method="GET", resend=True
+                )
+            except LegFailedError as error:
+                if error.reason == "connect":
+                    return True
+                if error.reason == "timeout":
+                    return False
+            else:
+                if answer.status >= 500:
+                    return True
+        return False
 
     async def metrics(self) -> bytes | None:
         """Return the engine's metrics page, None when it does not answer."""

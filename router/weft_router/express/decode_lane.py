@@ -27,12 +27,15 @@ from weft_router.roles.relay import (
 from weft_router.roles.telling import Telling
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
+from weft_router.rounds.standing import DEATHS_HEADER
 from weft_router.wire.exchange import Exchange
 
 if TYPE_CHECKING:
     from weft_router.roles.server import Server
 
-_SELDOM: Final = frozenset({LEFT_HEADER, LOCAL_HEADER, CAP_HEADER, IDS_HEADER, RESPONSE_HEADER, "content-encoding"})
+_SELDOM: Final = frozenset(
+    {LEFT_HEADER, LOCAL_HEADER, CAP_HEADER, IDS_HEADER, RESPONSE_HEADER, DEATHS_HEADER, "content-encoding"}
+)
 """Headers of requests that are not usual."""
 
 GoOn = Callable[[Job, Telling], Coroutine[object, object, None]]

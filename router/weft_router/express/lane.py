@@ -65,9 +65,9 @@ class Lane:
             inference = check(path, body, front.allowed)
         except ApiError:
             return False  # found again, and told, by the general way
-        if not is_usual(inference):
-            return False
         tenant = caller.tenant
+        if not is_usual(inference) or front.held_back.concerns(tenant):
+            return False
         trace = front.ids.next()
         id_ = "weft-" + trace
         transcript: Transcript | None = None

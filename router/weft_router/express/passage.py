@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Final
 
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.fingerprint import unusual
 from weft_router.api.transcript import NOTHING_SEEN, of_request
 from weft_router.engines.vllm import PLUGIN_HEADER, Vllm
 from weft_router.errors import EngineAnsweredError, LegFailedError, faults_request
@@ -68,6 +69,7 @@ class Passage(Round):
         self.resumed = self.spans = self.decision = self.record = self.first_at = self.show = None
         self.prefilled = self.failed = self.failed_at = None
         self.retried = self.taken = False
+        self.deaths, self.death = 0, None
         self.route, self.reason, self.prefill_worker = "local", "", ""
 
     def begin(self, now: float) -> None:
@@ -145,6 +147,7 @@ class Passage(Round):
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
             remote.dispatched.remove(record.worker, self.id, now)
             self.failed_at = record
+            self.death = prefill.death
             self._leave(failed)
             return
         remote.dispatched.remove(record.worker, self.id, now)
@@ -169,6 +172,7 @@ class Passage(Round):
         self._whole = Whole(leg, answering.most_bytes)
         self._member = answering.decoding.enter(self.pace, task.history + task.increment)
         lines = call.lines + engine.proof
+        engine.deaths.enter(leg, tenant=self._job.tenant, fields=unusual(self.inference))
         engine.pool.send(leg, engine.origin, call.path, call.body, self, lines=lines, tail=call.tail)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
@@ -190,11 +194,12 @@ class Passage(Round):
 
     def _decode_over(self, error: Exception | None) -> None:
         """Hear that the decode leg is over: answer who asked, and have the books closed."""
-        if self._leg is None:
+        leg, self._leg = self._leg, None
+        if leg is None:
             return
-        self._leg = None
         decoding, whole, outlet = self._decoding, self._whole, self._usual.outlet
         answering = decoding.answering
+        deaths = answering.engine.deaths
         answering.decoding.leave(self._member)
         try:
             if error is not None:
@@ -217,8 +222,12 @@ class Passage(Round):
         except Exception as failed:  # noqa: BLE001 - raised again on the general way
             if isinstance(failed, LegFailedError):
                 answering.blame(failed.reason, fresh=False, begun=False)
+                self.death = deaths.failed(leg, failed.reason)
+            deaths.leave(leg)
             self._leave(failed)
             return
+        deaths.served(leg)
+        deaths.leave(leg)
         self._reply = reply
         self._means.afterwards.add(self._close)
 
@@ -249,6 +258,7 @@ class Passage(Round):
         prefill, self._prefill = self._prefill, None
         if leg is not None:
             leg.cancel()
+            decoding.answering.engine.deaths.leave(leg)
         if prefill is not None:
             decoding.remote.dispatched.remove(self._record.worker, self.id)
             self.failed_at = self._record

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft_router.api.answers import answer
 from weft_router.engines.adapter import Call
+from weft_router.engines.deaths import Death
 from weft_router.errors import ApiError
 from weft_router.express.afterwards import Afterwards
 from weft_router.express.prefill_leg import LegHere
@@ -66,7 +67,7 @@ class Errand:
         self._order = order
         task, standing, id_ = order.task, order.standing, order.request_id
         self._leg: LegHere | None = LegHere(
-            lane.prefilling, slot, id_, class_=standing.class_, trace=id_.removeprefix("weft-"), fresh=task.history == 0
+            lane.prefilling, slot, id_, standing=standing, trace=id_.removeprefix("weft-"), fresh=task.history == 0
         )
 
     def begin(self) -> None:
@@ -91,6 +92,9 @@ class Errand:
         exchange.on_gone = None
         try:
             refused = leg.over(error, monotonic())
+            if leg.death is not None:
+                exchange.go_on(lane.books.through(exchange, _judged(exchange, leg, leg.death, refused)))
+                return
             if refused is None:
                 reply(exchange, leg.done)
             else:
@@ -114,6 +118,14 @@ class Errand:
         """End the request by what ended it."""
         exchange = self._exchange
         exchange.go_on(self._lane.books.through(exchange, _raised(error)))
+
+
+async def _judged(exchange: Exchange, leg: LegHere, death: Death, refused: ApiError | None) -> None:
+    """Answer once it is known whether the engine ended."""
+    await death.examine()
+    if refused is not None:
+        raise refused
+    reply(exchange, leg.done)
 
 
 async def _raised(error: BaseException) -> None:

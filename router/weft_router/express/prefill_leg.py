@@ -8,12 +8,14 @@ from time import monotonic
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
+from weft_router.engines.deaths import Death
 from weft_router.errors import ApiError, LegFailedError
-from weft_router.roles.prefill_hop import FROM_ENGINE, PrefillHop
+from weft_router.roles.prefill_hop import DIED_HEADER, FROM_ENGINE, PrefillHop
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.prefilling import Prefill, Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.round import Round
+from weft_router.rounds.standing import Standing
 from weft_router.wire.leg import Leg, Whole
 
 log = logging.getLogger(__name__)
@@ -24,10 +26,12 @@ OnDone = Callable[[Exception | None], None]
 class PrefillLeg(ABC):
     """One that is under way."""
 
-    __slots__ = ("sent",)
+    __slots__ = ("death", "sent")
 
     sent: float
     """When, on the monotonic clock."""
+    death: Death | None
+    """What is being found out of its engine, where it failed and that is one of this process."""
 
     @abstractmethod
     def answer(self, error: Exception | None, now: float) -> PrefillAnswer:
@@ -65,18 +69,19 @@ class LegHere(PrefillLeg):
     )
 
     def __init__(
-        self, prefilling: Prefilling, slot: Slot, request_id: str, *, class_: str, trace: str, fresh: bool
+        self, prefilling: Prefilling, slot: Slot, request_id: str, *, standing: Standing, trace: str, fresh: bool
     ) -> None:
         now = self.sent = slot.granted
+        self.death = None
         self.began = self.ended = 0.0
         """When its turn in the engine began and ended, once it is over."""
         self._prefilling = prefilling
         self._slot = slot
         self._request_id = request_id
-        self._class = class_
+        self._class = standing.class_
         self._trace = trace
         self._fresh = fresh
-        leg = self._leg = prefilling.leg(slot.until_first(now), fresh=fresh, now=now)
+        leg = self._leg = prefilling.leg(slot.until_first(now), fresh=fresh, now=now, standing=standing)
         self._whole = Whole(leg, prefilling.most_bytes)
         prefilling.worker.live.count += 1
 
@@ -98,12 +103,17 @@ class LegHere(PrefillLeg):
     def over(self, error: Exception | None, now: float) -> ApiError | None:
         """Give back what it held until now; return what is to be told where the engine gave no answer."""
         prefilling, status = self._prefilling, self._whole.status
+        deaths = prefilling.worker.engine.deaths
         if error is None:
+            if status >= 500:
+                self.death = deaths.failed(self._leg, "engine-error")
             prefilling.answered(status, now, fresh=self._fresh)
             self._end(now)
             if status == 200:
                 prefilling.went_well(self.sent, self.began, self.ended, self._trace)
             return None
+        if isinstance(error, LegFailedError):
+            self.death = deaths.failed(self._leg, error.reason)
         self._end(now)
         if not isinstance(error, LegFailedError):
             raise error
@@ -131,6 +141,7 @@ class LegHere(PrefillLeg):
         prefilling = self._prefilling
         worker = prefilling.worker
         worker.engine.over(self._leg, got_on=False)
+        worker.engine.deaths.leave(self._leg)
         self.began = prefilling.over(self._slot, self.sent, now, class_=self._class, trace=self._trace)
         self.ended = now
         worker.live.leave(now)
@@ -155,7 +166,7 @@ class Here(Prefills):
         slot = worker.queue.acquire_now(rnd.id, todo, rnd.standing.tenant)
         if slot is None:
             return None
-        leg = LegHere(prefilling, slot, rnd.id, class_=rnd.class_, trace=rnd.trace, fresh=todo.history == 0)
+        leg = LegHere(prefilling, slot, rnd.id, standing=rnd.standing, trace=rnd.trace, fresh=todo.history == 0)
         leg.send(call, on_done)
         return leg
 
@@ -167,6 +178,7 @@ class LegThere(PrefillLeg):
 
     def __init__(self, leg: Leg, whole: Whole) -> None:
         self.sent = leg.began
+        self.death = None
         self._leg = leg
         self._whole = whole
 
@@ -176,7 +188,7 @@ class LegThere(PrefillLeg):
         if error is not None:
             raise error
         whole = self._whole
-        return PrefillAnswer(whole.status, whole.body, FROM_ENGINE in whole.headers)
+        return PrefillAnswer(whole.status, whole.body, FROM_ENGINE in whole.headers, whole.headers.get(DIED_HEADER, ""))
 
     def cancel(self) -> None:
         """End it."""

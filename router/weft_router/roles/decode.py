@@ -51,6 +51,7 @@ from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.job import Job
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.prefilling import Prefilling
+from weft_router.rounds.standing import DEATHS_HEADER
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.signals.request_log import RequestLog
 from weft_router.state.probing import probe
@@ -245,6 +246,7 @@ class DecodeSidecar:
             keep_ids=IDS_HEADER in headers,
             resumed=Reply.load(cast(Json, resumed)) if isinstance(resumed, dict) else None,
             left=headers.get(LEFT_HEADER, ""),
+            deaths=int(headers.get(DEATHS_HEADER, "0")),
         )
         del headers
         exchange.let_go()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from functools import partial
+from itertools import chain
 from time import monotonic, time
 from typing import Protocol, cast
 
@@ -19,7 +20,9 @@ from weft_router.background import Background, guarded
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter
+from weft_router.engines.deaths import POISON, SUSPECT
 from weft_router.errors import (
+    DEATHS,
     SHUTTING_DOWN,
     ApiError,
     LegFailedError,
@@ -30,6 +33,7 @@ from weft_router.errors import (
 from weft_router.guard.admission import Admission, Admitted, Load, Refusal
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
+from weft_router.guard.held_back import HeldBack
 from weft_router.roles.closing import PATH as SESSIONS
 from weft_router.roles.closing import Closing
 from weft_router.roles.duty import Routes
@@ -39,6 +43,7 @@ from weft_router.roles.placing import Placing
 from weft_router.roles.reading import read
 from weft_router.roles.recognising import Recognising
 from weft_router.roles.relay import ENGINE_FAILED
+from weft_router.roles.replaying import Trial, Trials, died
 from weft_router.roles.tokenizing import Tokenizing
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet, shown_to_all
@@ -115,6 +120,8 @@ class Front:
         if config.hold is not None:
             there = partial(registry.ready, "decode")
             self._holding = Holding(config.hold, store=store, ready=there, refused=self.counts.refused)
+        self.held_back = HeldBack(settings.token, config.limits.held_back_seconds)
+        self._trials = Trials()
         self.ids = Ids()
         self._background = Background()
         self._ending = False
@@ -175,6 +182,8 @@ class Front:
         metrics.sessions.set(len(self._bindings))
         metrics.state_up.set(registry.store_up)
         metrics.count_refused(registry.refused)
+        self.held_back.entries()
+        metrics.held_back.set(len(self.held_back))
         metrics.held.set(0 if self._holding is None else self._holding.held)
         for role in ("decode", "prefill"):
             ready = len(registry.ready(role))
@@ -192,6 +201,8 @@ class Front:
             decode, prefill = self._registry.ready("decode"), self._registry.ready("prefill")
             self._kv_use = min((r.kv_used / r.capacity for r in decode if r.capacity > 0), default=0.0)
             self._queued = sum(len(record.queue) for record in prefill) / max(1, len(prefill))
+            known = chain(self._registry.known("decode"), self._registry.known("prefill"))
+            self.held_back.hear(entry for record in known for entry in record.held_back)
             await asyncio.sleep(WATCH_S)
 
     async def _tidy(self) -> None:
@@ -220,6 +231,11 @@ class Front:
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
         inference = check(path, body, self.allowed)
+        try:
+            self.held_back.check(caller.tenant, inference)
+        except ApiError:
+            self.counts.refused("held-back", class_)
+            raise
         load = self.load(inference)
         admitted = self._admit(caller, class_, load)
         if admitted.output_cap is not None or admitted.local_only:
@@ -306,8 +322,10 @@ class Front:
         failure: LegFailedError | None = None
         failed_engines = 0
         broken = ""
+        suspect = False
         for _ in range(MAX_ATTEMPTS):
-            record = job.at or await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0)
+            trial = await self._trials.enter(job.tenant) if suspect and not outlet.begun else None
+            record = job.at or await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0, trial=trial)
             job.at = None
             if record is None:
                 break
@@ -328,7 +346,7 @@ class Front:
                 tried |= {record.worker}
                 if self._resuming.completes(job, error.reply, outlet):
                     return
-                if not self._resuming.goes_on(job, error.reply):
+                if self._died(job, error.reason, trial) or not self._resuming.goes_on(job, error.reply):
                     break
             except ApiError:
                 if not outlet.begun:
@@ -342,11 +360,14 @@ class Front:
                 if outlet.begun:
                     broken = error.reason
                     tried |= {record.worker}
-                    if job.resumed is None:
+                    if self._died(job, error.reason, trial) or job.resumed is None:
                         break
                     continue
                 if self._ending or error.reason in FINAL:
                     raise _final(SHUTTING_DOWN if self._ending else error.reason) from error
+                if self._died(job, error.reason, trial):
+                    raise died() from error
+                suspect = suspect or error.reason == SUSPECT
                 failure = error
                 tried |= {record.worker}
                 self._metrics.replays.labels(error.reason).inc()
@@ -355,10 +376,13 @@ class Front:
                     failed_engines += 1
                     if failed_engines > 1:
                         break  # two engines failed on it: a third would more likely be hurt than serve it
-                elif error.reason != "refused":
+                elif error.reason != "refused" and error.reason not in DEATHS:
                     self._registry.report_failure(record.worker)
             else:
                 return
+            finally:
+                if trial is not None:
+                    trial.over()
         if outlet.begun:
             self._metrics.broken_streams.labels(broken).inc()
             outlet.write(stream_error(broken).event())
@@ -373,8 +397,40 @@ class Front:
             code="worker_failed",
         )
 
-    async def _take(self, job: Job, tried: frozenset[str], *, wait_s: float) -> WorkerRecord | None:
-        """Return the worker to serve by; a client with half a stream waits a moment for one that is coming back."""
+    def _died(self, job: Job, reason: str, trial: Trial | None) -> bool:
+        """Tell whether a request is not sent again, as its engine ended and it was the reason, or saw that before."""
+        if reason not in DEATHS:
+            return False
+        job.deaths += 1
+        if reason == POISON:
+            self.held_back.add(job.tenant, job.inference)
+            if trial is not None:
+                trial.over(poison=True)
+        return reason == POISON or job.deaths > 1
+
+    async def _take(
+        self, job: Job, tried: frozenset[str], *, wait_s: float, trial: Trial | None
+    ) -> WorkerRecord | None:
+        """Return the worker to serve by; a client with half a stream waits a moment for one that is coming back.
+
+        A request on trial goes where no other one is, if there is such a worker.
+        """
+        if trial is None:
+            return await self._find(job, tried, wait_s)
+        record = None
+        try:
+            apart = self._trials.workers - tried
+            if apart:
+                record = await self._find(job, tried | apart, 0.0)
+            record = record or await self._find(job, tried, wait_s)
+        finally:
+            if record is None:
+                trial.over()
+            else:
+                trial.worker = record.worker
+        return record
+
+    async def _find(self, job: Job, tried: frozenset[str], wait_s: float) -> WorkerRecord | None:
         until = 0.0
         while True:
             worker = await self.placing.place(job, tried)

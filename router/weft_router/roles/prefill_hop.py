@@ -5,6 +5,7 @@ from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.answers import DIED
 from weft_router.api.inference import PATHS
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Call
@@ -25,6 +26,7 @@ HISTORY_HEADER: Final = "x-weft-history"
 INCREMENT_HEADER: Final = "x-weft-increment"
 TASK_HEADER: Final = "x-weft-task"
 FROM_ENGINE: Final = "x-weft-engine"
+DIED_HEADER: Final = DIED.lower()
 BY_ENGINE: Final = f"{FROM_ENGINE}: 1\r\n"
 _DIGITS: Final = 9
 _PASSED: Final = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-data-parallel-rank"}
@@ -44,7 +46,8 @@ class PrefillHop:
         """Run one prefill on a worker; raise LegFailedError when no answer came."""
         leg, answer = self.send(record, call, task, request_id, standing)
         await leg
-        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in answer.headers)
+        headers = answer.headers
+        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
 
     def send(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing

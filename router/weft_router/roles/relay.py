@@ -10,10 +10,12 @@ from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, Ask, Tap
 from weft_router.engines.resume import kinds, resumable
-from weft_router.errors import LegFailedError, StreamBrokenError
+from weft_router.errors import DEATHS, LegFailedError, StreamBrokenError
+from weft_router.roles.prefill_hop import DIED_HEADER
 from weft_router.roles.telling import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
 from weft_router.rounds.job import Job
 from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.standing import DEATHS_HEADER
 from weft_router.signals.instruments import ByClass
 from weft_router.signals.metrics import Metrics
 from weft_router.wire.leg import Leg, Whole
@@ -197,6 +199,8 @@ class Relayed:
     def finish(self) -> None:
         """End the answer, which has come whole; raise LegFailedError where it is none to pass on."""
         if self._whole is not None:
+            if self._headers.get(DIED_HEADER) in DEATHS:
+                raise LegFailedError(self._headers[DIED_HEADER])
             if self._headers.get(RETRY_HEADER) == "1" or self._outlet.begun:
                 raise LegFailedError("refused" if self._status == 503 else ENGINE_FAILED)
             self._outlet.used = counts(self._headers.get(TOKENS_HEADER, "").encode())
@@ -234,6 +238,8 @@ def _lines(job: Job) -> str:
         lines += f"{LOCAL_HEADER}: 1\r\n"
     if job.cap is not None:
         lines += f"{CAP_HEADER}: {job.cap}\r\n"
+    if job.deaths:
+        lines += f"{DEATHS_HEADER}: {job.deaths}\r\n"
     if job.left:
         lines += f"{LEFT_HEADER}: {checked(job.left)}\r\n"
     if job.spans is not None:

@@ -16,7 +16,7 @@ from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
 from weft_router.engines.vllm import Vllm
-from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, LegFailedError
+from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, EngineDiedError, LegFailedError
 from weft_router.express.afterwards import Afterwards
 from weft_router.express.lane import Lane
 from weft_router.express.passage import Means
@@ -160,6 +160,8 @@ class Standalone:
         job.fail()
         try:
             await self._decodings[record.worker].serve(job, outlet)
+        except EngineDiedError as error:
+            raise LegFailedError(error.verdict, error.message) from error
         except ApiError as error:
             if error.retryable:
                 raise LegFailedError("refused" if error.status == 503 else ENGINE_FAILED, error.message) from error
@@ -182,7 +184,8 @@ class Standalone:
                 call.path, call.whole, call.lines, task=task, request_id=request_id, standing=standing
             )
         except ApiError as error:
-            return PrefillAnswer(error.status, error.body(), from_engine=False)
+            died = error.verdict if isinstance(error, EngineDiedError) else ""
+            return PrefillAnswer(error.status, error.body(), from_engine=False, died=died)
         return PrefillAnswer(done.status, done.body, from_engine=True)
 
     async def _debug(self, exchange: Exchange) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from weft_router.api.fingerprint import unusual
 from weft_router.api.form import Answers
 from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
@@ -15,6 +16,7 @@ from weft_router.errors import (
     SHUTTING_DOWN,
     ApiError,
     EngineAnsweredError,
+    EngineDiedError,
     LegFailedError,
     UnavailableError,
     faults_request,
@@ -78,8 +80,9 @@ class Answering:
             LegFailedError: the engine failed before its first token; nothing was sent.
             StreamBrokenError: it failed after that.
             EngineAnsweredError: the engine found the request itself wrong.
+            EngineDiedError: the engine ended, and nothing was sent.
         """
-        rnd.fail()
+        await rnd.fail()
         inference = rnd.inference
         handed = prefilled.handed if prefilled is not None else None
         if handed is not None and handed.finished is not None:
@@ -100,7 +103,7 @@ class Answering:
             call = self._adapter.local(rnd.ask)
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._slot(rnd, warm) if prefilled is None else None
-        began = monotonic()
+        began, deaths = monotonic(), self.engine.deaths
         if inference.stream:
             timeouts = self._config.timeouts
             leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
@@ -123,6 +126,9 @@ class Answering:
         try:
             if handed is not None and handed.first is not None and inference.stream:
                 passing.show(self._adapter.first_event(rnd.ask, handed.first))
+            deaths.enter(
+                leg, tenant=rnd.standing.tenant, fields=unusual(inference), streams=inference.stream, deaths=rnd.deaths
+            )
             self.engine.pool.send(
                 leg, self.engine.origin, call.path, call.body, passing, lines=call.lines + self.engine.proof,
                 resend=prefilled is None, tail=call.tail,
@@ -138,12 +144,17 @@ class Answering:
                 self._accounts.streams_export = True
             passing.finish()
             self.engine.served()
+            deaths.served(leg)
             if prefilled is not None:
                 self.met.add(prefilled.worker)
         except LegFailedError as error:
             self.blame(error.reason, fresh=prefilled is None, begun=outlet.begun)
+            death = deaths.failed(leg, error.reason)
+            verdict = await death.verdict() if death is not None else ""
             if outlet.begun:
-                raise passing.broken(error.reason) from error
+                raise passing.broken(verdict or error.reason) from error
+            if verdict:
+                raise EngineDiedError(verdict) from error
             raise
         finally:
             if rnd.spans is not None:
@@ -155,6 +166,7 @@ class Answering:
             rnd.show = None
             self._reading.pop(leg, None)
             self.engine.over(leg, got_on=False)
+            deaths.leave(leg)
             passing.close()
 
     def give_up(self, closed: frozenset[str]) -> None:
@@ -167,6 +179,7 @@ class Answering:
         """Note that a stream has its first token, and with it all the KV that it was to read."""
         self._reading.pop(leg, None)
         self.engine.over(leg, got_on=True)
+        self.engine.deaths.first_token(leg)
 
     def _streams_export(self) -> bool:
         """Tell whether a stream's handle will be seen: as its streams have shown, and before that as its page says."""

@@ -9,17 +9,20 @@ from time import monotonic
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
-from weft_router.api.inference import Inference
+from weft_router.api.inference import UNUSUAL, Inference
 from weft_router.api.transcript import Transcript, of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter, Ask
+from weft_router.engines.deaths import POISON
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import (
+    DEATHS,
     SHUTTING_DOWN,
     ApiError,
     EngineAnsweredError,
+    EngineDiedError,
     LegFailedError,
     StreamBrokenError,
     UnavailableError,
@@ -184,8 +187,23 @@ class Decoding:
             raise engine_error(answered) from answered
         except LegFailedError as error:
             raise lost(error) from error
+        except EngineDiedError as error:
+            self._died(job, error.verdict)
+            raise
+        except StreamBrokenError as error:
+            self._died(job, error.reason)
+            raise
         finally:
             self.closed(rnd, job.facts)
+
+    def _died(self, job: Job, verdict: str) -> None:
+        """Count a request whose engine ended; what ended it is held back, and heartbeats say so."""
+        if verdict not in DEATHS:
+            return
+        self._metrics.engine_deaths.labels(verdict).inc()
+        if verdict == POISON:
+            log.error("query_of_death", extra={"request_id": job.id, "tenant": job.tenant})
+            self.worker.hold_back(job.tenant, job.inference)
 
     def closed(self, rnd: Round, facts: dict[str, object]) -> None:
         """Count a round that is over, and say of it what there is to say."""
@@ -279,11 +297,13 @@ class Decoding:
         """Take a round for one that may show a pace, now that it goes on the general way."""
         rnd.pace = self._paces.of(rnd.session)
 
-    def _standing(self, class_: str, tenant: str, pace: Pace, waited_s: float, spans: Trace | None = None) -> Standing:
+    def _standing(
+        self, class_: str, tenant: str, pace: Pace, waited_s: float, spans: Trace | None = None, deaths: int = 0
+    ) -> Standing:
         ttft_slo, priority = self._urgency.get(class_) or self._urgency[PLAIN_CLASS]
         return Standing(
             ttft_slo=ttft_slo, priority=priority, tenant=tenant, lost=pace.late > 0,
-            waited_s=waited_s, class_=class_, spans=spans,
+            waited_s=waited_s, class_=class_, spans=spans, deaths=deaths,
         )  # fmt: skip
 
     def _open(self, job: Job) -> Round:
@@ -298,7 +318,7 @@ class Decoding:
         ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
         ask.response_id = job.response_id
         pace = self._paces.of(job.session)
-        standing = self._standing(job.class_, job.tenant, pace, now - job.started, job.spans)
+        standing = self._standing(job.class_, job.tenant, pace, now - job.started, job.spans, job.deaths)
         return Round(
             id=job.id,
             session=job.session,
@@ -314,12 +334,14 @@ class Decoding:
             spans=job.spans,
             pace=pace,
             standing=standing,
+            deaths=job.deaths,
         )
 
     async def _prefill(self, rnd: Round, worker: str) -> Prefilled | None:
         """Run a prefill elsewhere; one of the top class that may be late is raced on a second worker."""
         decision = rnd.decision
-        if decision is not None and rnd.outlook.handle is None:
+        # What is unusual is not sent to two engines at once.
+        if decision is not None and rnd.outlook.handle is None and not rnd.inference.marks & UNUSUAL:
             second = self.deciding.policy_of(rnd.class_).hedge(decision)
             if second is not None and second != "local":
                 return await race(

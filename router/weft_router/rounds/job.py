@@ -34,6 +34,8 @@ class Job:
     """Whether a coordinator wants the token ids of the stream, to go on with it elsewhere should this worker die."""
     resumed: Reply | None = None
     """What the client has of a stream that broke elsewhere and goes on here."""
+    deaths: int = 0
+    """Engines that ended while they worked on this request."""
     left: str = ""
     """The worker that had the session until now, where it may still be asked for it."""
     transcript: Transcript | None = None

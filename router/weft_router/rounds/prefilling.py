@@ -8,6 +8,7 @@ from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.api.inference import NOTHING
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, UnavailableError
 from weft_router.rounds.prefill_queue import Slot
@@ -75,7 +76,7 @@ class Prefilling:
         worker = self.worker
         arrived = monotonic()
         if not task.increment:  # KV that is given back, or a proof's few tokens; late ones tell nothing of the engine
-            answer = await self._call(path, payload, lines, request_id, fresh=False, expected_s=inf)
+            answer = await self._call(path, payload, lines, request_id, fresh=False, expected_s=inf, standing=None)
             return Prefill(answer.status, answer.body, 0.0, monotonic() - arrived)
         slot = await worker.queue.acquire(
             request_id, task, ttft_slo=standing.ttft_slo, priority=standing.priority, tenant=standing.tenant,
@@ -85,8 +86,9 @@ class Prefilling:
             if not worker.engine.healthy:  # it was left while this prefill waited for its turn
                 raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
             answer = await self._call(
-                path, payload, lines, request_id, fresh=task.history == 0, expected_s=slot.until_first()
-            )
+                path, payload, lines, request_id, fresh=task.history == 0, expected_s=slot.until_first(),
+                standing=standing,
+            )  # fmt: skip
         finally:
             trace = standing.spans.id if standing.spans is not None else request_id.removeprefix("weft-")
             ended = monotonic()
@@ -120,27 +122,44 @@ class Prefilling:
         *,
         fresh: bool,
         expected_s: float,
+        standing: Standing | None,
     ) -> Whole:
         engine = self.worker.engine
-        leg = self.leg(expected_s, fresh=fresh, now=monotonic())
+        leg = self.leg(expected_s, fresh=fresh, now=monotonic(), standing=standing)
         try:
             answer = await engine.pool.call(
                 leg, engine.origin, path, payload, lines=lines + engine.proof,
                 limit=self.most_bytes, resend=fresh and not self.meets,
             )  # fmt: skip
         except LegFailedError as error:
-            raise self.broke(error, fresh=fresh, request_id=request_id) from error
+            refused = self.broke(error, fresh=fresh, request_id=request_id)
+            death = engine.deaths.failed(leg, error.reason)
+            if death is not None:
+                await death.examine()
+            raise refused from error
         except asyncio.CancelledError:
             log.info("prefill_cancelled", extra={"request_id": request_id})
             raise
+        else:
+            death = engine.deaths.failed(leg, "engine-error") if answer.status >= 500 else None
+            if death is not None:
+                await death.examine()
         finally:
             engine.over(leg, got_on=False)
+            engine.deaths.leave(leg)
         self.answered(answer.status, monotonic(), fresh=fresh)
         return answer
 
-    def leg(self, expected_s: float, *, fresh: bool, now: float) -> Leg:
-        """Return the leg of a prefill that is about to be sent; ``fresh``: it reads no history."""
+    def leg(self, expected_s: float, *, fresh: bool, now: float, standing: Standing | None) -> Leg:
+        """Return the leg of a prefill that is about to be sent; ``fresh``: it reads no history.
+
+        Without a standing it is no client's, but gives KV back or proves a path.
+        """
         leg = Leg(first_s=self._first_byte_s, began=now)
+        if standing is not None:  # it streams nothing, and gives no token before its end
+            self.worker.engine.deaths.enter(
+                leg, tenant=standing.tenant, fields=NOTHING, streams=True, deaths=standing.deaths
+            )
         # of which decode engine the history is, nobody says here
         self.worker.engine.sent(leg, expected_s, meets=not fresh)
         return leg

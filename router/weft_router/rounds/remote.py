@@ -20,6 +20,7 @@ from weft_router.errors import (
     WORKER_LOST,
     ApiError,
     EngineAnsweredError,
+    EngineDiedError,
     LegFailedError,
     faults_request,
 )
@@ -52,6 +53,8 @@ class PrefillAnswer:
     status: int
     body: bytes
     from_engine: bool
+    died: str = ""
+    """What becomes of the request where the engine ended with it."""
 
 
 class PrefillPort(Protocol):
@@ -164,7 +167,7 @@ class RemotePrefill:
                 continue
             try:
                 found = await self._attempt(rnd, record, handle)
-            except (EngineAnsweredError, asyncio.CancelledError):
+            except (EngineAnsweredError, EngineDiedError, asyncio.CancelledError):
                 if handle is not None:
                     self._drop(handle, "called-off")
                 raise
@@ -270,6 +273,8 @@ class RemotePrefill:
         finally:
             self.dispatched.remove(record.worker, rnd.id)
         if answer.status != 200:
+            if answer.died:
+                raise EngineDiedError(answer.died)
             if answer.from_engine and faults_request(answer.status):
                 raise EngineAnsweredError(answer.status, answer.body)
             raise LegFailedError(PREFILL_LOST, "engine-error" if answer.from_engine else "refused")
@@ -286,7 +291,7 @@ class RemotePrefill:
         return best.worker if best is not None else None
 
     async def _attempt(self, rnd: Round, record: WorkerRecord, handle: KvHandle | None) -> Prefilled:
-        rnd.fail()
+        await rnd.fail()
         ask = rnd.ask
         ask.handle = handle
         wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
@@ -312,6 +317,8 @@ class RemotePrefill:
             LegFailedError: it gives nothing.
         """
         if answer.status != 200:
+            if answer.died:
+                raise EngineDiedError(answer.died)
             if answer.from_engine and faults_request(answer.status):
                 raise EngineAnsweredError(answer.status, answer.body)
             raise LegFailedError(_why(answer), f"status {answer.status}")

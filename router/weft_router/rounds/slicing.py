@@ -11,8 +11,9 @@ from time import monotonic
 
 from weft_core.policies.snapshot import DecodeWorkerView
 from weft_router.api.ids import Ids
+from weft_router.api.inference import NOTHING
 from weft_router.config import RouterConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, NotPossibleError
+from weft_router.engines.adapter import Adapter, Call, NotPossibleError
 from weft_router.engines.watch import Engine
 from weft_router.errors import LegFailedError
 from weft_router.rounds.prefill_queue import Slot
@@ -44,17 +45,18 @@ class Slicing:
 
         Raises:
             LegFailedError: the engine is gone.
+            EngineDiedError: it ended with this very slice.
         """
         task = rnd.outlook.task
         # The engine need not be asked for the exact tokens where all of it fits, by the estimate.
         fits = policy.next_slice(at=task.history, remaining=task.increment, decode=self._view(monotonic())) is None
-        ids = None if fits else await self._ids(rnd.ask)
+        ids = None if fits else await self._ids(rnd)
         await slot.turn()
         if ids is None:
             return
         at, end = min(task.history, len(ids)), len(ids)
         while (n := policy.next_slice(at=at, remaining=end - at, decode=self._view(monotonic()))) is not None:
-            answer = await self._send(self._adapter.slice(rnd.ask, ids, at + n))
+            answer = await self._send(self._adapter.slice(rnd.ask, ids, at + n), rnd)
             if answer.status != 200:
                 log.warning("slice_refused", extra={"request_id": rnd.id, "status": answer.status})
                 return
@@ -62,8 +64,9 @@ class Slicing:
             slot.advance(n)
             self._tokens.observe(n)
 
-    async def _ids(self, ask: Ask) -> Ids | None:
+    async def _ids(self, rnd: Round) -> Ids | None:
         """Return the prompt's exact token ids: the client's own, or the engine's; None when it does not tell."""
+        ask = rnd.ask
         given = ask.inference.prompt
         if ask.inference.kind == "text" and not isinstance(given, str):
             return Ids("I", given)
@@ -73,12 +76,14 @@ class Slicing:
             return None
         if call is None:
             return None
-        answer = await self._send(call)
+        answer = await self._send(call, rnd)
         return self._adapter.read_ids(answer.body) if answer.status == 200 else None
 
-    async def _send(self, call: Call) -> Whole:
+    async def _send(self, call: Call, rnd: Round) -> Whole:
         leg = Leg(first_s=self._timeouts.first_byte)
+        deaths = self._engine.deaths
         self._engine.sent(leg, 0.0)
+        deaths.enter(leg, tenant=rnd.standing.tenant, fields=NOTHING, streams=True, deaths=rnd.deaths)
         try:
             answer = await self._engine.pool.call(
                 leg, self._engine.origin, call.path, call.body, lines=call.lines, limit=self._limit, resend=True
@@ -86,9 +91,13 @@ class Slicing:
         except LegFailedError as error:
             if error.reason == "connect":
                 self._engine.lost()
+            death = deaths.failed(leg, error.reason)
+            if death is not None:
+                await death.examine()
             raise
         else:
             self._engine.over(leg, got_on=True)
             return answer
         finally:
             self._engine.over(leg, got_on=False)
+            deaths.leave(leg)

@@ -8,6 +8,7 @@ from weft_router.errors import InvalidRequestError
 from weft_router.signals.tracing import Trace
 from weft_router.wire.lines import checked
 
+DEATHS_HEADER: Final = "x-weft-deaths"
 _REMEMBERED: Final = 1024
 _lines: Final[dict[tuple[float | None, int, str, str], str]] = {}
 
@@ -23,6 +24,8 @@ class Standing:
     waited_s: float = 0.0
     class_: str = PLAIN_CLASS
     spans: Trace | None = None
+    deaths: int = 0
+    """Engines that ended while they worked on its request."""
 
     def lines(self) -> str:
         """Return the standing as lines of headers between sidecars."""
@@ -36,6 +39,8 @@ class Standing:
         lines += f"x-weft-waited: {int(self.waited_s * 1e6)}e-6\r\n"  # a tenth of what formatting a float takes
         if self.lost:
             lines += "x-weft-lost: 1\r\n"
+        if self.deaths:
+            lines += f"{DEATHS_HEADER}: {self.deaths}\r\n"
         if self.spans is not None:
             lines += f"traceparent: {checked(self.spans.header)}\r\n"
         return lines
@@ -73,6 +78,7 @@ def read_standing(headers: dict[str, str]) -> Standing:
             lost="x-weft-lost" in headers,
             waited_s=float(headers.get("x-weft-waited", "0")),
             class_=headers.get("x-weft-class", PLAIN_CLASS),
+            deaths=int(headers.get(DEATHS_HEADER, "0")),
         )
     except ValueError as error:
         raise InvalidRequestError(f"x-weft-*: the standing of a prefill is not readable: {error}") from error

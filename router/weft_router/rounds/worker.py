@@ -6,11 +6,13 @@ from time import monotonic
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
+from weft_router.api.inference import Inference
 from weft_router.background import Background
 from weft_router.config import Role, RouterConfig, Settings
 from weft_router.engines.chosen import adapter_of
 from weft_router.engines.watch import STALLED, Engine
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
+from weft_router.guard.held_back import HeldBack
 from weft_router.rounds.policies import queue_rule
 from weft_router.rounds.prefill_queue import PrefillQueue
 from weft_router.rounds.together import port_of
@@ -69,6 +71,7 @@ class Worker:
         self.beside: Mapping[str, Worker] = {}
         """The other workers of this process."""
         self.heartbeat = Heartbeat(store, self.record)
+        self._held_back = HeldBack(settings.token, settings.config.limits.held_back_seconds)
         routing = settings.config.routing
         role = settings.role
         adapter = adapter_of(settings.config)
@@ -145,6 +148,7 @@ class Worker:
             engine_port=port_of(s.engine_url),
             engine_plugin=self.engine.plugin_word,
             engine_version=self.engine.version,
+            held_back=self._held_back.entries(),
         )
         for more in (self.paths.describe, *self._describe):
             record = more(record)
@@ -165,9 +169,14 @@ class Worker:
         """End background work and leave the list of workers."""
         await self._background.stop()
 
+    def hold_back(self, tenant: str, inference: Inference) -> None:
+        """Tell all coordinators of a request that ended an engine."""
+        self._held_back.add(tenant, inference)
+        self.heartbeat.hurry()
+
     def drain(self) -> None:
         """Announce that this worker takes nothing new."""
-        self.draining = True
+        self.draining = self.engine.deaths.leaves = True
         self.heartbeat.hurry()
 
     def _replaceable(self) -> bool:

@@ -44,7 +44,7 @@ class Leg(Signal):
 
     __slots__ = (
         "_connecting", "_connection", "again", "answered", "began", "end", "fresh", "idle_s", "lost", "paused",
-        "sender", "until",
+        "resent", "sender", "until",
     )  # fmt: skip
 
     def __init__(self, *, first_s: float, idle_s: float = 0.0, total_s: float = 0.0, began: float = 0.0) -> None:
@@ -69,6 +69,8 @@ class Leg(Signal):
         """Whether it waits for the client."""
         self.sender: Sender | None = None
         """Who sent it; set by the sender."""
+        self.resent = False
+        """Whether it was sent once more: the first time it may have reached its server."""
         self.again: object = None
         """What its sender keeps to send it once more."""
         self._connection: Carrier | None = None

@@ -214,6 +214,7 @@ class Pool(Keeper):
         if leg.over:
             return
         leg.lost = ""
+        leg.resent = True
         taker, head, payload = cast(tuple[Taker, bytes, bytes], leg.again)
         origin = self._legs[leg]
         connection = self._take(origin, monotonic())

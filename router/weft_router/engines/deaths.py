@@ -1,0 +1,183 @@
+"""Find out, when an engine has ended, which of its requests may have ended it.
+
+All requests that the engine worked on fail at the same moment. Which one is to blame is judged from all of them
+together, as they were when the first one failed, once it is known that the engine is gone: its port refuses, or its
+health endpoint says so. A connection that breaks while the engine lives is no death, and neither is the end of an
+engine whose worker drains.
+
+Whoever gave a first token works, and so does whatever gives the same fields with success; who came last, alone or with
+fields that this engine has not served yet, is to blame. docs/failure-rules.md has the rules in words.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from weft_router.errors import DEATHS, EngineDiedError
+from weft_router.wire.leg import Leg
+
+log = logging.getLogger(__name__)
+
+BYSTANDER: Final = "engine-died"
+"""It was well on its way: it goes on elsewhere, once."""
+SUSPECT: Final = "engine-died-suspect"
+"""One of several that may have done it: it is sent once more, after the others of its tenant."""
+POISON: Final = "engine-died-poison"
+"""It ended the engine, as far as anybody can tell: it is refused, and held back for a while."""
+AGAIN: Final = "engine-died-again"
+"""It was well on its way, as it was when an engine ended before: it is not sent a third time."""
+assert {BYSTANDER, SUSPECT, POISON, AGAIN} == DEATHS  # noqa: S101 - two layers name them
+
+SETTLED_S: Final = 10.0
+"""An answer in one piece, which shows no first token, is well on its way so long after it was sent."""
+LOOK_AGAIN_S: Final = 0.1
+"""A process that crashes may close its connections first."""
+MOST_PROVEN: Final = 256
+"""Combinations of unusual fields that are remembered as served."""
+_SAID: Final = "engine-error"
+_SUSPICIOUS: Final = frozenset({"disconnected", "cut-short", _SAID})
+
+
+@dataclass(slots=True)
+class Serving:
+    """A request that an engine works on; ``fields`` are its unusual ones, ``deaths`` those of engines it saw before."""
+
+    tenant: str
+    fields: frozenset[str]
+    streams: bool
+    deaths: int
+    began: float
+    strange: bool = False
+    """Whether the engine has not served a request with these fields yet."""
+    first: bool = False
+    """Whether its first token came."""
+
+    def settled(self, now: float) -> bool:
+        """Tell whether it was well on its way."""
+        return self.first or (not self.streams and now - self.began >= SETTLED_S)
+
+
+def judge(live: Mapping[Leg, Serving], now: float) -> dict[Leg, str]:
+    """Return what becomes of each request of an engine that ended just now."""
+    fresh = [leg for leg, serving in live.items() if not serving.settled(now)]
+    guilty = [leg for leg in fresh if live[leg].deaths]
+    if not guilty:
+        guilty = [leg for leg in fresh if live[leg].strange]
+    if not guilty and len(fresh) == 1:
+        guilty = fresh
+    found = {leg: AGAIN if serving.deaths else BYSTANDER for leg, serving in live.items()}
+    found.update(dict.fromkeys(fresh, SUSPECT))
+    found.update(dict.fromkeys(guilty, POISON))
+    return found
+
+
+class Inquest:
+    """One look at an engine whose requests began to fail, shared by all of them."""
+
+    def __init__(self, live: dict[Leg, Serving], ended: Awaitable[bool], on_death: Callable[[], None]) -> None:
+        self.live = live
+        self.alive = False
+        """Whether it was found that the engine lives."""
+        self._on_death = on_death
+        self._verdicts: dict[Leg, str] = {}
+        self.task = asyncio.ensure_future(self._run(ended, monotonic()))
+
+    async def _run(self, ended: Awaitable[bool], now: float) -> None:
+        if await ended:
+            self._verdicts = judge(self.live, now)
+            counts = dict.fromkeys(sorted(set(self._verdicts.values())), 0)
+            for verdict in self._verdicts.values():
+                counts[verdict] += 1
+            log.error("engine_died", extra={"requests": counts})
+            self._on_death()
+        else:
+            self.alive = True
+
+    async def verdict(self, leg: Leg) -> str:
+        """Return what becomes of the request; "" where the engine lives."""
+        await asyncio.shield(self.task)
+        return self._verdicts.get(leg, "")
+
+    async def examine(self, leg: Leg) -> None:
+        """Raise EngineDiedError where the engine ended."""
+        verdict = await self.verdict(leg)
+        if verdict:
+            raise EngineDiedError(verdict)
+
+
+class Death:
+    """What is being found out about one request."""
+
+    __slots__ = ("_inquest", "_leg")
+
+    def __init__(self, inquest: Inquest, leg: Leg) -> None:
+        self._inquest = inquest
+        self._leg = leg
+
+    async def verdict(self) -> str:
+        """Return what becomes of the request; "" where the engine lives."""
+        return await self._inquest.verdict(self._leg)
+
+    async def examine(self) -> None:
+        """Raise EngineDiedError where the engine ended."""
+        await self._inquest.examine(self._leg)
+
+
+class Deaths:
+    """The requests that one engine works on, and what ended it."""
+
+    def __init__(self, ended: Callable[[bool], Awaitable[bool]], on_death: Callable[[], None]) -> None:
+        """Ask ``ended`` whether the engine is gone, twice where it is told to."""
+        self._ended = ended
+        self._on_death = on_death
+        self._serving: dict[Leg, Serving] = {}
+        self._proven: dict[frozenset[str], None] = {}
+        self._inquest: Inquest | None = None
+        self.leaves = False
+        """Whether the engine's worker drains: its end is no death."""
+
+    def enter(self, leg: Leg, *, tenant: str, fields: frozenset[str], streams: bool = False, deaths: int = 0) -> None:
+        """Count in a request that is sent now."""
+        serving = self._serving[leg] = Serving(tenant, fields, streams, deaths, leg.began)
+        if fields:
+            serving.strange = fields not in self._proven
+
+    def first_token(self, leg: Leg) -> None:
+        """Note that a request gave its first token."""
+        serving = self._serving.get(leg)
+        if serving is not None:
+            serving.first = True
+
+    def served(self, leg: Leg) -> None:
+        """Note that a request was answered well: what else comes with its fields is no stranger."""
+        serving = self._serving.get(leg)
+        if serving is not None and serving.fields:
+            if len(self._proven) >= MOST_PROVEN:
+                self._proven.clear()
+            self._proven[serving.fields] = None
+
+    def leave(self, leg: Leg) -> None:
+        """Count out a request, whatever came of it."""
+        self._serving.pop(leg, None)
+
+    def failed(self, leg: Leg, reason: str) -> Death | None:
+        """Have found out what ended a request that failed, before it is counted out; None where nobody needs to ask.
+
+        A request that never reached its engine says nothing of it.
+        """
+        if leg not in self._serving or self.leaves:
+            return None
+        if reason not in _SUSPICIOUS and not (reason == "connect" and leg.resent):
+            return None
+        inquest = self._inquest
+        if inquest is None or inquest.alive or leg not in inquest.live:
+            twice = reason != _SAID
+            inquest = self._inquest = Inquest(dict(self._serving), self._ended(twice), self._died)
+        return Death(inquest, leg)
+
+    def _died(self) -> None:
+        self._proven.clear()  # what comes next is another engine
+        self._on_death()
