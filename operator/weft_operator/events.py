@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from weft_core.heartbeat import WorkerRecord
 from weft_operator.diff import Action, Apply
 from weft_operator.fleet import Fleet
 from weft_operator.rights import Right
@@ -146,6 +147,23 @@ def overlap_facts(operator: str, rival: str) -> tuple[Fact, ...]:
 def worker_facts(actions: Sequence[Action], fleet: Fleet) -> tuple[Fact, ...]:
     """Return what the actions of one pass over a group were for: lost workers, and what was changed by hand."""
     return (*_losses(fleet), *_corrections(actions))
+
+
+def death_facts(records: Mapping[str, WorkerRecord], workers: Iterable[str], told: frozenset[str]) -> tuple[Fact, ...]:
+    """Return what workers' heartbeats say of requests that ended engines; ``told`` are the origins of those posted."""
+    return tuple(
+        Fact(
+            type="Warning",
+            reason="QueryOfDeath",
+            message=f"an engine ended while it served a request of worker {name}, which is now refused for some minutes. "
+            "query_of_death in the log of the worker's router names it, and the engine's log says what happened",
+            origin=entry,
+        )
+        for name in workers
+        if name in records
+        for entry in records[name].held_back
+        if entry not in told
+    )
 
 
 def _losses(fleet: Fleet) -> tuple[Fact, ...]:

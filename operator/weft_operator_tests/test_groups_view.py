@@ -168,6 +168,17 @@ async def test_figures_of_sessions_alone_are_shown_again_after_ten_seconds_only(
     assert decode["sessions"] == 5
 
 
+async def test_a_request_that_ended_an_engine_is_told_of_once() -> None:
+    world = await serving()
+    world.heartbeats = {"demo-d8-0": WorkerRecord("demo-d8-0", "decode", "http://x", 8, 1, held_back=("a:b:c",))}
+    for _ in range(3):
+        world.now += timedelta(seconds=11)
+        await world.until_quiet()
+    (event,) = [fact for fact in world.cluster.events if fact.reason == "QueryOfDeath"]
+    assert event.type == "Warning"
+    assert "demo-d8-0" in event.message
+
+
 async def test_whose_sessions_lose_the_least_leaves_when_the_plan_shrinks() -> None:
     world = await serving()
     world.heartbeats = {

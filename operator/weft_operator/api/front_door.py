@@ -114,6 +114,8 @@ class Limits(ApiModel):
     memory limit if absent."""
     rates: Rates | None = None
     """For each API key or token without bounds of its own."""
+    held_back: Duration | None = None
+    """How long a request is refused that ended an engine, 10m if absent; 0s: it is not."""
 
 
 class Requests(ApiModel):

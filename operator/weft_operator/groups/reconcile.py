@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.diff import Action
 from weft_operator.errors import ApiError, StalledError, TransientError
-from weft_operator.events import Fact, worker_facts
+from weft_operator.events import Fact, death_facts, worker_facts
 from weft_operator.fleet import next_loss
 from weft_operator.groups.companions import refusal
 from weft_operator.groups.group import Group, parse_group
@@ -57,7 +57,7 @@ class _Turn:
 
 
 class GroupReconciler:
-    """Runs passes over groups; all it remembers is when it last showed the figures of one."""
+    """Runs passes over groups; all it remembers is when it last showed the figures of one, and what it told."""
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class GroupReconciler:
         self._rival = rival
         self._clock = clock
         self._shown: dict[GroupKey, datetime] = {}
+        self._deaths: dict[GroupKey, frozenset[str]] = {}
+        """Requests that ended engines and that events have told of."""
         self._service: dict[GroupKey, ServiceKey] = {}
         # Names of workers, and whose turn it is to restart, are shared by the groups of a service.
         self._turns: WeakValueDictionary[ServiceKey, _Turn] = WeakValueDictionary()
@@ -101,6 +103,7 @@ class GroupReconciler:
                 found = found or await self._cluster.observe_group(key)
                 if found is None or not self._ours(found.group):
                     self._shown.pop(key, None)
+                    self._deaths.pop(key, None)
                     self._service.pop(key, None)
                     return Outcome(gone=True)
                 if await self._rival(key.namespace):
@@ -182,7 +185,10 @@ class GroupReconciler:
             now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         # Events first: after a crash between the two the same facts are found again and have the same names.
-        for fact in (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts), *plan.release_facts):
+        deaths = death_facts(records, map(group.name_of, plan.fleet.workers), self._deaths.get(key, frozenset()))
+        self._deaths[key] = frozenset(entry for record in records.values() for entry in record.held_back)
+        known = (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts), *plan.release_facts)
+        for fact in (*known, *deaths):
             try:
                 await self._cluster.post_event(group.service, group.owner_uid, fact)
             except ApiError as error:
