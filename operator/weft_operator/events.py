@@ -155,7 +155,7 @@ def death_facts(records: Mapping[str, WorkerRecord], workers: Iterable[str], tol
         Fact(
             type="Warning",
             reason="QueryOfDeath",
-            message=f"an engine ended while it served a request of worker {name}, which is now refused for some minutes. "
+            message=f"an engine ended while it served a request of worker {name}; it is refused for some minutes. "
             "query_of_death in the log of the worker's router names it, and the engine's log says what happened",
             origin=entry,
         )

@@ -17,11 +17,13 @@ from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig, RoutingConfig
 from weft_router.engines.adapter import Adapter, Ask, Call
+from weft_router.engines.deaths import Deaths
 from weft_router.engines.watch import Engine
 from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, Slot
 from weft_router.rounds.round import Round
 from weft_router.rounds.routing import Policy
 from weft_router.rounds.slicing import Slicing
+from weft_router.rounds.standing import ANYBODY
 from weft_router.signals.instruments import Buckets
 from weft_router_tests.stack import PROFILE, router_json
 
@@ -61,6 +63,13 @@ class FakeSide:
             self.ends.append(tokens)
         return SimpleNamespace(status=500 if len(self.ends) >= self._fails_at else 200, body=b"")
 
+    @property
+    def deaths(self) -> Deaths:
+        async def lives(_: bool) -> bool:
+            return False
+
+        return Deaths(lives, lambda: None)
+
     def sent(self, _: Any, __: float) -> None:
         self.under_way += 1
 
@@ -87,7 +96,12 @@ async def warm(side: FakeSide, prompt: str | list[int], *, task: PrefillTask, sl
         slo=Slo(ttft_s=5, itl_s=0.05), salt="d0", slicing=Sizes(),
     )  # fmt: skip
     inference = check("/v1/completions", {"model": "m", "prompt": prompt}, Allowed(MODEL, LimitsConfig()))
-    rnd = cast(Round, SimpleNamespace(id="r", ask=Ask(inference, "r"), outlook=SimpleNamespace(task=task)))
+    rnd = cast(
+        Round,
+        SimpleNamespace(
+            id="r", ask=Ask(inference, "r"), outlook=SimpleNamespace(task=task), standing=ANYBODY, deaths=0
+        ),
+    )
     await slicing.warm(rnd, slot, policy)
 
 

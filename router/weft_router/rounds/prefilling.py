@@ -141,13 +141,13 @@ class Prefilling:
             log.info("prefill_cancelled", extra={"request_id": request_id})
             raise
         else:
+            self.answered(answer.status, monotonic(), fresh=fresh)
             death = engine.deaths.failed(leg, "engine-error") if answer.status >= 500 else None
             if death is not None:
                 await death.examine()
         finally:
             engine.over(leg, got_on=False)
             engine.deaths.leave(leg)
-        self.answered(answer.status, monotonic(), fresh=fresh)
         return answer
 
     def leg(self, expected_s: float, *, fresh: bool, now: float, standing: Standing | None) -> Leg:
