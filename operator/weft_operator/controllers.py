@@ -52,6 +52,7 @@ async def controllers(
     measurements = Measurements(
         read_secret=cluster.read_secret, wake=wake, clock=lambda: datetime.now(UTC), heed=memories.heed
     )
+    metrics.look_failures = lambda: measurements.failures
     claims = NamespaceClaims(api, me=settings.lease, instance=settings.instance) if settings.lease else None
     rival = no_rival if claims is None else claims.rival
     metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)

@@ -37,6 +37,7 @@ class OperatorMetrics(Collector):
         self._elector = elector
         self.watch_restarts: Callable[[], int] = lambda: 0
         self.contested: Callable[[], int] = lambda: 0
+        self.look_failures: Callable[[], int] = lambda: 0
         self.passes: dict[str, int] = {"ok": 0, "error": 0}
         self.actions = 0
         self.planner_runs: dict[str, int] = {}
@@ -56,6 +57,10 @@ class OperatorMetrics(Collector):
             runs.add_metric((outcome,), count)
         actions = CounterMetricFamily("weft_operator_actions", "Objects applied or deleted")
         actions.add_metric((), self.actions)
+        looks = CounterMetricFamily(
+            "weft_operator_look_failures", "Looks at a service's metrics that ended in an unforeseen error"
+        )
+        looks.add_metric((), self.look_failures())
         restarts = CounterMetricFamily("weft_operator_watch_restarts", "Times that the watches broke and began anew")
         restarts.add_metric((), self.watch_restarts())
         lacks = GaugeMetricFamily(
@@ -73,6 +78,7 @@ class OperatorMetrics(Collector):
             passes,
             runs,
             actions,
+            looks,
             restarts,
             lacks,
             terms,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from weft_core.slo import Slo
-from weft_operator.measuring import prometheus
+from weft_operator.measuring import exchange, prometheus
 from weft_operator.measuring.credentials import Credentials
 from weft_operator.measuring.observation import BlindError, Observation
 from weft_operator.measuring.prometheus import ask
@@ -123,7 +123,7 @@ def test_an_answer_that_trickles_is_given_up(serve: Callable[[Reply], int], monk
 
 
 def test_an_endless_answer_is_given_up(serve: Callable[[Reply], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "MAX_BYTES", 1000)
+    monkeypatch.setattr(exchange, "MAX_BYTES", 1000)
     with pytest.raises(BlindError, match="longer than"):
         ask(f"http://127.0.0.1:{serve(answer(200, b' ' * 5000))}", Credentials(), ["up"])
 

@@ -154,6 +154,20 @@ def test_what_is_no_answer_is_not_read(result: object) -> None:
     assert read(Answers([NOW, "NaN"], []), subject, at=AT).sight.reason == "ClockSkew"
 
 
+@pytest.mark.parametrize("age", [20.0, 70.0])
+def test_what_a_new_pod_served_since_its_last_scrape_is_not_lost(age: float) -> None:
+    """Its counter is read as it stands, so that ``increase`` makes up for nothing."""
+    prometheus = scraped(Router("d0", OLD, 0.0), Router("d1", NOW - age, 17.0, told=gone(10)))
+    found = look(prometheus)
+    if found.workload is None:
+        assert found.sight.reason == "Partial"
+        assert "d1" in found.sight.message
+    else:
+        # Two intervals that nobody can know, and the part of a round that a counter does not show.
+        unknown = (2 * prometheus.interval * 17 + 1) / 4 / WINDOWS.whole
+        assert found.workload.session_rate >= prometheus.truth() - unknown
+
+
 def holes(draw: st.DrawFn) -> Callable[[float], bool]:
     """Return a hole anywhere in the last ten minutes, often none."""
     if draw(st.integers(0, 2)):

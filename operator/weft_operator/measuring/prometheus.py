@@ -3,10 +3,9 @@
 The next look comes in seconds, so a retry inside one would only hold a thread that others wait for.
 """
 
-import io
+import math
 import re
 import ssl
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,11 +13,10 @@ from urllib.parse import urlsplit
 import requests
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
-from requests.adapters import HTTPAdapter
-from urllib3.util.retry import Retry
 
 from weft_operator.api.measuring import HEADER_VALUE
 from weft_operator.measuring.credentials import AUTH_FIELD, Credentials, read_file
+from weft_operator.measuring.exchange import Budget, BudgetAdapter, TooLargeError, TooSlowError, whole
 from weft_operator.measuring.observation import BlindError
 from weft_operator.measuring.outbound import restrict
 from weft_operator.measuring.queries import CLOCK
@@ -26,9 +24,7 @@ from weft_operator.measuring.queries import CLOCK
 CONNECT_S = 3.0
 READ_S = 5.0
 LOOK_S = 15.0
-"""Longest that all queries of one look may take together."""
-
-MAX_BYTES = 16 * 1024 * 1024
+"""Longest that all queries of one look may take together, by the clock."""
 
 
 class _TokenFile(requests.auth.AuthBase):
@@ -54,35 +50,68 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
     Raises:
         BlindError: there is no answer, or none that can be used.
     """
-    deadline = time.monotonic() + LOOK_S
-    try:
-        with _connect(url, credentials, deadline) as server:
-            clock = server.custom_query(CLOCK, params=_OPTIONS)
-            at = {**_OPTIONS, "time": str(clock[1])}
-            return clock, [server.custom_query(query, params=at) for query in queries]
-    except BlindError:
-        raise
-    except (requests.ConnectionError, requests.Timeout, TimeoutError) as error:
-        raise BlindError(
-            "PrometheusUnreachable",
-            f"no answer from {_shown(url)} ({_why(error)}); check that it runs, the URL, and network policies",
-        ) from error
-    except (requests.RequestException, PrometheusApiClientException, LookupError, TypeError, ValueError) as error:
-        raise BlindError(
-            "QueryFailed",
-            f"{_shown(url)} did not answer as Prometheus does ({type(error).__name__}); check the URL and its path",
-        ) from error
+    with Budget(LOOK_S) as budget:
+        try:
+            with _connect(url, credentials, budget) as server:
+                clock = server.custom_query(CLOCK, params=_OPTIONS)
+                at = {**_OPTIONS, "time": _moment(clock)}
+                return clock, [server.custom_query(query, params=at) for query in queries]
+        except BlindError:
+            raise
+        except TooSlowError as error:
+            raise _too_slow(url) from error
+        except (requests.RequestException, TimeoutError) as error:
+            if budget.passed:
+                raise _too_slow(url) from error
+            if not isinstance(error, (requests.ConnectionError, requests.Timeout, TimeoutError)):
+                raise _no_prometheus(url, error) from error
+            raise BlindError(
+                "PrometheusUnreachable",
+                f"no answer from {_shown(url)} ({_why(error)}); check that it runs, the URL, and network policies",
+            ) from error
+        except TooLargeError as error:
+            raise BlindError(
+                "QueryFailed", f"an answer of {_shown(url)} {error}, so it is not read; check the URL and its path"
+            ) from error
+        except (
+            PrometheusApiClientException,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
+            raise _no_prometheus(url, error) from error
+
+
+def _moment(clock: Any) -> str:
+    """Return the server's time, which further queries are sent with: nothing else of its answer may be."""
+    moment = float(clock[1])
+    if not math.isfinite(moment):
+        raise ValueError("the server's time is no number")
+    return repr(moment)
+
+
+def _too_slow(url: str) -> BlindError:
+    return BlindError("PrometheusUnreachable", f"{_shown(url)} answers too slowly; look at its load")
+
+
+def _no_prometheus(url: str, error: Exception) -> BlindError:
+    return BlindError(
+        "QueryFailed",
+        f"{_shown(url)} did not answer as Prometheus does ({type(error).__name__}); check the URL and its path",
+    )
 
 
 _OPTIONS: Mapping[str, str] = {"timeout": f"{READ_S:g}s", "partial_response": "false"}
 """Thanos would otherwise answer with what it could reach, which looks like less load."""
 
 
-def _connect(url: str, credentials: Credentials, deadline: float) -> PrometheusConnect:
+def _connect(url: str, credentials: Credentials, budget: Budget) -> PrometheusConnect:
     session = requests.Session()
     session.trust_env = False
     session.max_redirects = 0
-    session.hooks["response"] = [lambda response, **_: _bounded(response, deadline)]
+    session.hooks["response"] = [lambda response, **_: _read(response, budget)]
     base = url.rstrip("/")
     bearer = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
     options: dict[str, Any] = {
@@ -90,9 +119,9 @@ def _connect(url: str, credentials: Credentials, deadline: float) -> PrometheusC
         "auth": _auth(credentials),
         "timeout": (CONNECT_S, READ_S),
     }
-    server = PrometheusConnect(url=base, retry=Retry(total=0), session=session, **options)
-    if credentials.ca:
-        session.mount(base, _Trusting(credentials.ca, max_retries=Retry(total=0)))
+    server = PrometheusConnect(url=base, session=session, **options)
+    # In the place of the client's own, which repeats and knows no budget.
+    session.mount(base, BudgetAdapter(budget, _trust(credentials.ca) if credentials.ca else None))
     if credentials.foreign:
         restrict(session)
     return server
@@ -107,48 +136,28 @@ def _auth(credentials: Credentials) -> tuple[str, str] | _TokenFile | None:
     return _TokenFile(credentials.token_file) if credentials.token_file else None
 
 
-class _Trusting(HTTPAdapter):
-    """Trusts the certificates of a Secret or a ConfigMap besides the usual ones."""
-
-    def __init__(self, ca: str, **options: Any) -> None:
-        self._context = ssl.create_default_context()
-        try:
-            self._context.load_verify_locations(cadata=ca)
-        except ssl.SSLError as error:
-            raise BlindError(
-                "PrometheusUnauthorized",
-                f"there is no certificate in PEM form to trust; correct ca.crt of {AUTH_FIELD}, or the chart's "
-                "prometheus.ca",
-            ) from error
-        super().__init__(**options)
-
-    def init_poolmanager(self, *args: Any, **options: Any) -> None:
-        """Use our certificates for every connection."""
-        super().init_poolmanager(*args, **options, ssl_context=self._context)
+def _trust(ca: str) -> ssl.SSLContext:
+    """Return what trusts the certificates of a Secret or a ConfigMap besides the usual ones."""
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(cadata=ca)
+    except (ssl.SSLError, ValueError) as error:
+        raise BlindError(
+            "PrometheusUnauthorized",
+            f"there is no certificate in PEM form to trust; correct ca.crt of {AUTH_FIELD}, or the chart's "
+            "prometheus.ca",
+        ) from error
+    return context
 
 
-def _bounded(response: requests.Response, deadline: float) -> requests.Response:
-    """Return an answer that has been read as a whole.
-
-    Raises:
-        BlindError: it says that something is wrong, is too long or comes too slowly.
-    """
+def _read(response: requests.Response, budget: Budget) -> requests.Response:
+    """Return an answer that has been read as a whole; one that says that something is wrong is not read."""
     try:
         _judge(response)
-        body = bytearray()
-        for part in response.iter_content(65536):
-            body += part
-            if len(body) > MAX_BYTES:
-                raise BlindError("QueryFailed", f"an answer of {_shown(response.url)} is longer than {MAX_BYTES} bytes")
-            if time.monotonic() > deadline:
-                raise BlindError(
-                    "PrometheusUnreachable", f"{_shown(response.url)} answers too slowly; look at its load"
-                )
-    finally:
+    except BlindError:
         response.close()
-    whole = requests.Response()
-    whole.__dict__.update(response.__dict__, raw=io.BytesIO(body), _content=False, _content_consumed=False)
-    return whole
+        raise
+    return whole(response, budget)
 
 
 def _judge(response: requests.Response) -> None:
@@ -161,6 +170,10 @@ def _judge(response: requests.Response) -> None:
     if response.status_code == 429 or response.status_code >= 500:
         raise BlindError(
             "PrometheusUnreachable", f"{_shown(response.url)} answers {response.status_code}; look at its log"
+        )
+    if response.status_code != 200:
+        raise BlindError(
+            "QueryFailed", f"{_shown(response.url)} answers {response.status_code}; check the URL and its path"
         )
 
 

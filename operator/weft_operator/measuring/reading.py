@@ -36,8 +36,23 @@ FIRST_METRICS_STALE_AFTERS = 2
 scrape it.
 """
 
+LARGEST = 1e15
+"""The largest value that counts as one: sums and squares of such are still numbers."""
+
+SMALLEST = 1e-9
+"""The smallest bound of a bucket."""
+
+_COPIES = 64
+"""More jobs than that never scrape one pod."""
+
 _EARLY_S = 5.0
 """How far in the future a sample may be: scrapes are stamped when they begin."""
+
+_UNKNOWN_INTERVALS = 2
+"""How many scrape intervals old a newest sample may be before what came after it counts as lost."""
+
+_LEAST_SHARE = 0.8
+"""The rest of the time is guessed from this share at least; of an old pod half a window may be missing in all."""
 
 _NEEDED = ("last", "samples", "steps", "hole")
 """What must be known of every pod; that it was there before the window began only of old ones."""
@@ -122,7 +137,7 @@ def _row(item: object) -> Row:
     try:
         labels, (_, value) = item["metric"], item["value"]  # type: ignore[index]
         return Row({str(key): str(text) for key, text in labels.items()}, float(value))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise BlindError("QueryFailed", "Prometheus answered with a malformed series; check the URL") from error
 
 
@@ -134,6 +149,9 @@ def _copies(presence: Sequence[Row], subject: Subject) -> float:
     """
     copies = {row.labels.get("pod", ""): row.value for row in presence if row.figure == "copies"}
     seen = {pod: copies[pod] for pod in subject.pods if pod in copies}
+    odd = [pod for pod, count in seen.items() if not (1 <= count <= _COPIES)]
+    if odd:
+        raise BlindError("NotANumber", f"how many jobs scrape {_names(odd)} is no number from 1 to {_COPIES}")
     most = max(seen.values(), default=1.0)
     fewer = [pod for pod, count in seen.items() if count != most]
     if fewer:
@@ -158,11 +176,11 @@ def _counts(found: Sequence[Row]) -> list[Row]:
     """Return the series that count something, all of them numbers from 0 on."""
     counts = [row for row in found if row.figure not in PRESENCE and row.figure not in GAUGES]
     for row in counts:
-        if not (math.isfinite(row.value) and row.value >= 0):
+        if not 0 <= row.value <= LARGEST:
             raise BlindError(
                 "NotANumber",
-                f"the figure {row.figure or '(none)'} holds a value that is no count (NaN, infinite or below 0); look "
-                "at the recording or relabelling rules that change weft_router metrics",
+                f"the figure {_shown(row.figure)} holds a value that is no count (NaN, infinite, huge or below 0); "
+                "look at the recording or relabelling rules that change weft_router metrics",
             )
     return counts
 
@@ -170,7 +188,7 @@ def _counts(found: Sequence[Row]) -> list[Row]:
 def _clock(result: object, *, at: datetime, limit_s: float) -> float:
     try:
         now = float(result[1])  # type: ignore[index]
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+    except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise BlindError("QueryFailed", "Prometheus did not tell its time; check the URL") from error
     if not abs(now - at.timestamp()) <= limit_s:
         raise BlindError(
@@ -233,26 +251,50 @@ def _seconds(subject: Subject, figures: Mapping[str, Mapping[str, float]], now: 
             "spec.planning.prometheus.staleAfter; this passes when the window does",
         )
     present: dict[str, float] = {}
+    intervals: dict[str, float] = {}
     for pod, began in subject.pods.items():
         # At the border of two steps a window holds one more or one less.
         seen = min(whole, (steps[pod] + 1) * step)
         long_here = began < now - whole - subject.stale_after_s
         due = min(whole, now - began) - subject.stale_after_s
-        if samples[pod] < 2 or (long_here and pod not in before) or seen < due:
+        if samples[pod] < 2 or seen <= 0 or (long_here and pod not in before) or seen < due:
             raise BlindError(
                 "TooFewSamples",
                 f"collecting metrics: Prometheus has those of {pod} for a part of the window only; wait for its length",
             )
+        intervals[pod] = seen / samples[pod]
         # What was counted in a hole at the beginning of the window is lost: increase() reaches over one interval.
-        present[pod] = seen - max(0.0, hole[pod] - seen / samples[pod])
+        present[pod] = seen - max(0.0, hole[pod] - intervals[pod])
     old = before.keys() & subject.pods.keys()
+    young = {pod: began for pod, began in subject.pods.items() if pod not in before}
+    share = _share_seen(young, figures["last"], now, interval_s=min(intervals.values()))
     if before:
-        return min((present[pod] for pod in old), default=whole)
+        return min((present[pod] for pod in old), default=whole) * share
     age = now - min(subject.pods.values())
     if age < whole / 2:
         raise BlindError("TooFewSamples", "collecting metrics: the service has served for less than half of the window")
     # Counters of pods that began within the window count from 0, whenever they were first scraped.
-    return min(whole, age)
+    return min(whole, age) * share
+
+
+def _share_seen(young: Mapping[str, float], last: Mapping[str, float], now: float, *, interval_s: float) -> float:
+    """Return which share of their time the pods that began within the window were seen, of the worst of them.
+
+    A counter that counts from 0 holds what was served up to its newest sample, and nothing of what came since then.
+
+    Raises:
+        BlindError: Partial, when it is so little that the rest cannot be guessed from it.
+    """
+    share = 1.0
+    for pod, began in young.items():
+        lost = max(0.0, now - last[pod] - _UNKNOWN_INTERVALS * interval_s)
+        seen = max(0.0, last[pod] - began)
+        if lost and seen < _LEAST_SHARE * (seen + lost):
+            raise BlindError(
+                "Partial", f"ready pods that Prometheus does not see: {_names([pod])}; look at its targets"
+            )
+        share = min(share, seen / (seen + lost) if lost else 1.0)
+    return share
 
 
 def _names(pods: Iterable[str]) -> str:
@@ -351,7 +393,7 @@ def _tallies(found: Iterable[Row]) -> dict[str, Tally]:
 
 def _pressure(found: Sequence[Row]) -> Pressure:
     """Return what gauges say; one that is no number is not known, which is no reason to doubt the rest."""
-    sane = [row for row in found if math.isfinite(row.value) and row.value >= 0]
+    sane = [row for row in found if 0 <= row.value <= LARGEST]
     wait = latency("weft_router_queue_seconds", _buckets(sane, "wait"), 0.95)
     return Pressure(
         queue=next((row.value for row in sane if row.figure == "queue"), None),
@@ -385,11 +427,18 @@ def _pod(found: Sequence[Row]) -> PodTally:
 
 def _buckets(found: Iterable[Row], figure: str) -> Buckets:
     try:
-        return {float(row.labels["le"]): row.value for row in found if row.figure == figure}
+        buckets = {float(row.labels["le"]): row.value for row in found if row.figure == figure}
     except (KeyError, ValueError) as error:
         raise BlindError(
             "Partial", f"the buckets of the figure {figure} have no bounds; Prometheus must keep le"
         ) from error
+    if not all(SMALLEST <= bound <= LARGEST or bound == math.inf for bound in buckets):
+        raise BlindError("NotANumber", f"buckets of the figure {figure} have bounds that are no numbers above 0")
+    return buckets
+
+
+def _shown(figure: str) -> str:
+    return figure[:32] or "(none)"
 
 
 def _sum(found: Iterable[Row], figure: str) -> float:

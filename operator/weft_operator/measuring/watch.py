@@ -1,28 +1,31 @@
 """Look at every service that has a plan, again and again, and keep the newest observation of each.
 
 Looks are spread over the interval, a few at a time, in threads of their own: a Prometheus that hangs must not hold up
-calls to the API server.
+calls to the API server. Whatever a look ends with, the next one comes.
 """
 
 import asyncio
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.credentials import Credentials, ReadSecret, credentials_for
 from weft_operator.measuring.foreign import ask
+from weft_operator.measuring.look_threads import LookThreads
 from weft_operator.measuring.observation import BlindError, Observation, Sight
 from weft_operator.measuring.queries import queries
 from weft_operator.measuring.reading import Answers, read
 from weft_operator.measuring.shown import differs, figures
 from weft_operator.measuring.target import Target
 
-LOOKS_AT_ONCE = 4
+SHORTEST_LOOK_S = 5.0
+"""So long a look may take where the interval is shorter."""
+
 SHORTEST_TRIAL_S = 15
 """A window with fewer scrapes tells nothing."""
 
@@ -70,7 +73,9 @@ class Measurements:
         self._sleep = sleep
         self._heed = heed
         self._watched: dict[ServiceKey, _Watched] = {}
-        self._threads = ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="prometheus")
+        self._threads = LookThreads()
+        self.failures = 0
+        """Looks that ended in an error that nobody foresaw."""
 
     def serve(self, key: ServiceKey, target: Target, *, said: Mapping[str, Any] | None = None) -> None:
         """Look at a service from now on; a changed target holds from the next look.
@@ -110,14 +115,18 @@ class Measurements:
 
     def end_threads(self) -> None:
         """End the threads that look as soon as each is done with its look; no look may follow."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.end()
 
     async def _look_forever(self, key: ServiceKey, watched: _Watched) -> None:
         # Services that a restarted operator finds all at once get their places within the interval by name.
         await self._sleep(watched.target.interval_s * (zlib.crc32(str(key).encode()) % 1000) / 1000)
         while True:
-            observation = await self._look(key, watched.target)
-            self._keep(key, watched, observation)
+            try:
+                self._keep(key, watched, await self._look(key, watched.target))
+            except Exception:
+                # Otherwise the watch ended here, and nobody were told.
+                log.exception("look_failed", extra={"service": str(key)})
+                self.failures += 1
             await self._sleep(watched.target.interval_s)
 
     def _keep(self, key: ServiceKey, watched: _Watched, looked: Observation) -> None:
@@ -137,14 +146,15 @@ class Measurements:
         windows = target.subject.windows
         try:
             clock, results = await self._answers(key, target)
+            seen = read(Answers(clock, results), target.subject, at=self._clock())
         except BlindError as error:
             sight = error.sight
         except Exception:
-            # A bug in one look must not end the watch of the service: that would be blindness nobody is told of.
+            # What was seen before must not count as seen now.
             log.exception("look_failed", extra={"service": str(key)})
+            self.failures += 1
             sight = Sight("QueryFailed", "the operator could not look; its log says why")
         else:
-            seen = read(Answers(clock, results), target.subject, at=self._clock())
             return replace(seen, trial_since=target.trial_since)
         return Observation(
             at=self._clock(), window_s=float(windows.whole), fast_window_s=float(windows.fast), sight=sight
@@ -161,8 +171,20 @@ class Measurements:
         if target.trial_since is not None:
             trial_s = max(SHORTEST_TRIAL_S, int((self._clock() - target.trial_since).total_seconds()))
         asked = queries(key.namespace, key.name, target.subject.windows, trial_s=trial_s, matchers=target.matchers)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._ask, target.url, credentials, asked)
+        # The last good look is two intervals old when the next one has taken longer than an interval.
+        within_s = max(SHORTEST_LOOK_S, target.interval_s)
+        try:
+            return await self._threads.run(
+                partial(self._ask, target.url, credentials, asked),
+                named_by=key.namespace if target.foreign else None,
+                within_s=within_s,
+            )
+        except TimeoutError as error:
+            raise BlindError(
+                "PrometheusUnreachable",
+                f"Prometheus took longer than {within_s:g} s for a look; look at its load, or raise "
+                "spec.planning.interval",
+            ) from error
 
 
 def _impatient(watched: _Watched, observation: Observation) -> Observation:
