@@ -316,9 +316,14 @@ async def test_an_answer_that_cannot_be_read_keeps_the_old_keys(
     refresh = provider.refresh()
     assert await refresh.refresh()
     provider.answer = answer
+    provider.now += 25.0
     assert not await refresh.refresh()
     assert refresh.verifier.verify(signed(), NOW).tenant == "acme"
     assert caplog.records[-1].message in ("jwks_unreadable", "jwks_refused")
+    assert (refresh.age(), caplog.records[-1].__dict__["keys_age_s"]) == (25.0, 25.0)
+    provider.answer = document(ED_JWK)
+    assert await refresh.refresh()
+    assert refresh.age() == 0.0
 
 
 async def test_keys_come_from_a_file_too(tmp_path: Any) -> None:
@@ -329,6 +334,9 @@ async def test_keys_come_from_a_file_too(tmp_path: Any) -> None:
     assert refresh.verifier.verify(signed(), NOW).tenant == "acme"
     path.unlink()
     assert not await refresh.refresh()
+    path.symlink_to("/dev/zero")  # a file without end
+    assert not await refresh.refresh()
+    assert refresh.verifier.verify(signed(), NOW).tenant == "acme"
 
 
 def test_no_token_is_repeated_in_an_error_or_a_log_line(caplog: pytest.LogCaptureFixture) -> None:

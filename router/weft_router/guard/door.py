@@ -39,6 +39,10 @@ class Door:
         """Return the context that clients are served with, None for plain HTTP."""
         return None if self._tls is None else self._tls.context
 
+    def keys_age(self) -> float:
+        """Return how long ago the identity provider's keys were read, in seconds; 0 where tokens are not taken."""
+        return 0.0 if self._refresh is None else self._refresh.age()
+
     def work(self) -> list[Coroutine[None, None, None]]:
         """Return what has to run beside the server until it ends."""
         return [] if self._refresh is None else [self._refresh.run()]

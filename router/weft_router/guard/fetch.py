@@ -2,9 +2,13 @@
 
 import asyncio
 import socket
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
@@ -12,7 +16,14 @@ Connect = Callable[..., socket.socket]
 """Opens a connection, as ``socket.create_connection`` does."""
 
 TIMEOUT_S = 10.0
+"""For the whole exchange, by the clock."""
+RESOLVE_S = 1.0
+"""So much longer is waited where even the thread does not end: to resolve a name knows no timeout."""
 MAX_BYTES = 2**20
+_CHUNK = 65536
+
+_thread = ThreadPoolExecutor(1, thread_name_prefix="fetch")
+"""One, and not the loop's own: an address that cannot be resolved in time must not take threads from others."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -22,34 +33,74 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow none: the answer stays the error that it is."""
 
 
+class _Exchange:
+    """Ends its connection at a moment: a byte now and then would keep within a timeout of each read for ever.
+
+    ``connect`` opens the connection and may refuse to.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self.connect = connect
+        self._at = time.monotonic() + TIMEOUT_S
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() >= self._at
+
+    def watch(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._socket = connection
+        if self.late:
+            self.end()
+
+    def end(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                with suppress(OSError):
+                    # The method of ssl's own class would change an object that another thread reads from.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
 class _Plain(HTTPConnection):
-    def __init__(self, connect: Connect, *args: Any, **options: Any) -> None:
+    def __init__(self, exchange: _Exchange, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._create_connection = connect
+        self._create_connection = exchange.connect
+        self._exchange = exchange
+
+    def connect(self) -> None:
+        super().connect()
+        self._exchange.watch(self.sock)
 
 
 class _Encrypted(HTTPSConnection):
-    def __init__(self, connect: Connect, *args: Any, **options: Any) -> None:
+    def __init__(self, exchange: _Exchange, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._create_connection = connect
+        self._create_connection = exchange.connect
+        self._exchange = exchange
+
+    def connect(self) -> None:
+        super().connect()
+        self._exchange.watch(self.sock)
 
 
 class _Http(HTTPHandler):
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, exchange: _Exchange) -> None:
         super().__init__()
-        self._connect = connect
+        self._exchange = exchange
 
     def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_Plain, self._connect), req)
+        return self.do_open(partial(_Plain, self._exchange), req)
 
 
 class _Https(HTTPSHandler):
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, exchange: _Exchange) -> None:
         super().__init__()
-        self._connect = connect
+        self._exchange = exchange
 
     def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_Encrypted, self._connect), req)
+        return self.do_open(partial(_Encrypted, self._exchange), req)
 
 
 async def fetch(url: str, *, connect: Connect = socket.create_connection) -> bytes:
@@ -60,17 +111,41 @@ async def fetch(url: str, *, connect: Connect = socket.create_connection) -> byt
     Raises:
         OSError: there is no such answer, it came too late, or it is larger than ``MAX_BYTES``.
     """
-    return await asyncio.to_thread(_get, url, connect)
+    async with asyncio.timeout(TIMEOUT_S + RESOLVE_S):
+        return await asyncio.get_running_loop().run_in_executor(_thread, _get, url, connect)
 
 
 def _get(url: str, connect: Connect) -> bytes:
     if not url.startswith(("https://", "http://")):
         raise OSError("is no HTTP address")
+    exchange = _Exchange(connect)
+    timer = threading.Timer(TIMEOUT_S, exchange.end)
+    timer.daemon = True
+    timer.start()
+    try:
+        body = _body(url, exchange)
+    except (OSError, HTTPException, ValueError) as error:
+        if exchange.late:
+            raise TimeoutError("did not answer as a whole in time") from error
+        if isinstance(error, OSError):
+            raise
+        raise OSError("gave no answer of HTTP") from error
+    finally:
+        timer.cancel()
+    if exchange.late:
+        raise TimeoutError("did not answer as a whole in time")
+    return body
+
+
+def _body(url: str, exchange: _Exchange) -> bytes:
     request = Request(url, headers={"Accept": "application/json", "User-Agent": "weft"})  # noqa: S310 - checked above
-    with build_opener(_NoRedirects, _Http(connect), _Https(connect)).open(request, timeout=TIMEOUT_S) as answer:
+    opener = build_opener(_NoRedirects, _Http(exchange), _Https(exchange))
+    with opener.open(request, timeout=TIMEOUT_S) as answer:
         if answer.status != 200:
             raise OSError(f"answered {answer.status}")
-        body: bytes = answer.read(MAX_BYTES + 1)
-    if len(body) > MAX_BYTES:
-        raise OSError(f"is larger than {MAX_BYTES} bytes")
-    return body
+        body = bytearray()
+        while part := answer.read(_CHUNK):
+            body += part
+            if len(body) > MAX_BYTES:
+                raise OSError(f"is larger than {MAX_BYTES} bytes")
+    return bytes(body)

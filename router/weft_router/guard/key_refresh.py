@@ -30,9 +30,14 @@ class KeyRefresh:
         self._fetch = fetch
         self._clock = clock
         self._last = float("-inf")
+        self._good = clock()
         self._asked = asyncio.Event()
         self._seen = b""
         self.verifier = TokenVerifier(config, wanted=self.want)
+
+    def age(self) -> float:
+        """Return how many seconds ago the keys were last read, the same or others; since the start where never."""
+        return self._clock() - self._good
 
     def want(self) -> bool:
         """Ask for newer keys; tell whether they are looked for now."""
@@ -69,14 +74,21 @@ class KeyRefresh:
                 self._seen = raw
                 log.info("jwks_read", extra={"keys": len(keys)})
         except KeySetError as error:
-            log.warning("jwks_refused", extra={"error": str(error)})
+            log.warning("jwks_refused", extra={"error": str(error), "keys_age_s": round(self.age(), 1)})
         except (OSError, TimeoutError, LegFailedError) as error:
-            log.warning("jwks_unreadable", extra={"error": type(error).__name__})
+            log.warning("jwks_unreadable", extra={"error": type(error).__name__, "keys_age_s": round(self.age(), 1)})
         else:
+            self._good = self._clock()
             return True
         return False
 
     async def _read(self) -> bytes:
         if self._config.jwks_file:
-            return await asyncio.to_thread(Path(self._config.jwks_file).read_bytes)
+            return await asyncio.to_thread(_head, Path(self._config.jwks_file))
         return await self._fetch(self._config.jwks_url)
+
+
+def _head(path: Path) -> bytes:
+    """Return what a file holds, but little more than may be used."""
+    with path.open("rb") as file:
+        return file.read(MAX_DOCUMENT + 1)

@@ -10,6 +10,8 @@ from jwt import PyJWK
 
 MAX_KEYS = 100
 MIN_RSA_BITS = 2048
+MAX_RSA_BITS = 8192
+"""Verifying with a longer one would hold up every request of the process."""
 _ALGORITHMS: Mapping[tuple[object, object], str] = {
     ("RSA", None): "RS256",
     ("EC", "P-256"): "ES256",
@@ -93,6 +95,6 @@ def _usable(entry: object, algorithms: Collection[str]) -> PyJWK | None:
         key = PyJWK.from_dict(entry, algorithm=algorithm)
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    if isinstance(key.key, RSAPublicKey) and key.key.key_size < MIN_RSA_BITS:
+    if isinstance(key.key, RSAPublicKey) and not MIN_RSA_BITS <= key.key.key_size <= MAX_RSA_BITS:
         return None
     return key

@@ -57,6 +57,7 @@ class Server:
         self._telemetry = context.telemetry
         self._background = Background()
         self._duty = duty
+        self._keys_age = context.door.keys_age
         self.tls = context.door.tls
         """What the main port speaks TLS by; None where it does not."""
         self._gauge = metrics.inflight.labels(settings.role)
@@ -376,6 +377,7 @@ class Server:
         self._metrics.client_bytes_limit.set(budget.limit)
         self._metrics.no_room.labels("refused").value = float(budget.refused)
         self._metrics.no_room.labels("ended").value = float(budget.shed)
+        self._metrics.jwks_age.set(self._keys_age())
         cut = self.listener.connections.cut + self.health.connections.cut
         for reason, count in cut.items():
             self._metrics.connections_cut.labels(reason).value = float(count)

@@ -200,6 +200,10 @@ class Metrics:
             "Records in the shared store that are not believed: made by nobody of this service, old, or unreadable",
             ["reason"],
         )
+        self.jwks_age = Gauge(
+            "weft_router_jwks_age_seconds",
+            "Age of the identity provider's keys, which grows while they cannot be read; 0 without a provider",
+        )
         self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers")
         self.workers = Gauge("weft_router_workers", "Workers this process knows, by role and state", ["role", "state"])
         self.lines_dropped = Counter(
