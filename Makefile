@@ -131,7 +131,11 @@ test-programs: $(STAMP) ## Prove the integer programs equal to trying everything
 .PHONY: test-proofs
 test-proofs: $(STAMP) ## Run the operator's property tests with all their thousands of examples, not the fifth of `make test` (5 minutes)
 	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) $(addprefix operator/weft_operator_tests/test_,reconcile_idempotent.py \
-	  transition_schedules.py measuring_reading.py replanning_stability.py)
+	  transition_schedules.py measuring_reading.py replanning_stability.py mutations.py)
+
+.PHONY: test-mutations
+test-mutations: setup ## Hold 500 generated changes of services to the operator, and some of them on a real API server (4 minutes)
+	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) operator/weft_operator_tests/test_mutations{,_apiserver}.py
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Fuzz the parsers of requests, responses and event streams with atheris, FUZZ_SECONDS=60 in all

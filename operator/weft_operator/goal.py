@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from weft_core.cost import CostProfileError
 from weft_core.profile_json import profile_from_json
+from weft_operator.api.base import rule_at
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.scaling import Schedule
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceService, DisaggInferenceServiceSpec
@@ -92,9 +93,11 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
         )  # definitions may be newer, and have defaults
     except ValidationError as error:
         where, message = _first(error)
-        # A rule's message names the field itself.
-        own = error.errors(include_url=False)[0]["type"] == "rule"
-        raise StalledError("InvalidSpec", message if own else f"{where}: {message}") from error
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "rule":
+            at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+            raise StalledError("InvalidSpec", rule_at(message, at.removeprefix("."))) from error
+        raise StalledError("InvalidSpec", f"{where}: {message}") from error
 
 
 def question(

@@ -76,6 +76,14 @@ class RealApi:
 
     def send(self, method: str, path: str, body: Manifest | None = None) -> Manifest | None:
         """Send a request straight to the API server; kubectl would take a core for each."""
+        status, found = self.attempt(method, path, body)
+        if status == 404:
+            return None
+        assert status < 300, f"{method} {path}: {status} {found}"
+        return found
+
+    def attempt(self, method: str, path: str, body: Manifest | None = None) -> tuple[int, Manifest]:
+        """Send a request straight to the API server; return the status of its answer and what it holds."""
         connection = http.client.HTTPSConnection("127.0.0.1", self.bare.port, context=self._tls, timeout=30)
         headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/apply-patch+yaml"}
         try:
@@ -84,11 +92,8 @@ class RealApi:
             content = answer.read()
         finally:
             connection.close()
-        if answer.status == 404:
-            return None
-        assert answer.status < 300, f"{method} {path}: {answer.status} {content[:500]!r}"
         found: Manifest = json.loads(content)
-        return found
+        return answer.status, found
 
     def heal(self) -> None:
         """Let everything pass, and end the operators of the test."""

@@ -205,9 +205,13 @@ def _array(schema: Schema, path: str, shape: ShapeName) -> list[Any]:
 
 
 def _text(schema: Schema, number: int) -> str:
-    most = schema["maxLength"]
+    return pattern_text(schema, schema["maxLength"], number)
+
+
+def pattern_text(schema: Schema, length: int, number: int = 0) -> str:
+    """Return a text that the schema admits, of this length where its pattern has one; the number tells them apart."""
     fill = _TEXTS.get(schema.get("pattern", ""))
-    return fill(number, most) if fill is not None else _filled(f"a{number}", most)
+    return fill(number, length) if fill is not None else _filled(f"a{number}", length)
 
 
 def shortened(service: Manifest, most: int) -> Manifest:

@@ -220,7 +220,7 @@ def changed(body: Manifest, path: str, value: Any) -> Manifest:
     for name in parents:
         at = at[int(name)] if isinstance(at, list) else at.setdefault(name, {})
     if value is REMOVED:
-        del at[last]
+        del at[int(last) if isinstance(at, list) else last]
     elif isinstance(at, list):
         at[int(last)] = value
     else:

@@ -1,5 +1,6 @@
 """The base of all API types, and rules that the API server checks by CEL and the operator checks again."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -43,3 +44,12 @@ class ApiModel(BaseModel):
             if rule.holds is not None and not rule.holds(self):
                 raise PydanticCustomError("rule", "{message}", {"message": rule.message})
         return self
+
+
+def rule_at(message: str, at: str) -> str:
+    """Return a rule's message with the place where it was broken: a rule of a type that several fields share."""
+    field, _, rest = message.partition(": ")
+    shared = re.sub(r"\[\d+\]", "", at)
+    if not shared or field.startswith(f"{shared}."):
+        return f"{at}{field[len(shared) :]}: {rest}"
+    return f"{at}: {rest}"

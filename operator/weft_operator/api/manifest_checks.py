@@ -6,7 +6,6 @@ does, then the API types check every value, with defaults filled in and the rule
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from weft_operator.api.base import ApiModel
+from weft_operator.api.base import ApiModel, rule_at
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.fields import DURATION_PATTERN, QUANTITY_PATTERN
@@ -169,7 +168,7 @@ def _words(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -
         body = body.get(step) if isinstance(body, Mapping) else body[step] if isinstance(step, int) else None
         schema = schema.get("items", {}) if isinstance(step, int) else _property(schema, step)
     if fault["type"] == "rule":
-        return _rule_at(fault["msg"], at)
+        return rule_at(fault["msg"], at)
     if fault["type"] == "string_type" and isinstance(body, Mapping) and set(body) == {"name"}:
         return f"{at}: must be the name alone, not an object as in a pod; write {body['name']}"
     given = f" (got {body!r})" if isinstance(body, str | int | float | bool) else ""
@@ -194,12 +193,3 @@ def _meaning(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
     """Say what a number is, with its unit, to somebody who wrote something else."""
     description = schema.get("description")
     return f"; {str(description).rstrip('.')}" if fault["type"] in ("float_type", "int_type") and description else ""
-
-
-def _rule_at(message: str, at: str) -> str:
-    """Return a rule's message with the place where it was broken: a rule of a type that several fields share."""
-    field, _, rest = message.partition(": ")
-    shared = re.sub(r"\[\d+\]", "", at)
-    if not shared or field.startswith(f"{shared}."):
-        return f"{at}{field[len(shared) :]}: {rest}"
-    return f"{at}: {rest}"
