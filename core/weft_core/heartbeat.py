@@ -209,7 +209,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             kv_latency=_seconds(body.get("kvLatency")),
             held_back=tuple(_text(entry) for entry in _list(body.get("heldBack", []), MAX_HELD_BACK)),
         )
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
 
 

@@ -52,7 +52,7 @@ class Mutation:
 def mutations(count: int = COUNT, seed: int = SEED) -> list[Mutation]:
     """Return so many changes, the same for the same seed."""
     found = list(SEMANTIC)
-    every = [mutation for name in SEEDS for mutation in _of_seed(name)]
+    every = [mutation for name in SEEDS for mutation in changes_of(name)]
     random.Random(seed).shuffle(every)
     taken: set[str] = set()
     rest: list[Mutation] = []
@@ -63,7 +63,8 @@ def mutations(count: int = COUNT, seed: int = SEED) -> list[Mutation]:
     return [*found, *rest][:count]
 
 
-def _of_seed(seed: str) -> Iterator[Mutation]:
+def changes_of(seed: str) -> Iterator[Mutation]:
+    """Yield all changes of one seed."""
     for path, kind, value in _changes(spec_schema(), SEEDS[seed]()["spec"], "spec"):
         yield Mutation(seed, path, kind, value)
 
@@ -76,11 +77,11 @@ def spec_schema() -> Schema:
 
 
 def stored(schema: Schema, value: Any) -> Any:
-    """Return a value as the API server keeps it: with defaults, without unknown fields."""
+    """Return a value as the API server keeps it: with defaults, without nulls and unknown fields."""
     if isinstance(value, dict) and "properties" in schema:
         inner = schema["properties"]
         given = {name: copy.deepcopy(part["default"]) for name, part in inner.items() if "default" in part}
-        given |= {name: item for name, item in value.items() if name in inner}
+        given |= {name: item for name, item in value.items() if name in inner and item is not None}
         return {name: stored(inner[name], item) for name, item in given.items()}
     if isinstance(value, list) and "items" in schema:
         return [stored(schema["items"], item) for item in value]

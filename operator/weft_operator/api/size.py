@@ -23,4 +23,4 @@ def size_fault(spec: Mapping[str, object]) -> str | None:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "replace")

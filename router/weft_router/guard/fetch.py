@@ -33,74 +33,76 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow none: the answer stays the error that it is."""
 
 
-class _Exchange:
-    """Ends its connection at a moment: a byte now and then would keep within a timeout of each read for ever.
-
-    ``connect`` opens the connection and may refuse to.
-    """
-
-    def __init__(self, connect: Connect) -> None:
-        self.connect = connect
-        self._at = time.monotonic() + TIMEOUT_S
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-
-    @property
-    def late(self) -> bool:
-        return time.monotonic() >= self._at
-
-    def watch(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._socket = connection
-        if self.late:
-            self.end()
-
-    def end(self) -> None:
-        with self._lock:
-            if self._socket is not None:
-                with suppress(OSError):
-                    # The method of ssl's own class would change an object that another thread reads from.
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
 class _Plain(HTTPConnection):
-    def __init__(self, exchange: _Exchange, *args: Any, **options: Any) -> None:
+    def __init__(self, connect: Connect, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._create_connection = exchange.connect
-        self._exchange = exchange
-
-    def connect(self) -> None:
-        super().connect()
-        self._exchange.watch(self.sock)
+        self._create_connection = connect
 
 
 class _Encrypted(HTTPSConnection):
-    def __init__(self, exchange: _Exchange, *args: Any, **options: Any) -> None:
+    def __init__(self, connect: Connect, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._create_connection = exchange.connect
-        self._exchange = exchange
-
-    def connect(self) -> None:
-        super().connect()
-        self._exchange.watch(self.sock)
+        self._create_connection = connect
 
 
 class _Http(HTTPHandler):
-    def __init__(self, exchange: _Exchange) -> None:
+    def __init__(self, connect: Connect) -> None:
         super().__init__()
-        self._exchange = exchange
+        self._connect = connect
 
     def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_Plain, self._exchange), req)
+        return self.do_open(partial(_Plain, self._connect), req)
 
 
 class _Https(HTTPSHandler):
-    def __init__(self, exchange: _Exchange) -> None:
+    def __init__(self, connect: Connect) -> None:
         super().__init__()
-        self._exchange = exchange
+        self._connect = connect
 
     def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_Encrypted, self._exchange), req)
+        return self.do_open(partial(_Encrypted, self._connect), req)
+
+
+class _Deadline:
+    """Ends connections at a moment: a byte now and then would keep within a timeout of each read for ever."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._inner = connect
+        self._at = time.monotonic() + TIMEOUT_S
+        self._lock = threading.Lock()
+        self._watched: list[socket.socket] = []
+        self._timer = threading.Timer(TIMEOUT_S, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> "_Deadline":
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for connection in self._watched:
+                connection.close()
+            self._watched.clear()
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self._at
+
+    def connect(self, *args: Any, **options: Any) -> socket.socket:
+        opened = self._inner(*args, **options)
+        with self._lock:
+            # A second descriptor: TLS takes the first one away from the object that was opened.
+            self._watched.append(opened.dup())
+        if self.passed:
+            self._end()
+        return opened
+
+    def _end(self) -> None:
+        with self._lock:
+            for connection in self._watched:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 async def fetch(url: str, *, connect: Connect = socket.create_connection) -> bytes:
@@ -118,29 +120,23 @@ async def fetch(url: str, *, connect: Connect = socket.create_connection) -> byt
 def _get(url: str, connect: Connect) -> bytes:
     if not url.startswith(("https://", "http://")):
         raise OSError("is no HTTP address")
-    exchange = _Exchange(connect)
-    timer = threading.Timer(TIMEOUT_S, exchange.end)
-    timer.daemon = True
-    timer.start()
-    try:
-        body = _body(url, exchange)
-    except (OSError, HTTPException, ValueError) as error:
-        if exchange.late:
-            raise TimeoutError("did not answer as a whole in time") from error
-        if isinstance(error, OSError):
-            raise
-        raise OSError("gave no answer of HTTP") from error
-    finally:
-        timer.cancel()
-    if exchange.late:
-        raise TimeoutError("did not answer as a whole in time")
+    with _Deadline(connect) as deadline:
+        try:
+            body = _body(url, deadline.connect)
+        except (OSError, HTTPException, ValueError) as error:
+            if deadline.passed:
+                raise TimeoutError("did not answer as a whole in time") from error
+            if isinstance(error, OSError):
+                raise
+            raise OSError("gave no answer of HTTP") from error
+        if deadline.passed:
+            raise TimeoutError("did not answer as a whole in time")
     return body
 
 
-def _body(url: str, exchange: _Exchange) -> bytes:
+def _body(url: str, connect: Connect) -> bytes:
     request = Request(url, headers={"Accept": "application/json", "User-Agent": "weft"})  # noqa: S310 - checked above
-    opener = build_opener(_NoRedirects, _Http(exchange), _Https(exchange))
-    with opener.open(request, timeout=TIMEOUT_S) as answer:
+    with build_opener(_NoRedirects, _Http(connect), _Https(connect)).open(request, timeout=TIMEOUT_S) as answer:
         if answer.status != 200:
             raise OSError(f"answered {answer.status}")
         body = bytearray()
