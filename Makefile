@@ -137,13 +137,18 @@ test-proofs: $(STAMP) ## Run the operator's property tests with all their thousa
 test-mutations: setup ## Hold 500 generated changes of services to the operator, and some of them on a real API server (4 minutes)
 	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) operator/weft_operator_tests/test_mutations{,_apiserver}.py
 
+# An input that takes 10 s or a gigabyte counts as a crash.
 .PHONY: fuzz
-fuzz: $(STAMP) ## Fuzz the parsers of requests, responses and event streams with atheris, FUZZ_SECONDS=60 in all
+fuzz: $(STAMP) ## Fuzz all that reads what others write, and a running coordinator, FUZZ_SECONDS=60 in all
 	@test -d $(VENV)/fuzz/atheris || $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes \
 	  --target $(VENV)/fuzz -r requirements/fuzz.txt
-	@seeds=$$(mktemp -d); trap 'rm -rf "$$seeds"' EXIT; for part in requests responses events; do mkdir "$$seeds/$$part"; \
-	  PYTHONPATH=$(VENV)/fuzz $(PY) router/fuzz/fuzz_$$part.py "$$seeds/$$part" -artifact_prefix=$(VENV)/fuzz/ \
-	    -max_total_time=$$(( $(FUZZ_SECONDS) / 3 )) -max_len=1000 -verbosity=0 -print_final_stats=1; done
+	@seeds=$$(mktemp -d); trap 'rm -rf "$$seeds"' EXIT; \
+	for part in $(addprefix router/,requests responses events) core/heartbeats operator/prometheus operator/services; do \
+	  echo "Fuzzing $$part"; mkdir -p "$$seeds/$$part"; \
+	  PYTHONPATH=$(VENV)/fuzz $(PY) $${part%/*}/fuzz/fuzz_$${part#*/}.py "$$seeds/$$part" -artifact_prefix=$(VENV)/fuzz/ \
+	    -max_total_time=$$(( $(FUZZ_SECONDS) / 8 )) -max_len=1000 -timeout=10 -rss_limit_mb=1024 -verbosity=0 -print_final_stats=1; done
+	@echo "Fuzzing a running coordinator"
+	@$(PY) -m weft_router_tests.hostile_clients --seconds $$(( $(FUZZ_SECONDS) / 4 )) --keep $(VENV)/fuzz/requests
 
 test-apiserver-pairs: setup
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "apiserver and not alone"

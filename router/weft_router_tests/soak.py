@@ -88,9 +88,7 @@ class Soak:
 
     def _router(self, role: str, name: str, *more: str, env: dict[str, str] | None = None) -> str:
         config, token, port = self.folder / "router.json", self.folder / "token", free_port()
-        whole = {**router_json(), "accessLog": {"to": "off"}}
-        whole["routing"] = {**whole.get("routing", {}), "sessionTtlSeconds": SESSION_TTL_S}
-        config.write_text(json.dumps(whole))
+        config.write_text(json.dumps(self.config()))
         token.write_text(TOKEN)
         command = [sys.executable, "-m", "weft_router", "--role", role, "--config", str(config)]
         url = self.urls[name] = f"http://127.0.0.1:{port}"
@@ -102,6 +100,12 @@ class Soak:
             name,
         )
         return url
+
+    def config(self) -> dict[str, Any]:
+        """Return the configuration of all routers."""
+        whole = {**router_json(), "accessLog": {"to": "off"}}
+        whole["routing"] = {**whole.get("routing", {}), "sessionTtlSeconds": SESSION_TTL_S}
+        return whole
 
     def _standalone(self) -> str:
         roles = {"p": "prefill", "d": "decode"}
