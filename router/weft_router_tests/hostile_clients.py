@@ -165,10 +165,11 @@ class Hostile(Soak):
             faults.append("requests failed")
         faults += [f"ended by itself: {args}" for args in dead]
         said = ", ".join(f"{count} {status}" for status, count in sorted(self._statuses.items()))
+        shown = self._memory[:: len(self._memory) // 10 or 1]
         sys.stdout.write(
             f"{self._sent} requests in {self.seconds:.0f} s: {said}\n"
             f"{self.outcomes['good']} good requests served\n"
-            f"memory {', '.join(f'{held / 2**20:.0f}' for _, held in self._memory[:: len(self._memory) // 10 or 1])} MiB\n"
+            f"memory {', '.join(f'{held / 2**20:.0f}' for _, held in shown)} MiB\n"
         )
         for line in (*faults, *self.wrong):
             sys.stdout.write(f"FAULT {line}\n")
