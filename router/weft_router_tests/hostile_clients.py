@@ -31,7 +31,7 @@ REST_S = 0.5
 """How long a client waits for the rest; many connections stay open after it."""
 LEAVES = 0.02
 """Share of reads after which a client goes."""
-GOOD_S = 5.0
+GOOD_S = 15.0
 """Within which a good request is answered whatever others send."""
 EVERY_GOOD_S = 0.25
 KEYS = "good-key tenant=good\nhostile-key tenant=hostile rps=1000 concurrent=64\nother-key tenant=other\n"
