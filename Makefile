@@ -125,8 +125,9 @@ test-repeats: $(STAMP) ## Plan 1,000 random requests in two processes each and c
 	@$(PY) -m weft_planner_tests.repeats 1000
 
 .PHONY: test-programs
-test-programs: $(STAMP) ## Prove the integer programs equal to trying everything on 1,000 random instances of each form
+test-programs: $(STAMP) ## Prove the integer programs equal to trying everything, and 1,000 answers right by a checker of their own
 	@$(PY) -m weft_planner_tests.instances 1000
+	@$(PY) -m weft_planner_tests.checked_plans 1000
 
 .PHONY: test-proofs
 test-proofs: $(STAMP) ## Run the operator's property tests with all their thousands of examples, not the fifth of `make test` (5 minutes)

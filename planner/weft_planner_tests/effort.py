@@ -1,6 +1,7 @@
 """Shorter simulations in all tests of whole plans (``conftest`` sees to it): what is decided stays the same."""
 
 import atexit
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -14,9 +15,8 @@ from weft_planner.programs.solver import Solver
 from weft_planner.request.reading import Request
 
 
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a fifth of the usual rounds, for half as many layouts."""
+def shorten(assign: Callable[[object, str, object], None]) -> None:
+    """Have a fifth of the usual rounds simulated, for half as many layouts; ``assign`` sets a module's attribute."""
     for module, name, value in (
         (inputs, "PHASE_ROUNDS", 600),
         (trials, "SIEVE_ROUNDS", 120),
@@ -28,7 +28,13 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         (judging, "RUNNABLE", 4),
         (judging, "ADVISED", 1),
     ):
-        monkeypatch.setattr(module, name, value)
+        assign(module, name, value)
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the simulations of a test's plans short."""
+    shorten(monkeypatch.setattr)
 
 
 @cache
