@@ -17,6 +17,8 @@ TAG ?=
 SIMULATE_GPUS ?=
 export KUBE_CONTEXT
 FUZZ_SECONDS ?= 60
+# engine-overrides.txt pins nothing: it only loosens what engine.in asks for.
+AUDITED = $(filter-out requirements/engine-overrides.txt,$(wildcard requirements/*.txt))
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.9
 
 # What measures no time runs on several cores at once; tests over sockets wait more than they compute, so two at a time.
@@ -244,6 +246,25 @@ lint-workflows: ## Check the release workflow with actionlint (needs Go)
 	@if command -v go >/dev/null; then go run $(ACTIONLINT) .github/workflows/*.yml; \
 	else echo "Go is missing: .github/workflows is not checked"; fi
 
+# In an environment of its own: checkov pins what the project uses in other versions. It asks nobody (--skip-download).
+$(VENV)/checkov/.installed: requirements/checkov.txt $(STAMP)
+	@echo "Installing checkov into $(VENV)/checkov"
+	@rm -rf $(VENV)/checkov && $(PYTHON) -m venv $(VENV)/checkov
+	@$(VENV)/checkov/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/checkov.txt
+	@touch $@
+
+.PHONY: lint-manifests
+lint-manifests: $(VENV)/checkov/.installed ## Check the rendered chart and services with checkov; charts/manifest_findings.yaml says what may stay
+	@PYTHONPATH=charts $(PY) -m weft_chart_tests.manifest_lint $(VENV)/checkov/bin/checkov
+
+# Whoever cannot be asked about a package fails it (--strict): "not found" must not read as "not vulnerable".
+.PHONY: audit
+audit: $(STAMP) ## Ask PyPI's vulnerability service about every pinned package (needs the network; weekly in CI)
+	@test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit \
+	  && $(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt; }
+	@for pinned in $(AUDITED); do echo "$$pinned"; \
+	  $(VENV)/audit/bin/pip-audit --strict --progress-spinner off --require-hashes --disable-pip -r "$$pinned"; done
+
 .PHONY: types
 types: $(STAMP) ## Check types (mypy, strict)
 	@$(BIN)/mypy
@@ -270,7 +291,7 @@ verify: generate ## Fail when a generated file differs from what is checked in
 	  || { printf '%s\n' "$$changed" "generated files differ: commit what 'make generate' made" >&2; exit 1; }
 
 .PHONY: check
-check: lint lint-workflows types imports verify test-unit chart-test ## Everything a commit must pass, without a cluster
+check: lint lint-workflows lint-manifests types imports verify test-unit chart-test ## Everything a commit must pass, without a cluster
 
 .PHONY: requirements
 requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with hashes
@@ -285,6 +306,9 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --python-platform x86_64-manylinux_2_36 --override requirements/engine-overrides.txt \
 	    requirements/engine.in -o requirements/engine.txt
+	@for tool in checkov audit:pip-audit; do echo "$${tool#*:}" \
+	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --universal - -o "requirements/$${tool%:*}.txt"; done
 	@echo atheris | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --only-binary atheris - -o requirements/fuzz.txt
 
