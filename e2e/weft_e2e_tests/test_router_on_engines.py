@@ -67,16 +67,24 @@ class Front:
 class Routers:
     """Router processes inside the test's own event loop."""
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any], *, keys: Path | None = None) -> None:
         self._folder = folder
         self._config = config
+        self._keys = keys
         self._store = MemoryStore()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, role: Role, *, worker: str = "", engine: str = NOWHERE, workers: Path | None = None) -> str:
         """Start one and return its URL once it answers."""
         found = settings(
-            self._folder, role, port=free_port(), worker=worker, engine_url=engine, config=self._config, workers=workers
+            self._folder,
+            role,
+            port=free_port(),
+            worker=worker,
+            engine_url=engine,
+            config=self._config,
+            workers=workers,
+            keys=self._keys if role in ("coordinator", "standalone") else None,
         )
         server, duty = build(found, self._store)
         self._tasks.append(asyncio.get_running_loop().create_task(run(server, duty, found, asyncio.Event())))
@@ -91,8 +99,9 @@ class Routers:
 
 @asynccontextmanager
 async def fronted(
-    folder: Path, protocol: str, *, sidecars: bool = False, bidirectional: bool = False, **routing: Any
-) -> AsyncIterator[Front]:
+    folder: Path, protocol: str, *, sidecars: bool = False, bidirectional: bool = False, keys: Path | None = None,
+    **routing: Any,
+) -> AsyncIterator[Front]:  # fmt: skip
     """Run a router and its engines; afterwards no engine may have seen a wrong request.
 
     Nor may one hold anything, but for what the next round of a session would read.
@@ -102,7 +111,7 @@ async def fronted(
     made = [config(engine_id=r, role="both" if protocol == "openai" else r, **common) for r in roles]
     async with engines(*made) as workers:
         engine = {"type": protocol, "bidirectional": bidirectional, "bootstrapPort": workers[0].side_port}
-        routers = Routers(folder, router_json(engine=engine, routing={"policy": "remote-jsq", **routing}))
+        routers = Routers(folder, router_json(engine=engine, routing={"policy": "remote-jsq", **routing}), keys=keys)
         try:
             if sidecars:
                 for role, worker in zip(roles, workers, strict=True):
