@@ -140,9 +140,11 @@ async def served(stack: Stack) -> bool:
     return (await stack.chat(asked(0))).status == 200
 
 
-async def test_workers_that_are_replaced_one_after_the_other_fail_no_request(sidecars: Stack) -> None:
+async def test_all_processes_are_replaced_one_after_the_other_and_no_request_fails(sidecars: Stack) -> None:
     stack = sidecars
-    await stack.up(decode=2, prefill=2)
+    await stack.up(decode=2, prefill=2, coordinators=2)
+    # As a Service does: a coordinator that is told to go gets no new connections.
+    fronts = ["c0", "c1"]
     for engine in stack.engines.values():
         engine.script.gap_s = 0.005
     over = False
@@ -154,21 +156,29 @@ async def test_workers_that_are_replaced_one_after_the_other_fail_no_request(sid
         while not over:
             count += 1
             k = 1000 * number + count
-            answer = await stack.chat(asked(k), session=f"s{k % 40}", stream=k % 2 == 0)
+            front = stack.processes[fronts[k % len(fronts)]].url
+            answer = await stack.chat(asked(k), session=f"s{k % 40}", stream=k % 2 == 0, front=front)
             text = reply_text(prompt_ids({"messages": asked(k)}))
             if answer.status != 200 or answer.text != text:
                 failed.append(f"{answer.status}: {answer.raw[-120:]!r}")
 
     clients = [asyncio.ensure_future(client(number)) for number in range(6)]
     try:
-        for name in ("d0", "p0", "d1", "p1"):
+        for name in ("c0", "d0", "p0", "c1", "d1", "p1"):
             going = stack.processes[name]
             seen = count
             await until(lambda seen=seen: is_so(count > seen + 20))  # type: ignore[misc]
+            if name in fronts:
+                fronts.remove(name)
             going.stop.set()
             await asyncio.wait_for(going.task, 10)
-            await stack.router(going.settings.role, name, engine_url=stack.engines[name].url)
-            await stack.settle(decode=2, prefill=2)
+            if going.settings.role == "coordinator":
+                await stack.router("coordinator", name)
+                await stack.settle(decode=2, prefill=2)
+                fronts.append(name)
+            else:
+                await stack.router(going.settings.role, name, engine_url=stack.engines[name].url)
+                await stack.settle(decode=2, prefill=2)
     finally:
         over = True
         with contextlib.suppress(asyncio.TimeoutError):
