@@ -322,10 +322,14 @@ push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=re
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make images push REGISTRY=registry.example.com/team" >&2; exit 1; }
 	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)") $(addprefix --arch ,$(ARCHES))
 
+.PHONY: sbom
+sbom: setup ## Write what is inside each image to dist/sbom (CycloneDX); fails where that is not what requirements/ pins
+	@$(PY) -m weft_e2e.images sbom
+
 .PHONY: chart-push
-chart-push: $(STAMP) ## Push the chart to oci://REGISTRY/charts/weft, set to pull images from REGISTRY [TAG=v1]
+chart-push: $(STAMP) ## Push the chart to oci://REGISTRY/charts/weft, set to pull images from REGISTRY [TAG=v1 PINS="redis:7-bookworm=sha256:…"]
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make chart-push REGISTRY=registry.example.com/team" >&2; exit 1; }
-	@$(PY) -m weft_e2e.release chart --push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)")
+	@$(PY) -m weft_e2e.release chart --push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)") $(addprefix --pin ,$(PINS))
 
 .PHONY: wheel
 wheel: $(STAMP) ## Build the wheel and the source distribution into dist/

@@ -15,7 +15,8 @@ import yaml
 from weft_e2e import images
 from weft_e2e.demo.settings import RELEASE as SERVING
 from weft_e2e.demo.settings import SYSTEM_NAMESPACE
-from weft_e2e.images.catalogue import repository_root
+from weft_e2e.images.catalogue import IMAGES, repository_root
+from weft_e2e.images.sbom import contents_of, differences, pinned, requirements_of
 from weft_e2e.kube import Kube, items
 from weft_e2e.scenarios.installed import ANY_USER, Installed
 from weft_e2e.waiting import until
@@ -145,6 +146,9 @@ def test_images_hold_python_and_weft_and_no_way_to_get_more(name: str) -> None:
         helped = run(*inside, container, "--", "weft", VERBS[name], "--help")
     finally:
         run("buildah", "rm", container)
+    held = contents_of(ref)
+    pins = pinned((path.read_text() for path in requirements_of(IMAGES[name])), held.environment)
+    assert differences(held, pins) == []
     assert not [line for line in listed if line.startswith("closed ")], "whichever user a pod runs as reads all"
     programs = {line.rpartition("/")[2] for line in listed}
     assert {"python3.11", "weft"} <= programs

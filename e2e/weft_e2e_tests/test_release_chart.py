@@ -57,6 +57,21 @@ def test_a_tag_becomes_the_default_of_the_packaged_chart(tmp_path: Path) -> None
     }
 
 
+def test_images_of_others_are_named_by_digest_where_it_is_given(tmp_path: Path) -> None:
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+
+    def packaged(image: str, digest: str) -> Path:
+        root, helm = repository_root(), str(tool_path("helm"))
+        return package_chart("registry.example.com/team", root=root, into=tmp_path, helm=helm, pins={image: digest})
+
+    text = helm("template", "weft", str(packaged("redis:7-bookworm", digest)))
+    assert f"image: redis@{digest}" in text.replace('"', "")
+    with pytest.raises(ReleaseError, match="expected one line 'image: redis:6', found 0"):
+        packaged("redis:6", digest)
+    with pytest.raises(ReleaseError, match="is no digest"):
+        packaged("redis:7-bookworm", "7")
+
+
 def test_a_registry_that_does_not_answer_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match=r"helm push` failed: .*127\.0\.0\.1:1"):
         push_chart(package(tmp_path), "127.0.0.1:1", helm=str(tool_path("helm")), options=["--plain-http"])

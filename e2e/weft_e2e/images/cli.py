@@ -1,7 +1,8 @@
-"""Command line of the images: build, load, push, list, prune."""
+"""Command line of the images: build, load, push, list, prune, sbom."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -9,7 +10,8 @@ import click
 from weft_e2e.images import buildah
 from weft_e2e.images.architectures import ARCHITECTURES, native
 from weft_e2e.images.catalogue import IMAGES, published_names
-from weft_e2e.images.errors import ImagesError
+from weft_e2e.images.errors import CannotBuildError, ImagesError
+from weft_e2e.images.sbom import bill_of, contents_of, differences, pinned, requirements_of
 from weft_e2e.images.shelf import PYTHON_IMAGE_VARIABLE, build, prune, push, refs
 from weft_planner.cli.running import run
 
@@ -141,6 +143,26 @@ def push_verb(
         registry, tag=tag, options=insecure, python_image=python_image, architectures=architectures, report=say
     )
     show(pushed, as_json=as_json)
+
+
+@images.command("sbom", epilog=f"Images (default: all that `push` pushes): {', '.join(published_names())}")
+@_names
+@_shared
+@click.option("--into", type=click.Path(path_type=Path), default=Path("dist/sbom"), show_default=True)
+def sbom_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, into: Path) -> None:
+    """Write what is inside each image as NAME.cdx.json (CycloneDX); refuse one that differs from what is pinned."""
+    built = build(list(names) or published_names(), python_image=python_image, compiled=True, report=say)
+    written = {}
+    into.mkdir(parents=True, exist_ok=True)
+    for name, ref in built.items():
+        contents = contents_of(ref)
+        pins = pinned((path.read_text() for path in requirements_of(IMAGES[name])), contents.environment)
+        if wrong := differences(contents, pins):
+            raise CannotBuildError(f"{name} is not what its requirements pin: {'; '.join(wrong)}")
+        path = into / f"{name}.cdx.json"
+        path.write_text(f"{json.dumps(bill_of(name, ref, contents), indent=2)}\n")
+        written[name] = str(path)
+    show(written, as_json=as_json)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

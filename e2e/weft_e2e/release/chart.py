@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weft_e2e.release.errors import ReleaseError
@@ -16,13 +16,22 @@ HELM_SECONDS = 120
 _REGISTRY_VALUE = re.compile(r'^(image:\n(?:  .*\n)*?  registry: )""$', re.MULTILINE)
 
 
-def package_chart(registry: str, *, root: Path, into: Path, helm: str = "helm", tag: str = "") -> Path:
+def package_chart(
+    registry: str,
+    *,
+    root: Path,
+    into: Path,
+    helm: str = "helm",
+    tag: str = "",
+    pins: Mapping[str, str] | None = None,
+) -> Path:
     """Package the chart and return the archive; without further values it pulls images from ``registry``.
 
-    A ``tag`` other than the version of the chart's images becomes the chart's ``appVersion``.
+    A ``tag`` other than the version of the chart's images becomes the chart's ``appVersion``. ``pins`` are the digests
+    of images of others by the names that ``values.yaml`` has for them.
 
     Raises:
-        ReleaseError: ``values.yaml`` has no empty ``image.registry`` to fill in, or Helm fails.
+        ReleaseError: ``values.yaml`` has no empty ``image.registry`` to fill in, or no such image; or Helm fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "weft"
@@ -31,11 +40,24 @@ def package_chart(registry: str, *, root: Path, into: Path, helm: str = "helm", 
         filled, count = _REGISTRY_VALUE.subn(rf'\g<1>"{registry}"', values)
         if count != 1:
             raise ReleaseError(f"{CHART}/values.yaml: expected one line 'registry: \"\"' below image:, found {count}")
-        (copy / "values.yaml").write_text(filled)
+        (copy / "values.yaml").write_text(_pinned(filled, pins or {}))
         into.mkdir(parents=True, exist_ok=True)
         versions = ["--app-version", tag] if tag else []
         said = _run([helm, "package", str(copy), "--destination", str(into), *versions])
     return Path(said.rpartition("saved it to:")[2].strip())
+
+
+def _pinned(values: str, pins: Mapping[str, str]) -> str:
+    """Name images of others by digest; the tag stays beside it, for people."""
+    for image, digest in pins.items():
+        if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+            raise ReleaseError(f"{image}: {digest!r} is no digest; use sha256: and 64 hexadecimal digits")
+        name, _, tag = image.partition(":")
+        line = re.compile(rf"^(\s+image: ){re.escape(image)}$", re.MULTILINE)
+        values, count = line.subn(rf"\g<1>{name}@{digest} # {tag}", values)
+        if count != 1:
+            raise ReleaseError(f"{CHART}/values.yaml: expected one line 'image: {image}', found {count}")
+    return values
 
 
 def push_chart(archive: Path, registry: str, *, helm: str = "helm", options: Sequence[str] = ()) -> str:
