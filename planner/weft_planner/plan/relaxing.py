@@ -12,9 +12,9 @@ from weft_core.plan import ROLES, PlannedGroup
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
 from weft_planner.plan.changing import changed, least_that, most_that
-from weft_planner.plan.smallest import Degrees, places, smallest_layout
 from weft_planner.programs.candidates import Limits, money
 from weft_planner.programs.limits import limits_of, nodes_of
+from weft_planner.programs.smallest import Degrees, places, smallest_layout
 from weft_planner.request.engines import barred_pairs, blocks_pair, compatibility_of
 from weft_planner.request.infeasible import Infeasible, degrees_of
 from weft_planner.request.parts import Pool, Ratio

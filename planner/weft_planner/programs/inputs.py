@@ -10,8 +10,9 @@ from weft_core.plan import Role
 from weft_planner.phases.tau import PhaseInputs, phase_inputs
 from weft_planner.programs.candidates import Limits
 from weft_planner.programs.limits import limits_of
+from weft_planner.programs.no_degree import explain_no_degree
 from weft_planner.request.costs import profiles_of
-from weft_planner.request.infeasible import degrees_of, explain_no_degree
+from weft_planner.request.infeasible import degrees_of
 from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
 from weft_planner.workload.sessions import Sample, Size, draw

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from weft_core.cost import CostProfile
 from weft_core.shortfall import Constraint, Remedy, Shortfall
 from weft_planner.request.parts import Pool
-from weft_planner.request.reading import Request
 
 BINDING: Mapping[str, Constraint] = {
     "TooFewGpus": "gpus",
@@ -38,28 +37,4 @@ def degrees_of(pool: Pool, profile: CostProfile, max_model_len: int) -> list[int
     """Return the degrees a pool can run: on whole nodes, in the profile, with KV room for the longest context."""
     return sorted(
         n for n in set(pool.usable_degrees) if n in profile.degrees and profile.kv_capacity(n) >= max_model_len
-    )
-
-
-def explain_no_degree(request: Request, profiles: Mapping[str, CostProfile]) -> Infeasible:
-    """Explain that no pool can run the model at any of its degrees."""
-    pools = [pool for pool in request.capacity.pools if pool.name in profiles]
-    asked = sorted({n for pool in pools for n in pool.usable_degrees})
-    known = [
-        (profiles[pool.name], n) for pool in pools for n in pool.usable_degrees if n in profiles[pool.name].degrees
-    ]
-    if not known:
-        has = sorted({n for profile in profiles.values() for n in profile.degrees})
-        return Infeasible(
-            "ProfileInvalid",
-            f"profile.degrees: it has {has}, the pools allow {asked}; profile one of the pools' "
-            "degrees or add one of the profile's to capacity.pools.degrees",
-        )
-    profile, most = max(known, key=lambda item: item[0].kv_capacity(item[1]))
-    holds = profile.kv_capacity(most)
-    return Infeasible(
-        "ContextDoesNotFit",
-        f"model.maxModelLen: {request.model.max_model_len} tokens of KV do not fit one worker of {profile.model} on "
-        f"{profile.gpu}; degree {most} holds {holds} tokens: lower maxModelLen to that, or allow a larger degree",
-        remedies=(Remedy("model.maxModelLen", holds),) if holds > 0 else (),
     )
