@@ -128,7 +128,7 @@ def test_redis_is_durable_and_drops_no_heartbeat_for_lack_of_memory(render: Rend
     container = render().get("Deployment", "weft-redis")["spec"]["template"]["spec"]["containers"][0]
     options = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
     assert options["--appendonly"] == "yes"
-    assert options["--maxmemory-policy"] == "volatile-lfu"
+    assert options["--maxmemory-policy"] == "allkeys-lfu"
     assert options["--dir"] == container["volumeMounts"][0]["mountPath"] == "/data"
 
 

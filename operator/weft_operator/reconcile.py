@@ -162,8 +162,6 @@ class Reconciler:
         """The operators that look after services in our place, of which an event was posted."""
         self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
         """The rights to watch for the lack of which an event was posted."""
-        self._minted: dict[ServiceKey, bytes] = {}
-        """Tokens that no Secret holds yet."""
         self._hours = Hours()
         self._settings = settings
         self._clock = clock

@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,10 +12,12 @@ from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from weft_core.heartbeat import WorkerRecord, demand_key, worker_key, workers_key
+from weft_core.keys import derive
 from weft_operator.desired.redis_user import redis_user, service_of, url_for
 from weft_operator.errors import TransientError
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.heartbeats import Heartbeats
+from weft_operator.measuring.state_keys import StateKeys
 from weft_operator.redis_users import RedisUsers, Standing
 from weft_operator.weights.progress import progress_key
 from weft_operator_tests.guarded_redis import GuardedRedis
@@ -164,12 +166,21 @@ async def test_without_a_password_nobody_may_do_more_than_probes_do(guarded_redi
                 await command_of(probe, *command.split())
 
 
+def store_of(service: ServiceKey, url: str) -> RedisStore:
+    key = derive(TOKENS[service], "state")
+    return RedisStore(url, namespace=service.namespace, service=service.name, key=key)
+
+
+async def read_secret(service: ServiceKey, _name: str) -> Mapping[str, str | Mapping[str, str]]:
+    return {"data": {"token": base64.b64encode(TOKENS[service]).decode()}}
+
+
 async def test_all_that_a_router_and_a_download_do_is_allowed(guarded_redis: GuardedRedis) -> None:
     async with keeping(guarded_redis.url, run=False) as kept:
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
     url = secret_url(VICTIM, guarded_redis.url)
     # In another database than the first one the client also selects.
-    for store in (RedisStore(place, namespace="team-a", service="chat") for place in (url, url[:-1] + "3")):
+    for store in (store_of(VICTIM, place) for place in (url, url[:-1] + "3")):
         await store.heartbeat(record("d0"))
         assert [item.worker for item in (await store.snapshot()).workers] == ["d0"]
         await store.demand()
@@ -286,10 +297,10 @@ async def test_the_rights_that_the_guide_gives_an_external_operator_suffice(guar
         kept.there = set()
         await kept.users.sweep()
         assert guarded_redis.users() == {redis_user(VICTIM, TOKENS[VICTIM]).name}
-        store = RedisStore(secret_url(VICTIM, guarded_redis.url), namespace="team-a", service="chat")
+        store = store_of(VICTIM, secret_url(VICTIM, guarded_redis.url))
         await store.heartbeat(record("d0"))
         await store.close()
-        beats = Heartbeats(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"))
+        beats = Heartbeats(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"), keys=StateKeys(read_secret, clock=lambda: 0.0))
         assert set(await beats.read(VICTIM)) == {"d0"}
         await beats.close()
     with guarded_redis.admin() as admin:

@@ -88,7 +88,7 @@ async def small_redis(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIt
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("small_redis", ["volatile-lru", "allkeys-lru"], indirect=True)
+@pytest.mark.parametrize("small_redis", ["allkeys-lfu"], indirect=True)
 async def test_heartbeats_stay_while_bindings_fill_a_small_redis(
     small_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +115,7 @@ async def test_heartbeats_stay_while_bindings_fill_a_small_redis(
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("small_redis", ["allkeys-lru"], indirect=True)
+@pytest.mark.parametrize("small_redis", ["allkeys-lfu"], indirect=True)
 async def test_heartbeats_are_written_whatever_others_leave_in_redis(small_redis: RedisServer) -> None:
     store = RedisStore(small_redis.url, namespace="ns", service="svc", key=STATE_KEY)
     async with redis.Redis(port=small_redis.port) as client:

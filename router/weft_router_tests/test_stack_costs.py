@@ -10,6 +10,7 @@ from time import process_time
 import orjson
 import pytest
 
+from weft_router.wire.head import Peer
 from weft_router_tests.stack import MODEL, Stack, is_so, router_json, until
 from weft_router_tests.test_wire_budget import Wire
 
@@ -90,7 +91,7 @@ async def test_a_hostile_request_holds_nobody_up_and_takes_less_than_three_times
         await until(lambda: is_so(bool(sidecars.registry("c0").ready("decode"))))
         accept = server.listener.connections.accept
         assert accept is not None
-        wire, connection = Wire(), accept()
+        wire, connection = Wire(), accept(Peer())
         wire.lost = lambda: connection.connection_lost(None)
         connection.connection_made(wire)
         for at in range(0, len(raw), READ):

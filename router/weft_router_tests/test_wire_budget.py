@@ -14,7 +14,7 @@ from weft_router.wire.budget import COPIES, EACH, Budget
 from weft_router.wire.connection import Connection
 from weft_router.wire.connections import Connections
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Request
+from weft_router.wire.head import Peer, Request
 from weft_router.wire.limits import WireLimits
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
@@ -78,7 +78,7 @@ class Clients:
         headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
         exchange.reply(error.status, error.body(), headers=headers)
 
-    def _gate(self, _: Request) -> ApiError | None:
+    def _gate(self, _: Request, _peer: Peer) -> ApiError | None:
         return None if self.known else UnauthorizedError("who are you?")
 
     def add(self) -> tuple[Connection, Wire]:
