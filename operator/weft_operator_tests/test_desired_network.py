@@ -304,6 +304,23 @@ def test_a_store_of_ones_own_is_reached_at_its_port() -> None:
     assert not dials(base, "weights", PUBLIC[0], 443)
 
 
+def test_proxies_of_the_engine_are_reached_by_who_loads_weights() -> None:
+    env = [
+        {"name": "HTTPS_PROXY", "value": "http://proxy.internal:3128"},
+        {"name": "http_proxy", "value": "proxy.internal:3129"},
+        {"name": "ALL_PROXY", "value": "socks5://proxy.internal"},
+        {"name": "NO_PROXY", "value": "proxy.internal:3130"},
+        {"name": "HTTP_PROXY", "value": "http://proxy.internal:many"},
+    ]
+    base = rendering(changed(vllm_service(), "spec.engine.env", env))
+    for port, reached in ((3128, True), (3129, True), (1080, True), (3130, False), (443, False)):
+        assert dials(base, "decode", "10.1.2.3", port) is reached
+        assert not dials(base, "coordinator", "10.1.2.3", port)
+    cached = rendering(changed(changed(vllm_service(), "spec.engine.env", env), "spec.model.source", CLAIM))
+    assert dials(cached, "weights", "10.1.2.3", 3128)
+    assert not dials(cached, "decode", "10.1.2.3", 3128)
+
+
 def test_traces_and_keys_of_tokens_open_their_ports() -> None:
     body = changed(front_service(), "spec.telemetry", {"otlpEndpoint": "http://collector.monitoring:4318"})
     base = rendering(body)

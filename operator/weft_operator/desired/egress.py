@@ -5,6 +5,7 @@ https to public addresses alone, so that no pod reaches the cloud's metadata or 
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from weft_operator.desired.rendering import ROLES, Rendering
@@ -13,6 +14,7 @@ from weft_operator.weights.cache import cached_model
 
 COORDINATOR = "coordinator"
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NOT_PUBLIC = {
     # Private and shared address space, link-local with the metadata services of most clouds, this host, and what is
     # neither: Oracle's metadata service (192.0.0.192) and Azure's (168.63.129.16).
@@ -83,9 +85,20 @@ def _weights(rendering: Rendering) -> list[Manifest]:
         return []
     given = None if source is None else (source.hugging_face or source.s3)
     if given is not None and given.endpoint is not None:
-        return [_port_of(given.endpoint)]
+        return [_port_of(given.endpoint), *_proxies(rendering)]
     public = [{"ipBlock": {"cidr": cidr, "except": list(rest)}} for cidr, rest in _NOT_PUBLIC.items()]
-    return [{**_tcp([443]), "to": public}]
+    return [{**_tcp([443]), "to": public}, *_proxies(rendering)]
+
+
+def _proxies(rendering: Rendering) -> list[Manifest]:
+    """Return the rule for the proxies by which engines and downloads go, at whatever address they are."""
+    ports = set()
+    for item in rendering.spec.engine.env:
+        if item.name.upper() in _PROXIES and item.value:
+            with suppress(ValueError):  # what is no port helps nobody out
+                parts = urlsplit(item.value if "//" in item.value else f"http://{item.value}")
+                ports.add(parts.port or _PORTS.get(parts.scheme, 1080))
+    return [_tcp(sorted(ports))] if ports else []
 
 
 def _named(rendering: Rendering) -> list[Manifest]:
