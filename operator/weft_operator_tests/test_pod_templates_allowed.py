@@ -132,6 +132,10 @@ WITH_PERMISSION: list[tuple[Manifest, str, str]] = [
         "metadata.annotations[container.apparmor",
         "appArmor",
     ),
+    *(
+        ({"metadata": {"annotations": {name: "x"}}}, f"metadata.annotations[{name}]", "runtimeAnnotations")
+        for name in ("cdi.k8s.io/x", "devices.nri.io/container.x", "io.katacontainers.config.hypervisor.path")
+    ),
     (
         {"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "unconfined"}}},
         "metadata.annotations[seccomp",
@@ -141,6 +145,15 @@ WITH_PERMISSION: list[tuple[Manifest, str, str]] = [
 """Attacks that an administrator may allow: the patch, the beginning of the field, and the permission."""
 
 NEVER: list[tuple[Manifest, str]] = [
+    ({"metadata": {"labels": None}}, "metadata.labels"),
+    ({"metadata": {"labels": {"$patch": "replace"}}}, "metadata.labels"),
+    ({"metadata": {"labels": {"weft.dev/service": None}}}, "metadata.labels[weft.dev/service]"),
+    ({"metadata": {"annotations": {"weft.dev/token-hash": None}}}, "metadata.annotations[weft.dev/token-hash]"),
+    (router(env=None), "spec.initContainers[router].env"),
+    (router(env=[{"$patch": "replace"}]), "spec.initContainers[router].env"),
+    (router(terminationMessagePath="/opt/weft/lib/x.py"), "spec.initContainers[router].terminationMessagePath"),
+    (engine(env=None), "spec.containers[engine].env"),
+    (engine(env=[{"name": "POD_IP", "$patch": "delete"}]), "spec.containers[engine].env[POD_IP]"),
     (pod(hostUsers=True), "spec.hostUsers"),
     (pod(enableServiceLinks=True), "spec.enableServiceLinks"),
     (pod(ephemeralContainers=[{"name": "x", "image": "x"}]), "spec.ephemeralContainers"),

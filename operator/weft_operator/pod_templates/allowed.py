@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from weft_operator.pod_templates.permissions import VOLUME_TYPES
+from weft_operator.pod_templates.protected import RESERVED, RESERVED_LABEL
 from weft_operator.pod_templates.security import Fault, annotation_faults, security_faults
 
 Json = Mapping[str, Any]
@@ -34,8 +35,16 @@ FREE_POD_FIELDS = frozenset(
 )
 """Fields of the pod's spec that may have any value; others have a rule below, or are not allowed."""
 
-_OF_WEFT = frozenset({"name", "imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy"})
-_OF_ENGINE = _OF_WEFT | {"resizePolicy", "stdin", "stdinOnce", "tty", "volumeDevices", "workingDir"}
+_OF_WEFT = frozenset({"name", "imagePullPolicy", "resources", "terminationMessagePolicy"})
+_OF_ENGINE = _OF_WEFT | {
+    "resizePolicy",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "tty",
+    "volumeDevices",
+    "workingDir",
+}
 _OF_OWN = _OF_ENGINE | {"args", "command", "image", "restartPolicy", "restartPolicyRules"}
 """Fields that may have any value in the router's container, in the engine's and in one of the author's own."""
 
@@ -74,7 +83,8 @@ def faults(patch: Json, *, weft_volumes: tuple[str, ...]) -> Iterator[Fault]:
 
 
 def _faults(patch: Json, weft_volumes: tuple[str, ...]) -> Iterator[Fault]:
-    yield from annotation_faults(_map(patch.get("metadata")).get("annotations"), "metadata.annotations")
+    if "metadata" in patch:
+        yield from _metadata(patch["metadata"])
     for name, value in _map(patch.get("spec")).items():
         at = f"spec.{name}"
         rule = _POD_RULES.get(name)
@@ -85,6 +95,22 @@ def _faults(patch: Json, weft_volumes: tuple[str, ...]) -> Iterator[Fault]:
             yield from rule(value, at)
         elif name not in FREE_POD_FIELDS and not name.startswith("$"):
             yield Fault(at, "is not on the allow-list of a pod's fields")
+
+
+def _metadata(metadata: Any) -> Iterator[Fault]:
+    """Yield what would take away, or change, the labels and annotations by which pods are found."""
+    if not isinstance(metadata, Mapping) or "$patch" in metadata:
+        yield Fault("metadata", "the operator finds its pods by it; name the labels and annotations to add")
+        return
+    for kind, words in metadata.items():
+        if not isinstance(words, Mapping) or "$patch" in words:
+            yield Fault(f"metadata.{kind}", "the operator finds its pods by them; name those to add")
+            continue
+        for name in words:
+            if RESERVED_LABEL.match(name):
+                yield Fault(f"metadata.{kind}[{name}]", "the operator finds its pods by it")
+        if kind == "annotations":
+            yield from annotation_faults(words, "metadata.annotations")
 
 
 def secret_names(patch: Json) -> Iterator[tuple[str, str]]:
@@ -138,10 +164,12 @@ def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[F
     plain = _OF_WEFT if own else _OF_ENGINE if name == "engine" else _OF_OWN
     for field, value in item.items():
         where = f"{at}.{field}"
+        if field in ("env", "volumeMounts") and name in ("engine", *WEFT_CONTAINERS) and _takes_all(value):
+            yield Fault(where, "Weft's own entries would be taken away; name those to add or change")
         if field in plain:
             continue
         if field == "env":
-            yield from _env(value, where, own=own)
+            yield from _env(value, where, name=str(name))
         elif field == "volumeMounts":
             yield from _mounts(value, where, weft_volumes, name=str(name))
         elif own:
@@ -157,13 +185,21 @@ def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[F
             yield Fault(where, "is not on the allow-list of a container's fields")
 
 
-def _env(value: Any, at: str, *, own: bool) -> Iterator[Fault]:
+def _takes_all(value: Any) -> bool:
+    """Tell whether a patch removes or replaces a whole list."""
+    return value is None or (isinstance(value, list) and {"$patch": "replace"} in value)
+
+
+def _env(value: Any, at: str, *, name: str) -> Iterator[Fault]:
     for variable in _items(value, at):
-        name = str(variable.get("name"))
-        sources = {"fieldRef", *(("secretKeyRef",) if name == "OTEL_EXPORTER_OTLP_HEADERS" else ())}
-        taken = ROUTER_ENV.match(name) is None or set(_map(variable.get("valueFrom"))) - sources
-        if own and taken:
-            yield Fault(f"{at}[{name}]", "Weft's program could load other code by it, or trust others", "routerEnv")
+        variable_name = str(variable.get("name"))
+        where = f"{at}[{variable_name}]"
+        if name == "engine" and RESERVED.match(variable_name):
+            yield Fault(where, "it is set by the operator; choose another name")
+        sources = {"fieldRef", *(("secretKeyRef",) if variable_name == "OTEL_EXPORTER_OTLP_HEADERS" else ())}
+        taken = ROUTER_ENV.match(variable_name) is None or set(_map(variable.get("valueFrom"))) - sources
+        if name in WEFT_CONTAINERS and taken:
+            yield Fault(where, "Weft's program could load other code by it, or trust others", "routerEnv")
 
 
 def _mounts(value: Any, at: str, weft_volumes: tuple[str, ...], *, name: str) -> Iterator[Fault]:

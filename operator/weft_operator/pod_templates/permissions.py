@@ -47,6 +47,8 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
         "routerEnv": "any variable of the router's container, by which it would load other code or trust other hosts",
         "routerMounts": "volumes of the author's in the router's container",
         "runAsRoot": "user 0, group 0 and images that run as root",
+        "runtimeAnnotations": "annotations by which container runtimes inject devices (`cdi.k8s.io/`, `nri.io/`) or "
+        "isolate pods (CRI-O, Kata)",
         "seLinux": "SELinux options",
         "seccomp": "another seccomp profile than that of the container runtime",
         "secrets": "Secrets without the label weft.dev/use",

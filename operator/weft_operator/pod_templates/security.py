@@ -4,6 +4,7 @@ IPC_LOCK is beyond it because RDMA needs locked memory. It gives no right over o
 counts against the container's limit.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -43,6 +44,8 @@ _LEGACY_PROFILES = {
     "seccomp.security.alpha.kubernetes.io/": "seccomp",
 }
 """Annotations that said the same before there were fields, and still do."""
+_OF_RUNTIMES = re.compile(r"cdi\.k8s\.io/|io\.kubernetes\.cri-o|io\.katacontainers\.|([^/]*\.)?nri\.io/")
+"""Annotations that containerd, CRI-O, Kata and plug-ins of theirs obey: host devices, and how a pod is isolated."""
 
 
 def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[Fault]:
@@ -57,13 +60,15 @@ def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[Fault]:
         yield from _one(name, value, f"{at}.{name}", pod=pod)
 
 
-def annotation_faults(annotations: Any, at: str) -> Iterator[Fault]:
-    """Yield annotations of a pod that choose a profile without confinement."""
-    for name, value in annotations.items() if isinstance(annotations, Mapping) else ():
+def annotation_faults(annotations: Mapping[str, Any], at: str) -> Iterator[Fault]:
+    """Yield annotations of a pod that choose a profile without confinement, or that a container runtime acts on."""
+    for name, value in annotations.items():
         for prefix, permission in _LEGACY_PROFILES.items():
             confined = value in ("runtime/default", "docker/default") or str(value).startswith("localhost/")
             if name.startswith(prefix) and not confined:
                 yield Fault(f"{at}[{name}]", _CONFINED, permission)
+        if _OF_RUNTIMES.match(name):
+            yield Fault(f"{at}[{name}]", "the container runtime would give devices by it", "runtimeAnnotations")
 
 
 def _one(name: str, value: Any, at: str, *, pod: bool) -> Iterator[Fault]:
