@@ -56,6 +56,19 @@ CLUSTER_CASES: tuple[Case, ...] = (
         rule="spec.planning.prometheus.url: must hold no user name or password; put them into a Secret and name it in "
         "authSecretRef",
     ),
+    one_change(
+        "token-in-the-clear",
+        "spec.model.source",
+        {
+            "huggingFace": {
+                "endpoint": "http://hub.example.com",
+                "tokenSecretRef": {"name": "hub", "key": "token"},
+                "cache": {"claim": {"size": "1Ti"}},
+            }
+        },
+        rule="spec.model.source.huggingFace.endpoint: the token is sent by https:// only, or to a Service of the "
+        "cluster; use https://, or write http://NAME.NAMESPACE.svc:8080",
+    ),
     *(
         one_change(
             f"prometheus-secret-in-the-clear-{number}",

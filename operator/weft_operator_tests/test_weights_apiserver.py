@@ -26,6 +26,7 @@ PATIENCE_S = 120.0
 GROUPS = "apis/weft.dev/v1alpha1/workergroups"
 MODEL = "meta-llama/Llama-3.1-70B-Instruct"
 TOKEN = "hf_do-not-tell"
+HUB = "http://hub.models.svc:8080"
 
 
 @pytest.mark.parametrize(("gates", "refusal"), [("", ""), ("ImageVolume=false", REFUSAL)], ids=["with", "without"])
@@ -56,12 +57,12 @@ def test_workers_start_when_the_jobs_own_program_has_downloaded_what_they_load(o
     hub = MockWeights(repo=MODEL, token=TOKEN, break_after=1 << 20)
     with served(hub) as url:
         body = small_service(namespace)
-        body["spec"]["model"] |= {"source": source_at(url)}
+        body["spec"]["model"] |= {"source": source_at(HUB)}
         api.replica("a", namespace, WEFT_OPERATOR_IMAGE="localhost/weft-operator:none").start()
         api.kube.apply(body)
         job = job_of(api, namespace, "demo-weights-", timeout=PATIENCE_S)
         assert api.items(GROUPS, namespace) == [], "no worker before its weights"
-        said = fetched(job, tmp_path)
+        said = fetched(job, tmp_path, url)
     assert [hub.asked[name] for name in SHARDS] == [2, 2], "it broke once and went on"
     bind(api, namespace, "demo-weights")
     pod = play_pod(api, job)
@@ -89,12 +90,14 @@ def source_at(url: str) -> Manifest:
     return {"huggingFace": {"endpoint": url, "tokenSecretRef": {"name": "hub", "key": "token"}, "cache": cache}}
 
 
-def fetched(job: Manifest, root: Path) -> str:
-    """Run the program of a Job with its own arguments and variables, but for the volume; return its last words."""
+def fetched(job: Manifest, root: Path, url: str) -> str:
+    """Run the program of a Job with its own arguments and variables, but for volume and hub; return its last words."""
     container = job["spec"]["template"]["spec"]["containers"][0]
     env = {item["name"]: item.get("value", "") for item in container["env"]}
     (secret,) = [item for item in container["env"] if "secretKeyRef" in item.get("valueFrom", {})]
     assert secret == {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    assert HUB in env["WEFT_WEIGHTS_SOURCE"]
+    env["WEFT_WEIGHTS_SOURCE"] = env["WEFT_WEIGHTS_SOURCE"].replace(HUB, url)
     env |= {"HF_TOKEN": TOKEN, "POD_NAME": "x", "WEFT_REDIS_URL": ""}
     words = [word.replace("--root=/weights", f"--root={root}") for word in container["args"]]
     said = root / "last-words"

@@ -28,8 +28,8 @@ class MockHub:
 
     @property
     def url(self) -> str:
-        """Return where pods of the namespace reach it."""
-        return f"http://{HUB}:{PORT}"
+        """Return where pods reach it: another host than its storage, to which the token must not go."""
+        return f"http://{HUB}.{self.namespace}.svc.cluster.local:{PORT}"
 
     def stats(self) -> dict[str, Any]:
         """Return what was asked and sent so far, as the API server's proxy brings it."""

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from weft_core.durations import parse_duration
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import Duration
-from weft_operator.api.references import SecretKey, SecretName
+from weft_operator.api.references import WITHIN_CLUSTER, SecretKey, SecretName, stays_secret
 
 HEADER_NAME = r"^[A-Za-z][A-Za-z0-9-]*$"
 HEADER_VALUE = r"^[!-~]([ -~]*[!-~])?$"
@@ -40,14 +40,9 @@ RESERVED_HEADERS = (
 """Headers of HTTP itself, of proxies and of the metadata servers of clouds: the operator sends none of a user's."""
 
 
-WITHIN_CLUSTER = r"^http://[a-z0-9-]+[.][a-z0-9-]+[.]svc([.]cluster[.]local)?(:[0-9]+)?(/|$)"
-"""URLs of Services; of a name with fewer parts search domains decide where it is."""
-
-
 def _keeps_secrets(server: "Prometheus") -> bool:
     secret = server.auth_secret_ref is not None or any(item.secret_key_ref is not None for item in server.headers)
-    url = server.url or "https://"
-    return not secret or url.startswith("https://") or re.match(WITHIN_CLUSTER, url) is not None
+    return not secret or server.url is None or stays_secret(server.url)
 
 
 class HttpHeader(ApiModel):

@@ -6,7 +6,7 @@ from pydantic import Field, JsonValue, StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import Duration, ObjectName, Quantity
-from weft_operator.api.references import SecretKey, SecretName
+from weft_operator.api.references import WITHIN_CLUSTER, SecretKey, SecretName, stays_secret
 
 Folder = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", max_length=512)]
 Endpoint = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$", max_length=512)]
@@ -101,6 +101,13 @@ class HuggingFace(ApiModel):
             "spec.model.source.huggingFace: endpoint, include and exclude are for a download into a cache; set cache "
             "or remove them",
             lambda h: h.cache is not None or (h.endpoint, h.include, h.exclude) == (None, None, None),
+        ),
+        Rule(
+            "!has(self.tokenSecretRef) || !has(self.endpoint) || self.endpoint.startsWith('https://') || "
+            f"self.endpoint.matches('{WITHIN_CLUSTER}')",
+            "spec.model.source.huggingFace.endpoint: the token is sent by https:// only, or to a Service of the "
+            "cluster; use https://, or write http://NAME.NAMESPACE.svc:8080",
+            lambda h: h.token_secret_ref is None or h.endpoint is None or stays_secret(h.endpoint),
         ),
     )
 

@@ -1,11 +1,20 @@
 """References to Secrets in the service's namespace."""
 
+import re
 from typing import Annotated
 
 from pydantic import StringConstraints
 
 from weft_operator.api.base import ApiModel
 from weft_operator.api.fields import ObjectName
+
+WITHIN_CLUSTER = r"^http://[a-z0-9-]+[.][a-z0-9-]+[.]svc([.]cluster[.]local)?(:[0-9]+)?(/|$)"
+"""URLs of Services; of a name with fewer parts search domains decide where it is."""
+
+
+def stays_secret(url: str) -> bool:
+    """Tell whether what a Secret holds may be sent to a URL: encrypted, or within the cluster."""
+    return url.startswith("https://") or re.match(WITHIN_CLUSTER, url) is not None
 
 
 class SecretKey(ApiModel):
