@@ -29,7 +29,7 @@ def values_by_path(values: dict[str, Any], prefix: str = "") -> set[str]:
 def test_every_value_that_the_guide_names_exists(guide: str) -> None:
     known = values_by_path(yaml.safe_load((CHART / "values.yaml").read_text()))
     tops = "|".join(sorted({path.partition(".")[0] for path in known}))
-    text = re.sub(r"[\w.-]+\.(?:ai|io|sh|tar|yaml)\b", "", guide)  # API groups and files
+    text = re.sub(r"[\w.-]+\.(?:ai|io|md|sh|tar|yaml)\b", "", guide)  # API groups and files
     named = set(re.findall(rf"(?<![\w./-])((?:{tops})\.[A-Za-z.]*[A-Za-z])", text))
     assert len(named) >= 12
     assert named <= known

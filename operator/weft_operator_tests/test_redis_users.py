@@ -300,7 +300,8 @@ async def test_the_rights_that_the_guide_gives_an_external_operator_suffice(guar
         store = store_of(VICTIM, secret_url(VICTIM, guarded_redis.url))
         await store.heartbeat(record("d0"))
         await store.close()
-        beats = Heartbeats(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"), keys=StateKeys(read_secret, clock=lambda: 0.0))
+        keys = StateKeys(read_secret, clock=lambda: 0.0)
+        beats = Heartbeats(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"), keys=keys)
         assert set(await beats.read(VICTIM)) == {"d0"}
         await beats.close()
     with guarded_redis.admin() as admin:
