@@ -92,7 +92,9 @@ async def small_redis(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIt
 async def test_heartbeats_stay_while_bindings_fill_a_small_redis(
     small_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_store, "TIMEOUT_S", 5.0)  # a busy machine is not what this is about
+    # A busy machine, on which the loop below takes longer than a heartbeat lasts, is not what this is about.
+    monkeypatch.setattr(redis_store, "TIMEOUT_S", 30.0)
+    monkeypatch.setattr(redis_store, "HEARTBEAT_EXPIRY_S", 300)
     store = RedisStore(small_redis.url, namespace="ns", service="svc", key=STATE_KEY)
     seen, seq = list[int](), 0
     async with redis.Redis(port=small_redis.port) as client:
@@ -116,7 +118,11 @@ async def test_heartbeats_stay_while_bindings_fill_a_small_redis(
 
 @pytest.mark.component
 @pytest.mark.parametrize("small_redis", ["allkeys-lfu"], indirect=True)
-async def test_heartbeats_are_written_whatever_others_leave_in_redis(small_redis: RedisServer) -> None:
+async def test_heartbeats_are_written_whatever_others_leave_in_redis(
+    small_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_store, "TIMEOUT_S", 30.0)
+    monkeypatch.setattr(redis_store, "HEARTBEAT_EXPIRY_S", 300)
     store = RedisStore(small_redis.url, namespace="ns", service="svc", key=STATE_KEY)
     async with redis.Redis(port=small_redis.port) as client:
         for i in range(200):
