@@ -57,6 +57,22 @@ def test_a_keys_request_rate_holds_and_says_when() -> None:
     assert refused(gate.admit(0.5, ALICE, "default", ASK))[1] == "requests"
 
 
+def test_a_caller_that_may_have_no_request_is_known_before_the_request_is_read() -> None:
+    gate = admission(limits={"rates": {"requestsPerSecond": 2, "burstSeconds": 2, "concurrent": 3}})
+    assert gate.closed_to(0.0, ALICE) is None
+    inside = [entered(gate.admit(0.0, ALICE, "default", ASK)) for _ in range(3)]
+    closed = gate.closed_to(0.0, ALICE)
+    assert closed is not None
+    assert (closed.status, closed.reason) == refused(gate.admit(0.0, ALICE, "default", ASK))[:2] == (429, "concurrency")
+    inside[0].done(0.0)
+    assert gate.closed_to(0.0, ALICE) is None, "looking is not charged"
+    entered(gate.admit(0.0, ALICE, "default", ASK)).done(0.0)
+    closed = gate.closed_to(0.0, ALICE)
+    assert closed is not None
+    assert closed.reason == refused(gate.admit(0.0, ALICE, "default", ASK))[1] == "requests"
+    assert gate.closed_to(0.0, BOB) is None
+
+
 def test_a_slow_rate_lets_one_request_through_at_once() -> None:
     gate = admission(limits={"rates": {"requestsPerSecond": 0.01, "burstSeconds": 1}})
     entered(gate.admit(0.0, ALICE, "default", ASK))

@@ -1,6 +1,7 @@
 """Bad HTTP at the front door: a 4xx in OpenAI's form that names the field, and a stack that stays up."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -142,3 +143,25 @@ async def test_a_sidecar_without_an_engine_is_alive_but_not_ready(sidecars: Stac
     await until(not_ready)
     async with sidecars.http.get(url + "/healthz") as response:
         assert response.status == 200
+
+
+async def test_who_may_send_nothing_now_is_refused_before_the_body_comes(stack: Stack, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one rps=0.01\n")
+    await stack.up(prefill=0, keys=keys)
+    authorization = "Bearer sk-one"
+    url, headers = stack.front + CHAT, {"Authorization": authorization}
+    async with stack.http.post(url, json=OK, headers=headers) as response:
+        assert response.status == 200
+    async with stack.http.post(url, data=b"this is not looked at", headers=headers) as response:
+        assert response.status == 429
+    settings = stack.processes["c0"].settings
+    reader, writer = await asyncio.open_connection(settings.host, settings.port)
+    try:
+        writer.write(POST + f"Authorization: {authorization}\r\nContent-Length: 900000\r\n\r\n".encode())
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    finally:
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 429")
+    assert b"Retry-After: " in head
+    assert await stack.count("weft_router_rejected_total", reason="requests") == 2
