@@ -18,6 +18,10 @@ NO_SHM = """
 RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required, 64 MiB free. Increase \
 /dev/shm (e.g. --shm-size or --ipc=host).
 """
+NO_COMPILER = """
+torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in \
+torch._inductor.config.cpp.cxx: (None, 'g++')
+"""
 NO_PROOF = "WEFT_ENGINE_PROOF_FILE: /etc/weft-engine/engine-proof cannot be read (Permission denied)"
 
 
@@ -27,6 +31,7 @@ NO_PROOF = "WEFT_ENGINE_PROOF_FILE: /etc/weft-engine/engine-proof cannot be read
         (NO_CONFIG, "no config.json; correct spec.model.source.pvc.path"),
         (NO_SHM, "it needs 160 MiB of /dev/shm; raise spec.engine.sharedMemory"),
         (NO_PROOF, "cannot read the proof"),
+        (NO_COMPILER, "set TORCH_COMPILE_DISABLE=1"),
     ],
 )
 def test_a_known_end_is_told_with_its_remedy(said: str, words: str) -> None:

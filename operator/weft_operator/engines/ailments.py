@@ -22,6 +22,13 @@ _CAUSES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
         lambda found: f"it needs {found[1]} MiB of /dev/shm; raise spec.engine.sharedMemory",
     ),
     (
+        re.compile(r"InvalidCxxCompiler: No working C\+\+ compiler"),
+        lambda _: (
+            "vLLM compiles parts of its sampler with the first request that needs them, and finds no C++ compiler; "
+            "take an image with g++, or set TORCH_COMPILE_DISABLE=1 in spec.engine.env"
+        ),
+    ),
+    (
         re.compile(r"WEFT_ENGINE_PROOF_FILE: \S+ (?:cannot be read|is empty)"),
         lambda _: "its plug-in cannot read the proof; remove what spec.podTemplates does to the engine's volumes",
     ),
