@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
+from weft_operator.api.amounts import amount
 from weft_operator.managers import manager_of
 from weft_operator.manifest import HASH_ANNOTATION, Manifest, ObjectKey, annotations_of, is_terminating, key_of
 
@@ -146,28 +145,7 @@ def _list_difference(desired: list[Any], live: object, path: str) -> str | None:
     return None
 
 
-_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(n|u|m|[kMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
-"""Kubernetes' quantities (API conventions, resource.Quantity): 1.5Gi, 1500m, 2e3, .5."""
-
-_SCALE = (
-    {"": Fraction(1)}
-    | {unit: Fraction(1, 1000**power) for power, unit in enumerate("mun", start=1)}
-    | {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)}
-    | {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)}
-)
-
-
 def _same_quantity(left: object, right: object) -> bool:
     """Tell whether two texts are exactly the same amount: the API server stores 1000m as 1, 1.4Gi as 1503238553600m."""
-    a, b = _amount(left), _amount(right)
+    a, b = amount(left), amount(right)
     return a is not None and a == b
-
-
-def _amount(value: object) -> Fraction | None:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        return None
-    match = _QUANTITY.fullmatch(str(value))
-    if match is None:
-        return None
-    number, unit, exponent = match.groups()
-    return Fraction(number) * _SCALE[unit or ""] * Fraction(10) ** int(exponent or 0)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from weft_core.cost import CostProfileError
 from weft_core.profile_json import profile_from_json
+from weft_operator.api.amounts import resources_fault
 from weft_operator.api.base import rule_at
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.scaling import Schedule
@@ -111,7 +112,7 @@ def question(
         StalledError: the spec refers to something that is not there or cannot be used.
     """
     spec = service.spec
-    strange = size_fault(observed.service["spec"]) or unknown_zone(spec.planning.schedules)
+    strange = size_fault(observed.service["spec"]) or unknown_zone(spec.planning.schedules) or resources_fault(spec)
     if strange:
         raise StalledError("InvalidSpec", strange)
     schedule = in_force(spec.planning.schedules, now)

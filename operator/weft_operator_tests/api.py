@@ -92,6 +92,8 @@ class RealApi:
             content = answer.read()
         finally:
             connection.close()
+        if answer.status == 404:
+            return 404, {}  # of a kind that is not defined it is plain text
         found: Manifest = json.loads(content)
         return answer.status, found
 

@@ -155,3 +155,13 @@ def test_weft_plan_ends_with_status_2_and_all_messages(tmp_path: Path, capsys: p
     for field in ("spec.bogus", "spec.routing.alpha", "metadata.name"):
         assert f"{manifest}: {field}: " in shown.err
     assert shown.err.count("\n") == 3
+
+
+@pytest.mark.parametrize("part", ["coordinator", "routing", "engine"])
+def test_a_request_above_its_limit_is_refused_with_its_place(part: str) -> None:
+    """The API server would refuse the pods one by one, with half of the change carried out."""
+    resources = {"requests": {"memory": "2Gi"}, "limits": {"memory": "1500M"}}
+    (said,) = service_messages(changed(service(), f"spec.{part}.resources", resources))
+    assert said == (
+        f"spec.{part}.resources.requests.memory: is above limits.memory (2Gi and 1500M); lower it, or raise the limit"
+    )

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from weft_operator.api.amounts import resources_fault
 from weft_operator.api.base import ApiModel, rule_at
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
@@ -86,11 +87,13 @@ def service_messages(manifest: Json) -> list[str]:
         # The patches are plain JSON to the schema, so only their own check can tell what they touch.
         body = _known(_body(manifest), _schema(service_crd), "", [])
         service = DisaggInferenceService.model_validate(body)
+        spec = service.spec
         permitted = permitted_in(permissions_from_env(os.environ), service.metadata.namespace)
-        fault = protected_field(service.spec, permitted) or node_path_fault(service.spec.model, permitted)
-        found += [fault] if fault is not None else []
-    spec = manifest.get("spec")
-    large = size_fault(spec) if isinstance(spec, Mapping) else None
+        # Nor does a schema compare amounts.
+        faults = (protected_field(spec, permitted), node_path_fault(spec.model, permitted), resources_fault(spec))
+        found += [fault for fault in faults if fault is not None]
+    given = manifest.get("spec")
+    large = size_fault(given) if isinstance(given, Mapping) else None
     return [*found, large] if large is not None else found
 
 

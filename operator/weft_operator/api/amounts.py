@@ -1,0 +1,42 @@
+"""Amounts as Kubernetes writes them, and limits that leave no room for what is asked for."""
+
+import re
+from fractions import Fraction
+
+from weft_operator.api.service import DisaggInferenceServiceSpec
+
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(n|u|m|[kMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
+"""Kubernetes' quantities (API conventions, resource.Quantity): 1.5Gi, 1500m, 2e3, .5."""
+
+_SCALE = (
+    {"": Fraction(1)}
+    | {unit: Fraction(1, 1000**power) for power, unit in enumerate("mun", start=1)}
+    | {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)}
+    | {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)}
+)
+
+
+def amount(value: object) -> Fraction | None:
+    """Return the number that a quantity is, None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    number, unit, exponent = match.groups()
+    return Fraction(number) * _SCALE[unit or ""] * Fraction(10) ** int(exponent or 0)
+
+
+def resources_fault(spec: DisaggInferenceServiceSpec) -> str | None:
+    """Return which request of a container is above its limit: the API server would refuse its pods one by one."""
+    for path, resources in (
+        ("spec.coordinator.resources", spec.coordinator.resources),
+        ("spec.routing.resources", spec.routing.resources),
+        ("spec.engine.resources", spec.engine.resources),
+    ):
+        for name, request in resources.requests.items():
+            asked, limit = amount(request), amount(resources.limits.get(name))
+            if asked is not None and limit is not None and asked > limit:
+                given = f"{request} and {resources.limits[name]}"
+                return f"{path}.requests.{name}: is above limits.{name} ({given}); lower it, or raise the limit"
+    return None
