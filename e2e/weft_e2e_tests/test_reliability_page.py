@@ -1,14 +1,17 @@
-"""The page of promises names tests and make targets that exist, and no promise is without."""
+"""The pages of promises and of attackers name tests and make targets that exist, and no promise is without."""
 
 import ast
 import re
 from functools import cache
 from itertools import chain
 
+import pytest
+
 from weft_e2e.images.catalogue import repository_root
 
 ROOT = repository_root()
 PAGE = (ROOT / "docs/reliability.md").read_text()
+THREATS = (ROOT / "docs/threat-model.md").read_text()
 ROWS = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)]
 PROMISES = [row for row in ROWS if re.match(r"[A-D]\d", row[0])]
 PROPERTIES = {"A": 17, "B": 6, "C": 17, "D": 5}
@@ -38,12 +41,20 @@ def test_every_property_is_there_once_with_promise_and_test() -> None:
         assert TEST.search(row[2]) or TARGET.search(row[2]), row
 
 
-def test_every_test_and_target_on_the_page_exists() -> None:
-    named = set(TEST.findall(PAGE))
-    assert len(named) > 100
+@pytest.mark.parametrize(("page", "least"), [(PAGE, 100), (THREATS, 35)], ids=["reliability", "threat-model"])
+def test_every_test_and_target_on_the_page_exists(page: str, least: int) -> None:
+    named = set(TEST.findall(page))
+    assert len(named) > least
     assert named - defined() == set()
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(TARGET.findall(PAGE)) - targets == set()
+    assert set(TARGET.findall(page)) - targets == set()
+
+
+def test_what_stops_an_attacker_has_a_test() -> None:
+    rows = [line.strip("|").split(" | ") for line in re.findall(r"^\| (?!attacker|---).*\|$", THREATS, re.MULTILINE)]
+    for row in rows:
+        assert len(row) == 4, row
+        assert TEST.search(row[3]) or row[2].startswith(("**nothing here**", "nothing")), row
 
 
 def test_files_that_are_to_be_run_exist() -> None:
