@@ -6,11 +6,14 @@ The token itself is never sent, stored or compared.
 import hmac
 from typing import Final, Literal
 
-Purpose = Literal["hop", "state", "salt", "response ids", "transcripts", "engine proof"]
+Purpose = Literal[
+    "hop", "state", "salt", "response ids", "transcripts", "held back", "engine proof", "redis user", "redis password"
+]  # fmt: skip
 """hop: a router process proves itself to another. state: records in Redis. salt: prefix caches of tenants.
 
 response ids: who made a response. transcripts: digests of what sessions began with. engine proof: an engine's plug-in
-knows its router.
+knows its router. held back: digests of requests that ended engines. redis user, redis password: the service's user in
+Redis.
 """
 
 MAC_BYTES: Final = 16

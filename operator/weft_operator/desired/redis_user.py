@@ -5,11 +5,11 @@ different users for services of one name, and a new token ends the access of who
 """
 
 import hashlib
-import hmac
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from weft_core.heartbeat import key_prefix
+from weft_core.keys import derive
 from weft_operator.manifest import ServiceKey
 
 PREFIX = "weft."
@@ -58,9 +58,9 @@ class RedisUser:
 
 def redis_user(service: ServiceKey, token: bytes) -> RedisUser:
     """Return the user of a service with this token."""
-    mark = _derived(token, b"weft redis user")[:12]
+    mark = derive(token, "redis user").hex()[:12]
     name = f"{PREFIX}{service.namespace}.{service.name}.{mark}"
-    return RedisUser(service, name, _derived(token, b"weft redis password"))
+    return RedisUser(service, name, derive(token, "redis password").hex())
 
 
 def service_of(name: str) -> ServiceKey | None:
@@ -84,7 +84,3 @@ def url_for(url: str, user: RedisUser) -> str:
     query = urlencode([item for item in parse_qsl(parts.query) if item[0] not in ("username", "password")])
     netloc = f"{quote(user.name, safe='')}:{quote(user.password, safe='')}@{host}"
     return urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
-
-
-def _derived(token: bytes, purpose: bytes) -> str:
-    return hmac.new(token, purpose, hashlib.sha256).hexdigest()

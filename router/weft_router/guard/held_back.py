@@ -5,12 +5,12 @@ incidents within a second. Where two different requests of a tenant with the sam
 everything of that tenant with these fields is held back; what has no unusual fields is known by its digest alone.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Final
 
+from weft_core.keys import derive
 from weft_router.api.fingerprint import fingerprint, owner
 from weft_router.api.inference import Inference
 from weft_router.errors import ApiError
@@ -26,9 +26,9 @@ ENOUGH: Final = 2
 class HeldBack:
     """The requests that are held back."""
 
-    def __init__(self, secret: bytes, seconds: float, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, token: bytes, seconds: float, *, clock: Callable[[], float] = monotonic) -> None:
         """Hold them back for so many seconds, 0: not at all."""
-        self._key = hashlib.blake2b(secret, digest_size=32, person=b"weft-held-back").digest()
+        self._key = derive(token, "held back")
         self._seconds = seconds
         self._clock = clock
         self._own: dict[str, float] = {}
