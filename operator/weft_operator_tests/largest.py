@@ -33,6 +33,9 @@ _TEXTS: Mapping[str, Callable[[int, int], str]] = {
     r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$": lambda _, most: _filled("https://", most),
     r"^https://\S+$": lambda _, most: _filled("https://", most),
     r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": lambda _, __: "fd00:0000:0000:0000:0000:0000:0000:0000/128",
+    r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$": lambda number, most: (
+        _filled(f"h{number}", most - 8) + ".example"
+    ),
     r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$": lambda _, __: "America/Argentina/ComodRivadavia",
 }
 """Texts of a pattern that letters and digits alone do not meet."""

@@ -57,6 +57,12 @@ FORMS = {
     r"^[!-~]([ -~]*[!-~])?$": "must be of printable ASCII characters without a space at either end",
     r"^[a-zA-Z_][a-zA-Z0-9_]*$": "must be a label of Prometheus: letters, digits and _, no digit first",
     r"^[A-Za-z0-9_]*$": "must be of letters, digits and _",
+    r"^[a-zA-Z][a-zA-Z0-9_]*(\.[a-zA-Z][a-zA-Z0-9_]*)?$": (
+        "must be a field of requests such as chat_template or chat_template_kwargs.thinking"
+    ),
+    r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$": (
+        "must be a host such as media.example.com, media.example.com:8443 or *.example.com"
+    ),
     r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$": "must be a resource such as nvidia.com/gpu",
     r"^https?://[^\s?#]+$": "must be a URL such as http://prometheus.monitoring:9090, without ? and #",
     r"^https?://[^\s@]+$": "must be a URL such as http://collector.monitoring:4318, without user and password",
