@@ -112,7 +112,7 @@ def measured(raw: bytes, most: int) -> tuple[Json, int]:
 def sanitise(body: Json, kind: str = "chat") -> list[str]:
     """Delete every router-owned field from a client body in place; return what was deleted.
 
-    Works on the top level and inside the containers that engines unpack (``extra_body``, ``vllm_xargs``, ...),
+    Works on the top level and inside the containers that engines unpack (``vllm_xargs``, ``sampling_params``, ...),
     ignoring case, dashes and Unicode look-alikes. Messages and tool schemas are content and stay as they are.
     Of kind ``responses`` the exact field ``previous_response_id`` stays, for the response's history is the engine's;
     whoever lets it stay must have checked that it belongs to the tenant.
