@@ -92,7 +92,7 @@ def largest(kind: str) -> bytes:
 @pytest.mark.usefixtures("as_routers_collect")
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_hostile_bodies_are_refused_before_anything_is_made_of_them(kind: str) -> None:
-    raw = HOSTILE[kind](SIZE)
+    raw = HOSTILE[kind](SIZE if kind == "empty objects" else SIZE // 4)
     times = []
     for _ in range(3):
         began = process_time()
