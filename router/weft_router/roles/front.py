@@ -323,66 +323,74 @@ class Front:
         failed_engines = 0
         broken = ""
         suspect = False
-        for _ in range(MAX_ATTEMPTS):
-            trial = await self._trials.enter(job.tenant) if suspect and not outlet.begun else None
-            record = job.at or await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0, trial=trial)
-            job.at = None
-            if record is None:
-                break
-            job.facts["worker"] = record.worker
-            job.facts["attempts"] = len(tried) + 1
-            try:
-                await self._workers.serve(record, job, outlet)
-            except StreamBrokenError as error:
-                if self._ending:
-                    broken = SHUTTING_DOWN
-                    break
-                if not error.told:
-                    self._registry.report_failure(record.worker)
-                log.warning(
-                    "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
-                )
-                broken = error.reason
-                tried |= {record.worker}
-                if self._resuming.completes(job, error.reply, outlet):
-                    return
-                if self._died(job, error.reason, trial) or not self._resuming.goes_on(job, error.reply):
-                    break
-            except ApiError:
-                if not outlet.begun:
-                    raise
-                broken = "engine-error"
-                tried |= {record.worker}
-                log.warning("not_resumed", extra={"request_id": job.id, "worker": record.worker})
-                if job.resumed is None:
-                    break  # from its start it would be a second answer in the same stream
-            except LegFailedError as error:
-                if outlet.begun:
-                    broken = error.reason
-                    tried |= {record.worker}
-                    if self._died(job, error.reason, trial) or job.resumed is None:
-                        break
-                    continue
-                if self._ending or error.reason in FINAL:
-                    raise _final(SHUTTING_DOWN if self._ending else error.reason) from error
-                if self._died(job, error.reason, trial):
-                    raise died() from error
-                suspect = suspect or error.reason == SUSPECT
-                failure = error
-                tried |= {record.worker}
-                self._metrics.replays.labels(error.reason).inc()
-                log.warning("leg_failed", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason})
-                if error.reason == ENGINE_FAILED:
-                    failed_engines += 1
-                    if failed_engines > 1:
-                        break  # two engines failed on it: a third would more likely be hurt than serve it
-                elif error.reason != "refused" and error.reason not in DEATHS:
-                    self._registry.report_failure(record.worker)
-            else:
-                return
-            finally:
+        trial: Trial | None = None
+        try:  # around the loop: mypyc compiles no break out of a try with a finally
+            for _ in range(MAX_ATTEMPTS):
                 if trial is not None:
                     trial.over()
+                trial = await self._trials.enter(job.tenant) if suspect and not outlet.begun else None
+                record = job.at or await self._take(
+                    job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0, trial=trial
+                )
+                job.at = None
+                if record is None:
+                    break
+                job.facts["worker"] = record.worker
+                job.facts["attempts"] = len(tried) + 1
+                try:
+                    await self._workers.serve(record, job, outlet)
+                except StreamBrokenError as error:
+                    if self._ending:
+                        broken = SHUTTING_DOWN
+                        break
+                    if not error.told:
+                        self._registry.report_failure(record.worker)
+                    log.warning(
+                        "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
+                    )
+                    broken = error.reason
+                    tried |= {record.worker}
+                    if self._resuming.completes(job, error.reply, outlet):
+                        return
+                    if self._died(job, error.reason, trial) or not self._resuming.goes_on(job, error.reply):
+                        break
+                except ApiError:
+                    if not outlet.begun:
+                        raise
+                    broken = "engine-error"
+                    tried |= {record.worker}
+                    log.warning("not_resumed", extra={"request_id": job.id, "worker": record.worker})
+                    if job.resumed is None:
+                        break  # from its start it would be a second answer in the same stream
+                except LegFailedError as error:
+                    if outlet.begun:
+                        broken = error.reason
+                        tried |= {record.worker}
+                        if self._died(job, error.reason, trial) or job.resumed is None:
+                            break
+                        continue
+                    if self._ending or error.reason in FINAL:
+                        raise _final(SHUTTING_DOWN if self._ending else error.reason) from error
+                    if self._died(job, error.reason, trial):
+                        raise died() from error
+                    suspect = suspect or error.reason == SUSPECT
+                    failure = error
+                    tried |= {record.worker}
+                    self._metrics.replays.labels(error.reason).inc()
+                    log.warning(
+                        "leg_failed", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
+                    )
+                    if error.reason == ENGINE_FAILED:
+                        failed_engines += 1
+                        if failed_engines > 1:
+                            break  # two engines failed on it: a third would more likely be hurt than serve it
+                    elif error.reason != "refused" and error.reason not in DEATHS:
+                        self._registry.report_failure(record.worker)
+                else:
+                    return
+        finally:
+            if trial is not None:
+                trial.over()
         if outlet.begun:
             self._metrics.broken_streams.labels(broken).inc()
             outlet.write(stream_error(broken).event())
