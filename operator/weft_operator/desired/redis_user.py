@@ -5,6 +5,7 @@ different users for services of one name, and a new token ends the access of who
 """
 
 import hashlib
+import hmac
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -60,7 +61,8 @@ def redis_user(service: ServiceKey, token: bytes) -> RedisUser:
     """Return the user of a service with this token."""
     mark = derive(token, "redis user").hex()[:12]
     name = f"{PREFIX}{service.namespace}.{service.name}.{mark}"
-    return RedisUser(service, name, derive(token, "redis password").hex())
+    password = hmac.digest(derive(token, "redis password"), name.encode(), "sha256").hex()
+    return RedisUser(service, name, password)
 
 
 def service_of(name: str) -> ServiceKey | None:
