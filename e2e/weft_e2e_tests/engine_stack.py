@@ -4,7 +4,7 @@ import itertools
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,20 +207,27 @@ class EngineStack:
 
 
 @contextmanager
-def plain_engine(folder: Path) -> Iterator[Engine]:
-    """Start an engine without disaggregation; its user waits for it, and starts it again where another one ended it."""
+def plain_engine(folder: Path, *, args: Sequence[str] = ()) -> Iterator[Engine]:
+    """Start an engine without disaggregation; its user waits for it, and starts it again where another one ended it.
+
+    ``args`` are given to it beside those of the tiny service.
+    """
     (port,) = free_ports(1)
-    engine = _engine(folder, "plain", port, 0, core=1, paired=False)
+    engine = _engine(folder, "plain", port, 0, core=1, paired=False, args=args)
     try:
         yield engine
     finally:
         engine.end()
 
 
-def _engine(folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True) -> Engine:
+def _engine(
+    folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True, args: Sequence[str] = ()
+) -> Engine:
     env = environment()
     assert env.there, "run `make engine-env`"
-    spec = DisaggInferenceService.model_validate(tiny_service()).spec
+    service = tiny_service()
+    service["spec"]["engine"]["args"] += args
+    spec = DisaggInferenceService.model_validate(service).spec
     home = folder / name
     home.mkdir()
     role: Role = "prefill" if name == "prefill" else "decode"
@@ -231,17 +238,20 @@ def _engine(folder: Path, name: str, port: int, side_port: int, *, core: int, pa
 
 
 @contextmanager
-def engine_stack(folder: Path, plain: Engine | None = None) -> Iterator[EngineStack]:
-    """Run all of it, beside a plain engine that runs already or one of its own."""
+def engine_stack(folder: Path, plain: Engine | None = None, *, args: Sequence[str] = ()) -> Iterator[EngineStack]:
+    """Run all of it, beside a plain engine that runs already or one of its own; ``args`` are for its engines."""
     if plain is None:
-        with plain_engine(folder) as own, engine_stack(folder, own) as stack:
+        with plain_engine(folder, args=args) as own, engine_stack(folder, own, args=args) as stack:
             yield stack
         return
     ports = free_ports(4)
     proof = folder / "proof"
     proof.write_text(secrets.token_urlsafe(24))
     known = {"WEFT_ENGINE_PROOF_FILE": str(proof)}
-    engines = _engine(folder, "prefill", *ports[:2], core=0), _engine(folder, "decode", *ports[2:], core=1)
+    engines = (
+        _engine(folder, "prefill", *ports[:2], core=0, args=args),
+        _engine(folder, "decode", *ports[2:], core=1, args=args),
+    )
     with running(*engines):
         if not plain.alive:
             plain.start_again()
