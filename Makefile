@@ -137,8 +137,8 @@ test-proofs: $(STAMP) ## Run the operator's property tests with all their thousa
 	  transition_schedules.py measuring_reading.py replanning_stability.py mutations.py)
 
 .PHONY: test-mutations
-test-mutations: setup ## Hold 500 generated changes of services to the operator, and some of them on a real API server (4 minutes)
-	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) operator/weft_operator_tests/test_mutations{,_apiserver}.py
+test-mutations: setup ## Hold 500 generated changes of services to the operator, and to a real API server's admission (2 minutes)
+	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) operator/weft_operator_tests/test_{mutations,admission_apiserver}.py
 
 # An input that takes 10 s or a gigabyte counts as a crash.
 .PHONY: fuzz
