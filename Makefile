@@ -138,7 +138,7 @@ test-proofs: $(STAMP) ## Run the operator's property tests with all their thousa
 
 .PHONY: test-mutations
 test-mutations: setup ## Hold 500 generated changes of services to the operator, and to a real API server's admission (2 minutes)
-	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) operator/weft_operator_tests/test_{mutations,admission_apiserver}.py
+	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) operator/weft_operator_tests/test_{mutations,admission_apiserver,mutations_apiserver}.py
 
 # An input that takes 10 s or a gigabyte counts as a crash.
 .PHONY: fuzz
