@@ -224,10 +224,12 @@ def shortened(service: Manifest, most: int) -> Manifest:
         lists = (
             spec["engine"]["env"],
             spec["engine"]["args"],
-            spec["capacity"]["pools"],
+            spec["capacity"]["pools"][1:] and spec["capacity"]["pools"],
             spec["routing"]["qos"]["tenants"],
             spec["podTemplates"],
             spec["workload"]["classes"],
+            spec["coordinator"]["requests"]["allowedFields"],
+            spec["coordinator"]["requests"]["allowedMediaHosts"],
             *(spec["networkPolicy"][peers] for peers in ("clientsFrom", "workersFrom", "metricsFrom", "egress")),
         )
         max(lists, key=lambda entries: len(json.dumps(entries))).pop()

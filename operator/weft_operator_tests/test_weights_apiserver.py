@@ -98,6 +98,7 @@ def fetched(job: Manifest, root: Path, url: str) -> str:
     assert secret == {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     assert HUB in env["WEFT_WEIGHTS_SOURCE"]
     env["WEFT_WEIGHTS_SOURCE"] = env["WEFT_WEIGHTS_SOURCE"].replace(HUB, url)
+    del env["WEFT_REDIS_URL_FILE"]  # in a volume of the pod
     env |= {"HF_TOKEN": TOKEN, "POD_NAME": "x", "WEFT_REDIS_URL": ""}
     words = [word.replace("--root=/weights", f"--root={root}") for word in container["args"]]
     said = root / "last-words"
