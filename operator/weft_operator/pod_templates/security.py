@@ -77,7 +77,9 @@ def _one(name: str, value: Any, at: str, *, pod: bool) -> Iterator[Fault]:
             if value is not True:
                 yield Fault(at, "pods of a service do not run as root; only true is allowed", "runAsRoot")
         case "runAsUser" | "runAsGroup":
-            if value is not None and not _is_id(value):
+            # Group 0 makes nobody root: OpenShift gives it to all pods, and Pod Security `restricted` allows it.
+            group_zero = name == "runAsGroup" and value == 0 and isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not _is_id(value) and not group_zero:
                 yield Fault(at, _NO_ROOT, "runAsRoot")
         case "seccompProfile":
             yield from _profile(value, at, "seccomp")
