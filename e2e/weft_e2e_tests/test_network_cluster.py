@@ -13,7 +13,7 @@ from weft_e2e.cluster import Cluster, ClusterConfig
 from weft_e2e.waiting import until
 from weft_operator.manifest import WORKER_LABEL
 from weft_operator_tests.samples import on_nodes, rendered
-from weft_operator_tests.valid import vllm_service
+from weft_operator_tests.valid import changed, vllm_service
 
 pytestmark = [
     pytest.mark.cluster,
@@ -22,8 +22,10 @@ pytestmark = [
 ]
 
 NAME = "policies"
-PORTS = (5600, 6379, 8000, 8080, 29_500, 40_000)
+TRACES = 4317
+PORTS = (5600, 6379, 8000, 8080, 29_500, 40_000, TRACES)
 """KV channel, Redis, engine (at every address, so that the policy alone closes it), sidecar, rendezvous, KV data."""
+SERVICE = changed(vllm_service(), "spec.telemetry", {"otlpEndpoint": f"http://collector.example.com:{TRACES}"})
 WIDE = "demo-d8-0"
 """A decode worker on two nodes; ``decode`` is the only pod of another one."""
 NODES = {
@@ -87,7 +89,7 @@ def pods() -> Iterator[Pods]:
     try:
         built = images.build(["weft-mock-engine"])
         local.load(list(built.values()))
-        base = on_nodes(vllm_service())
+        base = on_nodes(SERVICE)
         labels = {
             **{part: base.labels(part) for part in ("prefill", "decode", "coordinator")},
             **{part: {**base.labels("decode"), WORKER_LABEL: WIDE} for part in ("leader", "follower")},
@@ -133,7 +135,7 @@ def test_pods_reach_and_are_reached_as_the_table_of_the_guide_says(pods: Pods) -
     assert pods.reached("stranger") == {pair for pair in everything if pair[0] != "stranger"}, "nothing is closed yet"
 
     pods.kube.enforce_policies()
-    base = on_nodes(vllm_service())
+    base = on_nodes(SERVICE)
     base = replace(base, settings=replace(base.settings, redis_peers=(REDIS,)))
     found = [item for item in rendered(base) if item["kind"] == "NetworkPolicy"]
     assert WIDE in {item["metadata"]["name"] for item in found}
@@ -142,7 +144,8 @@ def test_pods_reach_and_are_reached_as_the_table_of_the_guide_says(pods: Pods) -
     until(lambda: ("prefill", 8000) not in pods.reached("stranger"), what="an enforced policy", timeout_s=ENFORCED_S)
 
     open_to_all = {(name, port) for name in ("stranger", "prometheus", "redis", OUTSIDE) for port in PORTS}
-    store = {("redis", 6379)}
+    # Redis is known by its labels; where traces go to, is not known.
+    store = {("redis", 6379), *((name, TRACES) for name in ("stranger", "prometheus", "redis", OUTSIDE))}
     front = {("coordinator", 8080)}
     decoders = ("decode", "leader", "follower")
     sidecars = {(name, 8080) for name in ("prefill", *decoders)}
@@ -151,7 +154,7 @@ def test_pods_reach_and_are_reached_as_the_table_of_the_guide_says(pods: Pods) -
     expected = {
         "stranger": front | open_to_all,
         "prometheus": front | sidecars | open_to_all,
-        # Pods of the service connect to each other and to Redis, and to no other pod or address.
+        # Pods of the service connect to each other, to Redis and to where traces go, and to no other pod or address.
         "coordinator": store | sidecars,
         "prefill": store | front | {(name, port) for name in decoders for port in kv},
         "decode": store | front | sidecars | to_prefill,

@@ -227,7 +227,12 @@ def _within(address: str, block: Manifest) -> bool:
 PUBLIC = ("93.184.216.34", "2606:2800:220:1::1")
 INSIDE = (
     *("169.254.169.254", "10.1.2.3", "172.20.1.1", "192.168.7.7", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
-    *("127.0.0.1", "fd00:ec2::254", "fe80::1", "::1"),
+    *("127.0.0.1", "fd00:ec2::254", "fe80::1", "::1", "64:ff9b::a9fe:a9fe", "64:ff9b::a01:203"),
+)
+METADATA = (
+    *("169.254.169.254", "169.254.170.2", "168.63.129.16", "192.0.0.192", "100.100.100.200", "127.0.0.1"),
+    *("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fe80::a9fe:a9fe", "::1"),
+    *("64:ff9b::a9fe:a9fe", "64:ff9b::a83f:8110", "64:ff9b::6464:64c8", "64:ff9b::7f00:1"),
 )
 EVERY = ("prefill", "decode", "coordinator")
 REDIS = {"app.kubernetes.io/component": "redis"}
@@ -246,6 +251,56 @@ def test_no_pod_reaches_the_metadata_service_the_private_network_or_other_pods(b
         for port in (80, 443, 8000, 8080):
             assert not dials(base, component, target, port)
             assert not dials(base, component, target, port, namespace="other")
+
+
+CACHE = {"cache": {"claim": {"size": "1Ti"}}}
+PROXY = {"spec.engine.env": [{"name": "HTTPS_PROXY", "value": "http://proxy:80"}]}
+URLS: list[tuple[str, Manifest]] = [
+    ("decode", {"spec.telemetry": {"otlpEndpoint": "http://collector:80"}}),
+    ("coordinator", {"spec.telemetry": {"otlpEndpoint": "http://collector:80"}}),
+    ("decode", PROXY),
+    ("weights", {**PROXY, "spec.model.source": CLAIM}),
+    ("weights", {"spec.model.source": {"s3": {"bucket": "models", "endpoint": "http://minio:80", **CACHE}}}),
+    (
+        "decode",
+        {"spec.model.source": {"huggingFace": {"endpoint": "http://hub:80", "cache": {"node": {"path": "/w"}}}}},
+    ),
+    ("profile", {**PROXY, "spec.profile": {"measure": {}, "analytic": {}}}),
+    ("coordinator", {"spec.coordinator.auth.jwt.jwksUri": "https://keys:80"}),
+    ("decode", {"redis": "redis://redis.example.com:80"}),
+]
+
+
+@pytest.mark.parametrize(("component", "fields"), URLS)
+def test_no_url_opens_the_metadata_service(component: str, fields: Manifest) -> None:
+    body = front_service() if component == "coordinator" else vllm_service()
+    for field, value in fields.items():
+        body = body if field == "redis" else changed(body, field, value)
+    base = rendering(body)
+    if "redis" in fields:
+        base = replace(base, settings=replace(base.settings, redis_url=fields["redis"]))
+    for address in (*PUBLIC, "10.1.2.3", "192.168.7.7", "fd12::1", "64:ff9b::5db8:d822"):
+        assert dials(base, component, address, 80), address
+    assert dials(base, component, STRANGER, 80, namespace="other"), "what a URL names may be a pod"
+    for address in METADATA:
+        assert not dials(base, component, address, 80), address
+
+
+def test_the_hub_is_reached_by_nat64() -> None:
+    assert dials(rendering(vllm_service()), "decode", "64:ff9b::5db8:d822", 443)
+
+
+@pytest.mark.parametrize("component", ["decode", "coordinator"])
+def test_ranges_that_are_left_out_lie_within_theirs(component: str) -> None:
+    """An API server refuses them otherwise."""
+    rules = egress_of(rendering(vllm_service()), component)
+    blocks = [peer["ipBlock"] for rule in rules or () for peer in rule.get("to", ()) if "ipBlock" in peer]
+    assert blocks
+    for block in blocks:
+        whole = ip_network(block["cidr"])
+        for part in map(ip_network, block["except"]):
+            assert part.version == whole.version
+            assert part.prefixlen > whole.prefixlen
 
 
 @pytest.mark.parametrize("component", EVERY)

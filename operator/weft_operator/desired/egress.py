@@ -1,11 +1,12 @@
 """Whom the pods of a service may connect to. Pure.
 
-A NetworkPolicy knows no host names. For a URL its port is opened to every address; for the model hub and S3 the port of
-https to public addresses alone, so that no pod reaches the cloud's metadata or the private network.
+A NetworkPolicy knows no host names. For a URL its port is opened to every address but those of metadata services and of
+the machine itself; for the model hub and S3 the port of https to public addresses alone.
 """
 
 from collections.abc import Iterable
 from contextlib import suppress
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
 from weft_operator.desired.rendering import ROLES, Rendering
@@ -15,15 +16,29 @@ from weft_operator.weights.cache import cached_model
 COORDINATOR = "coordinator"
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-_NOT_PUBLIC = {
-    # Private and shared address space, link-local with the metadata services of most clouds, this host, and what is
-    # neither: Oracle's metadata service (192.0.0.192) and Azure's (168.63.129.16).
-    "0.0.0.0/0": (
-        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16"),
-        *("172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16"),
-    ),
-    "::/0": ("::1/128", "fc00::/7", "fe80::/10"),
-}
+_NAT64 = IPv6Network("64:ff9b::/96")
+_METADATA_OR_HOST = (
+    # Link-local with the metadata services of most clouds, this host, Azure's (168.63.129.16), Oracle's (192.0.0.192)
+    # and Alibaba's (100.100.100.200).
+    *("100.100.100.200/32", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "192.0.0.0/24"),
+    *("::1/128", "fd00:ec2::/32", "fd20:ce::/32", "fe80::/10"),  # of AWS and of Google
+)
+_NOT_PUBLIC = (
+    # These, and private and shared address space.
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16"),
+    *("172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16", "::1/128", "fc00::/7", "fe80::/10"),
+)
+
+
+def _all_but(ranges: Iterable[str]) -> list[Manifest]:
+    """Return the peers for every address out of some ranges, by NAT64 neither."""
+    networks = [ip_network(cidr) for cidr in ranges]
+    four = [network for network in networks if isinstance(network, IPv4Network)]
+    six = [network for network in networks if isinstance(network, IPv6Network)]
+    base = int(_NAT64.network_address)
+    six += [IPv6Network((base + int(network.network_address), 96 + network.prefixlen)) for network in four]
+    families = (("0.0.0.0/0", four), ("::/0", six))
+    return [{"ipBlock": {"cidr": cidr, "except": [str(item) for item in rest]}} for cidr, rest in families]
 
 
 def worker_egress(rendering: Rendering) -> list[Manifest]:
@@ -57,7 +72,8 @@ def _common(rendering: Rendering) -> list[Manifest]:
 
 
 def _dns(rendering: Rendering) -> Manifest:
-    # The cluster's DNS may run anywhere, on nodes too. Behind OpenShift's Service its pods listen at 5353.
+    # The cluster's DNS may run anywhere, on nodes and at link-local addresses (NodeLocal DNSCache) too. Behind
+    # OpenShift's Service its pods listen at 5353.
     ports = (53, 5353) if rendering.settings.openshift else (53,)
     return {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("UDP", "TCP")]}
 
@@ -86,8 +102,7 @@ def _weights(rendering: Rendering) -> list[Manifest]:
     given = None if source is None else (source.hugging_face or source.s3)
     if given is not None and given.endpoint is not None:
         return [_port_of(given.endpoint), *_proxies(rendering)]
-    public = [{"ipBlock": {"cidr": cidr, "except": list(rest)}} for cidr, rest in _NOT_PUBLIC.items()]
-    return [{**_tcp([443]), "to": public}, *_proxies(rendering)]
+    return [{**_tcp([443]), "to": _all_but(_NOT_PUBLIC)}, *_proxies(rendering)]
 
 
 def _proxies(rendering: Rendering) -> list[Manifest]:
@@ -98,7 +113,7 @@ def _proxies(rendering: Rendering) -> list[Manifest]:
             with suppress(ValueError):  # what is no port helps nobody out
                 parts = urlsplit(item.value if "//" in item.value else f"http://{item.value}")
                 ports.add(parts.port or _PORTS.get(parts.scheme, 1080))
-    return [_tcp(sorted(ports))] if ports else []
+    return [_anywhere(sorted(ports))] if ports else []
 
 
 def _named(rendering: Rendering) -> list[Manifest]:
@@ -108,7 +123,15 @@ def _named(rendering: Rendering) -> list[Manifest]:
 
 def _port_of(url: str) -> Manifest:
     parts = urlsplit(url)
-    return _tcp([parts.port or _PORTS[parts.scheme]])
+    return _anywhere([parts.port or _PORTS[parts.scheme]])
+
+
+def _anywhere(ports: Iterable[int]) -> Manifest:
+    """Return the rule for ports at an address that is not known here, of a pod too.
+
+    Pods are named besides: not every network plug-in counts them to a range of addresses.
+    """
+    return {**_tcp(ports), "to": [{"namespaceSelector": {}}, *_all_but(_METADATA_OR_HOST)]}
 
 
 def _tcp(ports: Iterable[int]) -> Manifest:
