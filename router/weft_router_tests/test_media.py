@@ -49,6 +49,9 @@ PARTS: list[tuple[dict[str, Any], str]] = [
     ({"type": "vendor", "video": {"frames": [METADATA]}}, "video.frames[0]"),
     ({"type": "input_image", "image_url": METADATA}, "image_url"),
     ({"type": "input_file", "file_url": METADATA}, "file_url"),
+    ({"type": "tool_result", "content": [picture(METADATA)]}, "content[0].image_url.url"),
+    ({"type": "tool_result", "content": {"type": ["image"], "image": METADATA}}, "content.image"),
+    ({"type": "text", "text": "x", "parts": [[{"more": {"file": [METADATA]}}]]}, "parts[0][0].more.file[0]"),
 ]
 
 
@@ -124,6 +127,23 @@ def test_what_is_unpacked_in_place_of_media_needs_leave(kind: str, path: str) ->
         assert error is not None
         assert error.code == "unsupported_parameter"
         assert ask(part, allowing(kind), path=path) is None
+
+
+@pytest.mark.parametrize(
+    "content", ["what is it?", None, [{"type": "text", "text": "x"}]], ids=["text", "none", "parts"]
+)
+def test_fields_of_a_message_itself_are_looked_at(content: object) -> None:
+    for name, value, code in (
+        ("image_url", {"url": METADATA}, "invalid_url"),
+        ("video", METADATA, "invalid_url"),
+        ("image_embeds", "AAAA", "unsupported_parameter"),
+    ):
+        message = {"role": "user", "content": content, name: value}
+        with pytest.raises(InvalidRequestError, match=rf"messages\[0\]\.{name}") as refused:
+            check(CHAT, {"model": "m", "messages": [message]}, allowing())
+        assert refused.value.code == code
+    answer = {"role": "assistant", "content": content, "audio": {"id": "audio_1"}, "tool_calls": []}
+    check(CHAT, {"model": "m", "messages": [answer]}, allowing())
 
 
 def test_outputs_of_tools_are_looked_into() -> None:

@@ -33,24 +33,27 @@ _PORTS: Final = {"https": "443", "http": "80"}
 
 
 def check_messages(messages: Sequence[Json], allowed: Allowed) -> None:
-    """Refuse messages with such parts."""
+    """Refuse messages with such fields, or with parts that hold such fields anywhere, as results of tools do."""
     for i, message in enumerate(messages):
         content = message.get("content")
+        if len(message) == 2 and isinstance(content, str):
+            continue  # a role and a text
+        check_part(message, f"messages[{i}]", allowed)
         if isinstance(content, list):
             for j, part in enumerate(content):
                 if len(part) != 2 or "text" not in part:
-                    check_part(part, f"messages[{i}].content[{j}]", allowed)
+                    check_item(part, f"messages[{i}].content[{j}]", allowed)
 
 
 def check_part(part: Json, where: str, allowed: Allowed) -> None:
-    """Refuse a part of a message that has an engine fetch or unpack what the service does not allow.
+    """Refuse a message, or a part of one, that has an engine fetch or unpack what the service does not allow.
 
     Raises:
         InvalidRequestError: ``param`` is the place of the field.
     """
     kind = part.get("type")
-    if kind in COMPUTED:
-        _refuse_computed(str(kind), f"{where}.type", allowed)
+    if isinstance(kind, str) and kind in COMPUTED:
+        _refuse_computed(kind, f"{where}.type", allowed)
     for name, value in part.items():
         if name in COMPUTED:
             _refuse_computed(name, f"{where}.{name}", allowed)
@@ -59,7 +62,7 @@ def check_part(part: Json, where: str, allowed: Allowed) -> None:
 
 
 def check_item(item: object, where: str, allowed: Allowed) -> None:
-    """Refuse an item of the Responses API that holds such a part anywhere, as outputs of tools do."""
+    """Refuse a part, or an item of the Responses API, that holds such a part anywhere, as outputs of tools do."""
     if isinstance(item, dict):
         check_part(item, where, allowed)
         for name, value in item.items():
