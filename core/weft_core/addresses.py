@@ -1,7 +1,8 @@
 """Which addresses a program may be sent to by somebody who only writes a URL: pure.
 
 A service's author chooses URLs that the operator and routers ask from where they run. Addresses of the cluster's own
-networks are among what may be asked; the machine itself, its neighbours on the link and a cloud's metadata are not.
+networks, nodes' too, are among what may be asked: network policies bound which. Loopback and link-local addresses, a
+cloud's metadata and what the caller denies are not.
 """
 
 from collections.abc import Collection
@@ -20,7 +21,8 @@ _METADATA = frozenset(
 """Servers of credentials and of a node's user data outside of the link-local ranges, where most of them are."""
 
 _THIS_NETWORK = ip_network("0.0.0.0/8")
-_NAT64 = ip_network("64:ff9b::/96")
+_NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
+"""Translated by the last 32 bits; of the second, networks' own, that is so with prefixes of 96 bits."""
 _COMPATIBLE = ip_network("::/96")
 
 
@@ -55,6 +57,6 @@ def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     embedded = address.ipv4_mapped or address.sixtofour
     if embedded is not None:
         return embedded
-    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+    if any(address in network for network in _NAT64) or (address in _COMPATIBLE and int(address) > 1):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address

@@ -21,8 +21,9 @@ def create_connection(
     """Return a connection to a host and port, as ``socket.create_connection`` does.
 
     Raises:
-        AddressRefusedError: one of the host's addresses is this machine's, its link's, a metadata server's or the API
-            server's: an honest name has none of them, and another answer of the name server would change nothing.
+        AddressRefusedError: one of the host's addresses is loopback, link-local, a metadata server's or that of the API
+            server's Service: an honest name has none of them, and another answer of the name server would change
+            nothing.
         OSError: the host is not found, or does not answer.
     """
     host, port = address

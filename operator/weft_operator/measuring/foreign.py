@@ -36,5 +36,5 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
         "PrometheusUnreachable",
         f"{urlsplit(url).scheme}://{host} gives no answer of a Prometheus; check the URL and its path, that it runs, "
         "its certificate (ca.crt in the Secret of authSecretRef) and network policies; the operator's log says more. "
-        "It asks no address of the node, of metadata servers or of the API server",
+        "It asks no loopback or link-local address, no metadata server and not the API server's Service",
     )

@@ -1,4 +1,4 @@
-"""Keep connections to a URL that somebody else chose off the machine, its link, metadata servers and the API server.
+"""Keep connections to a URL that somebody else chose off loopback, the link, metadata and the API server's Service.
 
 A name is resolved once, every address of it is judged, and connected is to those: another answer of its name server a
 moment later changes nothing. A server of one's own that a name leads to is none of an honest service's.
