@@ -8,6 +8,7 @@ import pytest
 
 from weft_chart_tests.rendering import REGISTRY, Manifest, Render
 from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, every_variant
+from weft_operator.desired.egress import anywhere
 
 WATCHED = 'operator.watchNamespaces:=["team-a","team-b"]'
 SERVICE_PODS = {"matchExpressions": [{"key": "weft.dev/service", "operator": "Exists"}]}
@@ -177,6 +178,12 @@ def test_operator_dials_dns_the_api_server_and_prometheus(render: Render, url: s
     assert ports(outside["egress"][3]) == [port]
     other_ports = policy(render, "weft-operator", "networkPolicy.apiServerPorts:=[16443]")
     assert ports(other_ports["egress"][1]) == [16443]
+
+
+def test_servers_elsewhere_open_no_metadata_service_to_the_operator(render: Render) -> None:
+    values = (*EXTERNAL_REDIS, *EXTERNAL_PROMETHEUS, "networkPolicy.prometheusPorts={80}")
+    for rule in policy(render, "weft-operator", *values)["egress"][2:]:
+        assert rule["to"] == anywhere(ports(rule))["to"], "as for the pods of services"
 
 
 def test_the_charts_test_pod_may_reach_what_it_tests(render: Render) -> None:

@@ -113,7 +113,7 @@ def _proxies(rendering: Rendering) -> list[Manifest]:
             with suppress(ValueError):  # what is no port helps nobody out
                 parts = urlsplit(item.value if "//" in item.value else f"http://{item.value}")
                 ports.add(parts.port or _PORTS.get(parts.scheme, 1080))
-    return [_anywhere(sorted(ports))] if ports else []
+    return [anywhere(sorted(ports))] if ports else []
 
 
 def _named(rendering: Rendering) -> list[Manifest]:
@@ -123,10 +123,10 @@ def _named(rendering: Rendering) -> list[Manifest]:
 
 def _port_of(url: str) -> Manifest:
     parts = urlsplit(url)
-    return _anywhere([parts.port or _PORTS[parts.scheme]])
+    return anywhere([parts.port or _PORTS[parts.scheme]])
 
 
-def _anywhere(ports: Iterable[int]) -> Manifest:
+def anywhere(ports: Iterable[int]) -> Manifest:
     """Return the rule for ports at an address that is not known here, of a pod too.
 
     Pods are named besides: not every network plug-in counts them to a range of addresses.
