@@ -9,7 +9,17 @@ from weft_router.api.bounds import Allowed
 from weft_router.api.fingerprint import fingerprint, unusual
 from weft_router.api.inference import Inference, check
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.deaths import AGAIN, BYSTANDER, MOST_PROVEN, POISON, SETTLED_S, SUSPECT, Deaths, Serving, judge
+from weft_router.engines.deaths import (
+    AGAIN,
+    BYSTANDER,
+    MOST_PROVEN,
+    POISON,
+    SETTLED_S,
+    SUSPECT,
+    Deaths,
+    Serving,
+    classify,
+)
 from weft_router.errors import ApiError, EngineDiedError
 from weft_router.guard.held_back import MOST, MOST_EACH, HeldBack
 from weft_router.roles.replaying import Trials
@@ -47,9 +57,9 @@ def serving(
         ([serving(age=10 * SETTLED_S)], [POISON]),
     ],
 )
-def test_who_came_last_is_to_blame_and_who_was_well_on_its_way_is_not(live: list[Serving], verdicts: list[str]) -> None:
+def test_who_came_last_is_the_cause_and_who_was_on_its_way_is_not(live: list[Serving], verdicts: list[str]) -> None:
     legs = [Leg(first_s=1.0) for _ in live]
-    found = judge(dict(zip(legs, live, strict=True)), 100.0)
+    found = classify(dict(zip(legs, live, strict=True)), 100.0)
     assert [found[leg] for leg in legs] == verdicts
 
 

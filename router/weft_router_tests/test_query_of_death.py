@@ -168,7 +168,7 @@ async def test_a_stream_that_saw_two_engines_end_is_not_sent_to_a_third(stack: S
 
 
 @pytest.mark.parametrize("composition", ["sidecars", "standalone"])
-async def test_of_several_that_had_just_come_the_guilty_one_ends_one_more_and_no_other_tenant_loses_anything(
+async def test_of_several_that_had_just_come_the_cause_ends_one_more_and_no_other_tenant_loses_anything(
     tmp_path: Path, composition: Composition
 ) -> None:
     """Nobody can tell which it was; of one tenant one at a time is sent again, and a second death names it."""

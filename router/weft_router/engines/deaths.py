@@ -1,12 +1,12 @@
 """Find out, when an engine has ended, which of its requests may have ended it.
 
-All requests that the engine worked on fail at the same moment. Which one is to blame is judged from all of them
+All requests that the engine worked on fail at the same moment. Which one is the cause is decided from all of them
 together, as they were when the first one failed, once it is known that the engine is gone: its port refuses, or its
 health endpoint says so. A connection that breaks while the engine lives is no death, and neither is the end of an
 engine whose worker drains.
 
 Whoever gave a first token works, and so does whatever gives the same fields with success; who came last, alone or with
-fields that this engine has not served yet, is to blame. docs/failure-rules.md has the rules in words.
+fields that this engine has not served yet, is taken for the cause. docs/failure-rules.md has the rules in words.
 """
 
 import asyncio
@@ -60,21 +60,21 @@ class Serving:
         return self.first or (not self.streams and now - self.began >= SETTLED_S)
 
 
-def judge(live: Mapping[Leg, Serving], now: float) -> dict[Leg, str]:
+def classify(live: Mapping[Leg, Serving], now: float) -> dict[Leg, str]:
     """Return what becomes of each request of an engine that ended just now."""
     fresh = [leg for leg, serving in live.items() if not serving.settled(now)]
-    guilty = [leg for leg in fresh if live[leg].deaths]
-    if not guilty:
-        guilty = [leg for leg in fresh if live[leg].strange]
-    if not guilty and len(fresh) == 1:
-        guilty = fresh
+    causes = [leg for leg in fresh if live[leg].deaths]
+    if not causes:
+        causes = [leg for leg in fresh if live[leg].strange]
+    if not causes and len(fresh) == 1:
+        causes = fresh
     found = {leg: AGAIN if serving.deaths else BYSTANDER for leg, serving in live.items()}
     found.update(dict.fromkeys(fresh, SUSPECT))
-    found.update(dict.fromkeys(guilty, POISON))
+    found.update(dict.fromkeys(causes, POISON))
     return found
 
 
-class Inquest:
+class DeathAnalysis:
     """One look at an engine whose requests began to fail, shared by all of them."""
 
     def __init__(self, live: dict[Leg, Serving], ended: Awaitable[bool], on_death: Callable[[], None]) -> None:
@@ -87,7 +87,7 @@ class Inquest:
 
     async def _run(self, ended: Awaitable[bool], now: float) -> None:
         if await ended:
-            self._verdicts = judge(self.live, now)
+            self._verdicts = classify(self.live, now)
             counts = dict.fromkeys(sorted(set(self._verdicts.values())), 0)
             for verdict in self._verdicts.values():
                 counts[verdict] += 1
@@ -111,19 +111,19 @@ class Inquest:
 class Death:
     """What is being found out about one request."""
 
-    __slots__ = ("_inquest", "_leg")
+    __slots__ = ("_analysis", "_leg")
 
-    def __init__(self, inquest: Inquest, leg: Leg) -> None:
-        self._inquest = inquest
+    def __init__(self, analysis: DeathAnalysis, leg: Leg) -> None:
+        self._analysis = analysis
         self._leg = leg
 
     async def verdict(self) -> str:
         """Return what becomes of the request; "" where the engine lives."""
-        return await self._inquest.verdict(self._leg)
+        return await self._analysis.verdict(self._leg)
 
     async def examine(self) -> None:
         """Raise EngineDiedError where the engine ended."""
-        await self._inquest.examine(self._leg)
+        await self._analysis.examine(self._leg)
 
 
 class Deaths:
@@ -135,7 +135,7 @@ class Deaths:
         self._on_death = on_death
         self._serving: dict[Leg, Serving] = {}
         self._proven: dict[frozenset[str], None] = {}
-        self._inquest: Inquest | None = None
+        self._analysis: DeathAnalysis | None = None
         self.leaves = False
         """Whether the engine's worker drains: its end is no death."""
 
@@ -172,11 +172,11 @@ class Deaths:
             return None
         if reason not in _SUSPICIOUS and not (reason == "connect" and leg.resent):
             return None
-        inquest = self._inquest
-        if inquest is None or inquest.alive or leg not in inquest.live:
+        analysis = self._analysis
+        if analysis is None or analysis.alive or leg not in analysis.live:
             twice = reason != _SAID
-            inquest = self._inquest = Inquest(dict(self._serving), self._ended(twice), self._died)
-        return Death(inquest, leg)
+            analysis = self._analysis = DeathAnalysis(dict(self._serving), self._ended(twice), self._died)
+        return Death(analysis, leg)
 
     def _died(self) -> None:
         self._proven.clear()  # what comes next is another engine

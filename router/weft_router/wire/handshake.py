@@ -54,7 +54,7 @@ def proof_of(key: bytes, side: Side, authority: str, asked: str, answered: str) 
     return hmac.digest(key, "\0".join((side, authority, asked, answered)).encode(), "sha256").hex()
 
 
-class Heads(asyncio.Protocol):
+class HeadExchange(asyncio.Protocol):
     """Asks one thing after the other that is answered by a head alone."""
 
     def __init__(self) -> None:
@@ -99,14 +99,14 @@ class Heads(asyncio.Protocol):
             self._head = None
 
 
-async def connect(origin: Origin, key: bytes | None) -> tuple[asyncio.Transport, Heads]:
+async def connect(origin: Origin, key: bytes | None) -> tuple[asyncio.Transport, HeadExchange]:
     """Return a connection to an origin whose other end has proved itself, and knows this one; without a key any.
 
     Raises:
         UnprovenError: the other end did not.
         OSError: there is no connection.
     """
-    transport, heads = await asyncio.get_running_loop().create_connection(Heads, origin.host, origin.port)
+    transport, heads = await asyncio.get_running_loop().create_connection(HeadExchange, origin.host, origin.port)
     if key is not None:
         try:
             await _prove(origin, key, heads)
@@ -116,7 +116,7 @@ async def connect(origin: Origin, key: bytes | None) -> tuple[asyncio.Transport,
     return transport, heads
 
 
-async def _prove(origin: Origin, key: bytes, heads: Heads) -> None:
+async def _prove(origin: Origin, key: bytes, heads: HeadExchange) -> None:
     authority, asked = origin.authority, fresh_nonce()
     lines = header_lines({AUTHORITY_HEADER: authority, NONCE_HEADER: asked})
     told = _headers(await heads.ask(origin.request("GET", HELLO_PATH, lines=lines)[0]), "hello")
