@@ -56,13 +56,16 @@ while True:
 
 CONNECT = """
 import json, socket, sys
-def opens(host, port):
+from concurrent.futures import ThreadPoolExecutor
+def opens(place):
     try:
-        socket.create_connection((host, port), 2).close()
+        socket.create_connection(place, 2).close()
         return True
     except OSError:
         return False
-print(json.dumps([[host, port] for host, port in json.loads(sys.argv[1]) if opens(host, port)]))
+places = json.loads(sys.argv[1])
+with ThreadPoolExecutor(32) as pool:
+    print(json.dumps([place for place, opened in zip(places, pool.map(opens, map(tuple, places))) if opened]))
 """
 
 
