@@ -24,7 +24,7 @@ from weft_operator.rights import Right
 from weft_operator.weights import objects, seen
 from weft_operator.weights.cache import CachedModel, cached_model
 from weft_operator.weights.image_volumes import REFUSAL, ImageVolumes
-from weft_operator.weights.progress import Progress, ProgressReader, progress_key, progress_value
+from weft_operator.weights.progress import Progress, ProgressReader
 from weft_operator_tests.samples import KEY, SETTINGS, TOKEN, rendered, rendering
 from weft_operator_tests.test_engines import BODIES
 from weft_operator_tests.valid import changed, service, spec, vllm_service
@@ -208,25 +208,6 @@ def test_no_token_is_in_an_argument() -> None:
 )
 def test_progress_is_told_in_words(progress: Progress | None, text: str) -> None:
     assert seen.progress_text(progress) == text
-
-
-class Stored:
-    """As much of Redis as is asked."""
-
-    def __init__(self, values: dict[str, str]) -> None:
-        self.values = values
-
-    async def mget(self, keys: list[str]) -> list[bytes | None]:
-        return [self.values[key].encode() if key in self.values else None for key in keys]
-
-
-async def test_progress_is_read_and_what_cannot_be_read_is_left_out() -> None:
-    told = Progress(5, 10, 1.5)
-    reader = ProgressReader("redis://127.0.0.1:1/0")
-    values = {progress_key("default", "demo", pod): text for pod, text in (("a", progress_value(told)), ("b", "none"))}
-    reader._redis = Stored(values)  # type: ignore[assignment]
-    assert await reader.read(KEY, ["a", "b", "c"]) == {"a": told}
-    await ProgressReader("redis://127.0.0.1:1/0").close()
 
 
 async def test_without_redis_there_is_no_progress_and_nothing_waits() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from redis.asyncio import Redis
 
 from weft_mock.weights import SHARDS, MockWeights
 from weft_operator.manifest import ServiceKey
@@ -22,7 +23,7 @@ from weft_operator.weights import download as downloads
 from weft_operator.weights import fetch
 from weft_operator.weights.download import digest_of, download_all, gigabytes
 from weft_operator.weights.folder import MANIFEST, ModelFolder, remove_unused
-from weft_operator.weights.progress import Progress, ProgressReader
+from weft_operator.weights.progress import Progress, ProgressReader, _progress, progress_key, progress_value
 from weft_operator.weights.remote import Body, FetchError, Listing, RemoteFile, TransientFetchError, select_files
 from weft_router_tests.redis_server import RedisServer
 
@@ -334,6 +335,28 @@ async def test_the_operator_reads_how_far_a_download_is(
     assert done == sorted(done)
     assert any(0 < size < total for size in done)
     assert max(progress.rate for progress in seen) > 1e5
+
+
+async def test_what_others_write_as_progress_costs_nothing_and_spoils_no_other(redis_server: RedisServer) -> None:
+    service, pods = ServiceKey("team", "demo"), ["honest", "huge", "list", "deep", "none", "absent"]
+    honest = Progress(2**62, 2**62, 123456789.123456789)
+    honest_key, huge, other_type, deep, none, _ = (progress_key("team", "demo", pod) for pod in pods)
+    async with Redis.from_url(redis_server.url) as redis:
+        await redis.set(honest_key, progress_value(honest))
+        await redis.set(huge, " " * 8_000_000 + progress_value(Progress(1, 2, 3.0)))
+        await redis.rpush(other_type, "1")
+        await redis.set(deep, "[" * 100_000)
+        await redis.set(none, "none")
+        reader = ProgressReader(redis_server.url)
+        sent = (await redis.info("stats"))["total_net_output_bytes"]
+        assert await reader.read(service, pods) == {"honest": honest}
+        sent = (await redis.info("stats"))["total_net_output_bytes"] - sent
+        await reader.close()
+    assert sent < 50_000
+
+
+def test_progress_that_is_nested_deeply_is_none() -> None:
+    assert _progress(b"[" * 100_000) is None
 
 
 def test_a_redis_that_is_away_holds_up_no_download(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from weft_operator.measuring.redis_reading import reader
 TOLD_S = 60
 """So long a word of a pod that ended stays."""
 PAUSE_S = 10.0
+MAX_VALUE_BYTES = 256
+"""More than a pod ever writes; whoever has the service's Redis user can write values of 512 MB."""
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +60,16 @@ class ProgressReader:
             return {}
         keys = [progress_key(service.namespace, service.name, pod) for pod in pods]
         try:
-            values = cast(list[bytes | None], await self._redis.mget(keys))
+            # One key of another type is an error of its own and spoils no other.
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for key in keys:
+                    pipe.getrange(key, 0, MAX_VALUE_BYTES - 1)
+                values = cast(list[object], await pipe.execute(raise_on_error=False))
         except (RedisError, OSError, ValueError) as error:
             self._again = now + PAUSE_S
             log.info("progress_not_read", extra={"service": str(service), "error": repr(error)})
             return {}
-        found = {pod: _progress(value) for pod, value in zip(pods, values, strict=True) if value is not None}
+        found = {pod: _progress(value) for pod, value in zip(pods, values, strict=True) if isinstance(value, bytes)}
         return {pod: progress for pod, progress in found.items() if progress is not None}
 
     async def close(self) -> None:
@@ -75,5 +81,5 @@ def _progress(raw: bytes) -> Progress | None:
     try:
         body = json.loads(raw)
         return Progress(max(0, int(body["done"])), max(0, int(body["total"])), max(0.0, float(body["rate"])))
-    except (ValueError, TypeError, KeyError, OverflowError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
