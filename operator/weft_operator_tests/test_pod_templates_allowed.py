@@ -63,6 +63,15 @@ def probe(**fields: Any) -> Manifest:
 
 WITH_PERMISSION: list[tuple[Manifest, str, str]] = [
     *((volume(**{kind: {"x": 1}}), f"spec.volumes[mine].{kind}", kind) for kind in VOLUME_TYPES),
+    *(
+        (volume(persistentVolumeClaim=claim), "spec.volumes[mine].persistentVolumeClaim.readOnly", "writableClaims")
+        for claim in (
+            {"claimName": "other-weights"},
+            {"claimName": "other-weights", "readOnly": False},
+            {"readOnly": None},
+            {"$patch": "replace", "claimName": "other-weights"},
+        )
+    ),
     (volume(projected={"sources": [{"serviceAccountToken": {}}]}), "spec.volumes[mine].proj", "serviceAccountToken"),
     (volume(projected={"sources": [{"podCertificate": {}}]}), "spec.volumes[mine].proj", "serviceAccountToken"),
     (pod(hostAliases=[{"ip": "10.0.0.1", "hostnames": ["weft-redis"]}]), "spec.hostAliases", "dns"),
@@ -241,7 +250,8 @@ USUAL: list[Manifest] = [
         volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}, {"name": "model", "mountPath": "/m", "readOnly": True}],
     ),
     volume(emptyDir={"medium": "HugePages"}),
-    volume(persistentVolumeClaim={"claimName": "x"}),
+    volume(persistentVolumeClaim={"claimName": "x", "readOnly": True}),
+    volume(persistentVolumeClaim=None),
     volume(projected={"sources": [{"configMap": {"name": "x"}}, {"downwardAPI": {}}]}),
     volume(image={"reference": "x:1"}),
     {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "roce", "sidecar.istio.io/inject": "false"}}},

@@ -48,7 +48,7 @@ _OF_ENGINE = _OF_WEFT | {
 _OF_OWN = _OF_ENGINE | {"args", "command", "image", "restartPolicy", "restartPolicyRules"}
 """Fields that may have any value in the router's container, in the engine's and in one of the author's own."""
 
-VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim"})
+VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "image"})
 """Types of volumes without a rule of their own: they reach no further than the namespace and the pod."""
 _PROJECTED = frozenset({"configMap", "clusterTrustBundle", "downwardAPI", "secret"})
 
@@ -247,10 +247,19 @@ def _volumes(value: Any, at: str) -> Iterator[Fault]:
             where = f"{at}[{name}].{kind}"
             if kind == "projected":
                 yield from _projected(source, where)
+            elif kind == "persistentVolumeClaim":
+                yield from _claim(source, where)
             elif kind in VOLUME_TYPES:
                 yield Fault(where, "volumes of this type reach beyond the namespace", kind)
             elif kind not in VOLUMES | {"name", "secret"} and not kind.startswith("$"):
                 yield Fault(where, "is no type of volume on the allow-list")
+
+
+def _claim(source: Any, at: str) -> Iterator[Fault]:
+    """Yield a claim that containers could write to, as a device or a file system: the volume's readOnly binds both."""
+    if source is not None and _map(source).get("readOnly") is not True:
+        why = "the claim may be another's, the weights of a service, say; set readOnly: true, or use ephemeral"
+        yield Fault(f"{at}.readOnly", why, "writableClaims")
 
 
 def _projected(source: Any, at: str) -> Iterator[Fault]:

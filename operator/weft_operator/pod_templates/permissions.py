@@ -55,6 +55,7 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
         "serviceAccountToken": "tokens of the service's ServiceAccount, and certificates of the pod",
         "sysctls": "kernel parameters that are not safe",
         "windowsOptions": "options of Windows containers",
+        "writableClaims": "PersistentVolumeClaims without `readOnly: true`, also those of other services' weights",
     }
 )
 """By name, what each of them lets a service do."""
