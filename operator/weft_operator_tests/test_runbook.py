@@ -1,8 +1,10 @@
 """``weft explain`` and the runbook: every reason has words, and words that are none are told."""
 
 import json
+import re
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -10,6 +12,7 @@ from weft_operator.reasons import CONDITIONS, GROUP_REASONS, REASONS
 from weft_operator.runbook import LOOK, explained, remedy_of, runbook_page
 from weft_operator.verbs.live import service_document
 from weft_operator_tests.served import call, refusal, serving
+from weft_planner.cli import weft
 from weft_planner.cli.explain import explain
 from weft_planner.cli.stored import stored_plan
 from weft_planner.cli.verbs import known_help
@@ -66,6 +69,19 @@ def test_the_runbook_has_every_reason_that_asks_for_something() -> None:
     for line in page.splitlines():
         if line.startswith("weft "):
             assert line.split()[1] in known, line
+
+
+def test_every_command_that_a_remedy_names_is_there() -> None:
+    named = sorted(set(re.findall(r"`weft ([a-z][^`]*)`", runbook_page())))
+    assert any(words.startswith("rollout upgrade ") for words in named)
+    for words in named:
+        command: click.Command = weft
+        for word in words.split():
+            if not isinstance(command, click.Group):
+                break
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, f"there is no command weft {words}"
+            command = found
 
 
 def test_the_runbook_that_is_checked_in_is_todays() -> None:

@@ -74,14 +74,14 @@ KV_TRANSPORT_VERIFIED: Mapping[str, Reason] = MappingProxyType(
         "NotYetTried": Reason(
             "Not every ready worker has tried the side channel of all of the other role, or none is ready.",
             "Wait until workers are ready; then see whether Redis (the chart's `redis.*`) answers, and whether the "
-            "sidecars are of this version (`weft upgrade NAME`).",
+            "sidecars are of this version (`weft rollout upgrade NAME`).",
             cause="Workers are starting, their heartbeats do not reach the operator, or their sidecars are older.",
         ),
         "NotYetProven": Reason(
             "All side channels are reached, and KV has not gone between all pairs yet: each takes some seconds after a "
             "start.",
             "Wait. Where it stays so, engines are too busy to answer a few tokens in 20 s, or sidecars are older "
-            "(`weft upgrade NAME`); `weft_router_kv_proofs_total` counts what came of proofs.",
+            "(`weft rollout upgrade NAME`); `weft_router_kv_proofs_total` counts what came of proofs.",
             cause="Workers are starting, or engines have more to do than they can.",
         ),
     }
