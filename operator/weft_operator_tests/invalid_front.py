@@ -38,6 +38,16 @@ FRONT_CASES: tuple[Case, ...] = (
         {"allowedFields": ["*"]},
         words=("requests.allowedFields[0]", "should match"),
     ),
+    *(
+        one_change(
+            f"a-field-of-the-routers-own-{field}",
+            "spec.coordinator.requests",
+            {"allowedFields": ["chat_template", field]},
+            rule="spec.coordinator.requests.allowedFields: names a field of the router's own, such as "
+            "kv_transfer_params or session_id; these reach no engine whatever is allowed, so remove it",
+        )
+        for field in ("kv_transfer_params", "Session_ID", "bootstrap_host", "nvext.annotations")
+    ),
     one_change(
         "media-over-http-from-nowhere",
         "spec.coordinator.requests",

@@ -36,7 +36,7 @@ def test_invalid_services_are_refused(case: Case) -> None:
     with pytest.raises(ValidationError) as caught:
         DisaggInferenceService.model_validate(case.body)
     if case.rule:
-        assert case.rule in [error["msg"] for error in caught.value.errors()]
+        assert case.rule in [error["msg"].partition(" (got ")[0] for error in caught.value.errors()]
 
 
 @pytest.mark.parametrize("case", PROFILE_CASES, ids=lambda case: case.name)

@@ -10,10 +10,14 @@ import yaml
 
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.manifest_checks import FORMS, profile_messages, service_messages
+from weft_operator.api.router_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
+from weft_operator.errors import StalledError
+from weft_operator.goal import parse_service
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
 from weft_planner import cli
+from weft_router.api.body import _FORBIDDEN, _FORBIDDEN_PREFIXES
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CHECKS = {"DisaggInferenceService": service_messages, "CostProfile": profile_messages}
@@ -28,7 +32,7 @@ def test_what_the_api_server_refuses_is_refused(case: Case) -> None:
     found = CHECKS[case.body["kind"]](case.body)
     assert found
     if case.rule:
-        assert words(case.rule) in [words(message) for message in found]
+        assert words(case.rule) in [words(message).partition(" (got ")[0] for message in found]
 
 
 def words(message: str) -> str:
@@ -130,6 +134,17 @@ POOL = "spec.capacity.pools.0"
         ),
         ("spec.slo.itl", "20s", "spec.slo.ttft: must be longer than spec.slo.itl"),
         ("spec.capacity.gpus", "16", "spec.capacity.gpus: must be a whole number (got '16')"),
+        ("spec.capacity.gpus", "1Gi", "spec.capacity.gpus: must be a whole number (got '1Gi')"),
+        (
+            "spec.coordinator.limits.maxBytesInFlight",
+            "1Gi",
+            "spec.coordinator.limits.maxBytesInFlight: must be a whole number of bytes, such as 1073741824 (got '1Gi')",
+        ),
+        (
+            "spec.coordinator.limits.maxBodyBytes",
+            "large",
+            "spec.coordinator.limits.maxBodyBytes: must be a whole number of bytes, such as 1073741824 (got 'large')",
+        ),
         ("spec.capacity.gpus", True, "spec.capacity.gpus: must be a whole number (got True)"),
         ("spec.capacity.elastic", "true", "spec.capacity.elastic: must be true or false (got 'true')"),
         ("spec.slo", 5, "spec.slo: must be an object (got 5)"),
@@ -143,6 +158,27 @@ POOL = "spec.capacity.pools.0"
 def test_messages_name_the_field_and_the_fix(path: str, value: object, message: str) -> None:
     (found,) = service_messages(changed(service(), path, value))
     assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "culprit"),
+    [
+        ("spec.engine.args", ["--enforce-eager", "-tp", "4"], "-tp"),
+        ("spec.coordinator", {"requests": {"allowedFields": ["chat_template", "rid"]}}, "rid"),
+    ],
+)
+def test_a_rule_over_a_list_says_which_entry_broke_it(path: str, value: object, culprit: str) -> None:
+    body = changed(vllm_service(), path, value)
+    (found,) = service_messages(body)
+    assert found.endswith(f" (got '{culprit}')")
+    with pytest.raises(StalledError) as caught:
+        parse_service(body)
+    assert caught.value.message == found
+
+
+def test_the_routers_own_fields_are_those_that_it_takes_out() -> None:
+    assert set(ROUTER_FIELDS) == _FORBIDDEN
+    assert ROUTER_FIELD_PREFIXES == _FORBIDDEN_PREFIXES
 
 
 def test_weft_plan_ends_with_status_2_and_all_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

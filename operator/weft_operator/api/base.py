@@ -17,11 +17,13 @@ class Rule:
     ``cel`` is None where the schema itself already refuses the case, as lists keyed by name do.
     ``holds`` is the same condition in Python, for objects that were stored before the rule was. It is
     None for rules over the old and the new object (``oldSelf``), which only the API server can see.
+    ``culprit`` returns the value that broke it, where a message that names the field does not say which one.
     """
 
     cel: str | None
     message: str
     holds: Callable[[Any], bool] | None
+    culprit: Callable[[Any], object] | None = None
 
 
 class ApiModel(BaseModel):
@@ -42,7 +44,8 @@ class ApiModel(BaseModel):
     def _check_rules(self) -> "ApiModel":
         for rule in self.rules:
             if rule.holds is not None and not rule.holds(self):
-                raise PydanticCustomError("rule", "{message}", {"message": rule.message})
+                got = f" (got {rule.culprit(self)!r})" if rule.culprit is not None else ""
+                raise PydanticCustomError("rule", "{message}", {"message": f"{rule.message}{got}"})
         return self
 
 

@@ -29,6 +29,7 @@ def _managed_rule(engine: EngineType) -> Rule:
         f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in MANAGED[engine].long)} "
         f"{f'({flags}) ' if flags else ''}from other fields; remove them here, and write others in full",
         lambda e: e.type != engine or not any(is_managed(engine, arg) for arg in e.args),
+        culprit=lambda e: next(arg for arg in e.args if is_managed(engine, arg)),
     )
 
 

@@ -1,5 +1,6 @@
 """What stands in front: coordinators, who may come in, bounds on requests, TLS, and what routers tell of themselves."""
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
@@ -10,6 +11,7 @@ from weft_operator.api.capacity import LabelValue, Toleration
 from weft_operator.api.engine import Resources
 from weft_operator.api.fields import Duration, ObjectName
 from weft_operator.api.references import SecretKey, SecretName
+from weft_operator.api.router_fields import ROUTER_FIELD
 from weft_operator.api.routing import Rates
 
 Claim = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -132,6 +134,13 @@ class Requests(ApiModel):
     """Whether without TLS, too."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!has(self.allowedFields) || self.allowedFields.all(f, !f.matches('{ROUTER_FIELD}'))",
+            "spec.coordinator.requests.allowedFields: names a field of the router's own, such as kv_transfer_params or "
+            "session_id; these reach no engine whatever is allowed, so remove it",
+            lambda r: not any(re.match(ROUTER_FIELD, field) for field in r.allowed_fields or ()),
+            culprit=lambda r: next(field for field in r.allowed_fields if re.match(ROUTER_FIELD, field)),
+        ),
         Rule(
             "!has(self.mediaOverHttp) || has(self.allowedMediaHosts)",
             "spec.coordinator.requests.mediaOverHttp: says how allowedMediaHosts are asked; set these, or remove it",

@@ -181,7 +181,8 @@ def _words(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -
     if fault["type"] == "string_type" and isinstance(body, Mapping) and set(body) == {"name"}:
         return f"{at}: must be the name alone, not an object as in a pod; write {body['name']}"
     given = f" (got {body!r})" if isinstance(body, str | int | float | bool) else ""
-    return f"{at or 'manifest'}: {_what(fault, schema)}{given}{_meaning(fault, schema)}"
+    unit = " of bytes, such as 1073741824" if fault["type"] == "int_type" and "Bytes" in at.rpartition(".")[2] else ""
+    return f"{at or 'manifest'}: {_what(fault, schema)}{unit}{given}{_meaning(fault, schema)}"
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
