@@ -17,7 +17,8 @@ from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.deciding import Decider
 from weft_operator.desired import Rendering, mounts_of
 from weft_operator.desired.config import read_transition
-from weft_operator.desired.identity import holds_shared_url
+from weft_operator.desired.identity import held_redis_url
+from weft_operator.desired.redis_user import is_own
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.desired.revisions import (
     revision_name,
@@ -400,20 +401,24 @@ class Reconciler:
         return self._minted[key]
 
     def _rendering(self, key: ServiceKey, observed: Observed, record: PlanRecord, token: bytes) -> Rendering:
-        shared = self._shares_user(key, observed, token)
+        shared = self._shares_user(key, observed)
         return rendering_of(key, observed, record, settings=self._settings, token=token, shares_redis_user=shared)
 
-    def _shares_user(self, key: ServiceKey, observed: Observed, token: bytes) -> bool:
+    def _shares_user(self, key: ServiceKey, observed: Observed) -> bool:
         """Tell whether a service's pods use the operator's Redis user.
 
         While Redis does not answer, all stays as it is: pods must not be restarted for a user that is refused later.
+        A user of its own that a service has is never taken away again: the operator's has the rights of all.
         """
         settings = self._settings
         if settings.redis_users != "auto":
             return settings.redis_users == "off"
-        if self._users.standing != "Unknown":
-            return self._users.standing == "Refused"
-        return holds_shared_url(observed.named("Secret", f"{key.name}-token"), settings.redis_url, token)
+        if self._users.standing == "Made":
+            return False
+        held = held_redis_url(observed.named("Secret", f"{key.name}-token"))
+        if self._users.standing == "Unknown":
+            return held == settings.redis_url
+        return held is None or not is_own(held, key, at=settings.redis_url)
 
     async def _keep_user(self, key: ServiceKey, observed: Observed, goal: Goal) -> None:
         """See to it that a service has its Redis user before its pods are told of it, as far as Redis answers."""
@@ -421,7 +426,7 @@ class Reconciler:
             return
         token = self._token(key, observed)
         await self._users.keep(key, token)
-        sharing = self._shares_user(key, observed, token)
+        sharing = self._shares_user(key, observed)
         if sharing and key not in self._sharing:
             await post(self._cluster, key, observed.service, shared_redis_facts(self._users.refusal))
         (self._sharing.add if sharing else self._sharing.discard)(key)

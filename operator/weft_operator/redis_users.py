@@ -9,7 +9,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, Protocol, cast
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    ClusterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from weft_operator.desired.redis_user import RedisUser, redis_user, service_of
 from weft_operator.errors import ApiError
@@ -32,8 +39,14 @@ Standing = Literal["Unknown", "Made", "Refused"]
 
 _NO_COMMAND = ("unknown command", "unknown subcommand", "not supported", "not allowed", "disabled")
 """What servers and services say that have no ACL commands, or keep them for themselves."""
+_STATES = ("OOM", "MISCONF", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN")
+"""What a message begins with that tells of the server's state and not of a right: it passes, and decides nothing."""
 
 log = logging.getLogger(__name__)
+
+
+class _RefusedError(RedisError):
+    """Redis answered ACL SETUSER that it makes no users."""
 
 
 class Users(Protocol):
@@ -188,7 +201,7 @@ class RedisUsers:
             if self._answered == "Made":
                 await self._delete()
         except (RedisError, OSError) as error:
-            refused = _is_refusal(error)
+            refused = isinstance(error, _RefusedError)
             self._again = asyncio.get_running_loop().time() + (REWRITE_S if refused else PAUSE_S)
             if refused and self._answered != "Refused":
                 self._answered, self.refusal = "Refused", str(error)
@@ -221,6 +234,7 @@ class RedisUsers:
                 await self._set(part)
             # One that was dropped meanwhile is deleted in a moment.
             self._written |= {user.name for user in part if self._kept.get(user.service) == user}
+            await self._record_names([user.name for user in part])
         if self._answered != "Made":
             log.info("redis_users_made", extra={"users": len(users)})
         self._answered, self.refusal = "Made", ""
@@ -230,12 +244,20 @@ class RedisUsers:
         async with self._redis.pipeline(transaction=False) as pipe:
             for user in users:
                 pipe.execute_command("ACL SETUSER", user.name, *user.rules(greeting=self._greeting))
-                if self._record:
-                    pipe.sadd(self._record, user.name)
             # Raised here and not there, where the words would repeat the rules.
             for answer in await pipe.execute(raise_on_error=False):
                 if isinstance(answer, Exception):
-                    raise answer
+                    too_old = self._greeting and "modifier" in str(answer)
+                    raise _RefusedError(str(answer)) if _is_refusal(answer) and not too_old else answer
+
+    async def _record_names(self, names: list[str]) -> None:
+        """Record users as this operator's. A full Redis takes no names, but users: it is tried again each minute."""
+        if not self._record:
+            return
+        try:
+            await self._redis.sadd(self._record, *names)
+        except ResponseError as error:
+            log.warning("redis_users_not_recorded", extra={"error": str(error)})
 
     async def _delete(self) -> None:
         kept = {user.name for user in self._kept.values()}
@@ -269,7 +291,11 @@ class RedisUsers:
         return bool(self._record)
 
 
-def _is_refusal(error: Exception) -> bool:
-    if isinstance(error, NoPermissionError):
+def _is_refusal(answer: Exception) -> bool:
+    """Tell whether an answer to ACL SETUSER says that this URL makes no users, whatever state the server is in."""
+    if isinstance(answer, NoPermissionError):
         return True
-    return isinstance(error, ResponseError) and any(word in str(error).lower() for word in _NO_COMMAND)
+    if not isinstance(answer, ResponseError) or isinstance(answer, OutOfMemoryError | ReadOnlyError | ClusterDownError):
+        return False
+    words = str(answer)
+    return not words.startswith(_STATES) and any(word in words.lower() for word in _NO_COMMAND)

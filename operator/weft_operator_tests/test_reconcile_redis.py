@@ -89,6 +89,28 @@ async def test_while_redis_does_not_answer_an_operator_that_starts_leaves_the_ur
     assert url_of(await planned(Said("Unknown"), world=world)) == own
 
 
+async def test_a_service_that_has_its_own_user_keeps_it_when_redis_refuses_users_later() -> None:
+    said = Said("Made")
+    world = await planned(said)
+    own = url_of(world)
+    said.standing, said.refusal = "Refused", "NOPERM"
+    for _ in range(3):
+        await world.step()
+    assert url_of(world) == own
+    assert url_of(await planned(Said("Refused"), world=world)) == own, "nor by an operator that starts"
+    assert "RedisUserShared" not in [fact.reason for fact in world.cluster.events]
+    assert "canary" in url_of(await planned(Said("Refused"), "off", world=world)), "only who says so gets it"
+
+
+async def test_a_redis_elsewhere_that_refuses_users_is_shared() -> None:
+    world, other = await planned(Said("Made")), "redis://admin:canary@elsewhere:6379/0"
+    world.users = Said("Refused")
+    world.restart(replace(SETTINGS, redis_url=other))
+    for _ in range(3):
+        await world.step()
+    assert url_of(world) == other
+
+
 async def test_a_token_that_is_not_stored_yet_stays_the_same_within_a_pass_and_after_it() -> None:
     """The Redis user, the Job that downloads weights and the Secret must all be of one token."""
     world, said = World(), Said("Made")

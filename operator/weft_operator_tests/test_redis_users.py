@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from weft_core.heartbeat import WorkerRecord, demand_key, worker_key, workers_key
 from weft_core.keys import derive
@@ -18,7 +25,7 @@ from weft_operator.errors import TransientError
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.heartbeats import Heartbeats
 from weft_operator.measuring.state_keys import StateKeys
-from weft_operator.redis_users import RedisUsers, Standing
+from weft_operator.redis_users import RedisUsers, Standing, _is_refusal
 from weft_operator.weights.progress import progress_key
 from weft_operator_tests.guarded_redis import GuardedRedis
 from weft_operator_tests.guarded_redis import guarded_redis as guarded_redis
@@ -323,6 +330,53 @@ async def test_a_server_without_the_command_is_a_refusal_and_one_that_is_away_is
     async with keeping(renamed.url, run=False) as kept:
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
         assert standing(kept) == "Unknown"
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "allkeys-lfu"])
+async def test_a_redis_that_a_service_filled_refuses_nothing(guarded_redis: GuardedRedis, policy: str) -> None:
+    """Else one service could have all others get the operator's URL."""
+    async with keeping(guarded_redis.url, run=False) as kept:
+        await kept.users.keep(ATTACKER, TOKENS[ATTACKER])
+        with guarded_redis.admin() as admin:
+            admin.config_set("maxmemory", "4mb")
+            admin.config_set("maxmemory-policy", policy)
+        async with client(secret_url(ATTACKER, guarded_redis.url)) as attacker:
+            for i in range(100):
+                with suppress(OutOfMemoryError):
+                    await attacker.set(worker_key("team-b", "chat", f"x{i}"), "x" * 100_000)
+        with guarded_redis.admin() as admin:
+            if policy != "noeviction":
+                admin.config_set("maxmemory", "1")  # as with the memory that buffers and users take: it is in no key
+            with pytest.raises(OutOfMemoryError):
+                admin.sadd("weft:users:other", "x" * 100_000)
+        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        assert (standing(kept), kept.users.refusal) == ("Made", "")
+        assert redis_user(VICTIM, TOKENS[VICTIM]).name in guarded_redis.users(), "a user takes no key"
+        with guarded_redis.admin() as admin:
+            admin.config_set("maxmemory", "0")
+            kept.users._written.clear()
+            await kept.users.keep(VICTIM, TOKENS[VICTIM])
+            names = {redis_user(service, token).name for service, token in TOKENS.items()}
+            assert admin.smembers(f"weft:users:{OWNER}") == names, "it is recorded once there is room"
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (NoPermissionError("this user has no permissions to run the 'acl|setuser' command"), True),
+        (ResponseError("unknown command 'ACL', with args beginning with: 'SETUSER'"), True),
+        (ResponseError("ACL is disabled"), True),
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), False),
+        (ResponseError("OOM command not allowed when used memory > 'maxmemory'."), False),
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots: commands are disabled"), False),
+        (ResponseError("BUSY running a script. Only SCRIPT KILL is allowed, others are not allowed"), False),
+        (ReadOnlyError("not allowed against a read only replica"), False),
+        (ResponseError("LOADING not allowed"), False),
+        (ResponseError("MASTERDOWN not allowed"), False),
+    ],
+)
+def test_only_what_tells_of_a_right_is_a_refusal(answer: Exception, refused: bool) -> None:
+    assert _is_refusal(answer) is refused
 
 
 async def test_a_redis_without_passwords_gets_users_too(redis_server: RedisServer) -> None:

@@ -11,6 +11,7 @@ from weft_operator.engines.container import PROOF_KEY
 from weft_operator.manifest import Manifest
 
 TOKEN_BYTES = 32
+_REDIS_FILE = "redis-url-"
 
 
 def service_account(rendering: Rendering) -> Manifest:
@@ -50,9 +51,15 @@ def redis_file(rendering: Rendering, token: bytes) -> str | None:
     return next((name for name, _ in _redis(rendering, token)), None)
 
 
-def holds_shared_url(secret: Manifest | None, url: str, token: bytes) -> bool:
-    """Tell whether a service's Secret holds the operator's own Redis URL, as it does where Redis refuses users."""
-    return secret is not None and _redis_name(url, token) in (secret.get("data") or {})
+def held_redis_url(secret: Manifest | None) -> str | None:
+    """Return the Redis URL that a service's Secret holds, None where it holds none."""
+    for name, value in ((secret or {}).get("data") or {}).items():
+        if name.startswith(_REDIS_FILE):
+            try:
+                return base64.b64decode(value, validate=True).decode()
+            except ValueError:
+                return None
+    return None
 
 
 def _redis(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
@@ -67,7 +74,7 @@ def _redis(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
 
 def _redis_name(url: str, token: bytes) -> str:
     """Return a name that changes with the URL, so that pods restart in turn; keyed by the token, it tells nothing."""
-    return "redis-url-" + hmac.new(token, url.encode(), hashlib.sha256).hexdigest()[:8]
+    return _REDIS_FILE + hmac.digest(derive(token, "redis url"), url.encode(), "sha256").hex()[:8]
 
 
 def token_hash(token: bytes) -> str:

@@ -7,7 +7,7 @@ different users for services of one name, and a new token ends the access of who
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from weft_core.heartbeat import key_prefix
 from weft_core.keys import derive
@@ -72,6 +72,13 @@ def service_of(name: str) -> ServiceKey | None:
     namespace, _, rest = name.removeprefix(PREFIX).partition(".")
     service, _, mark = rest.rpartition(".")
     return ServiceKey(namespace, service) if namespace and service and mark else None
+
+
+def is_own(url: str, service: ServiceKey, *, at: str) -> bool:
+    """Tell whether a Redis URL has a user of this service, at the server of the operator's URL ``at``."""
+    found, ours = urlsplit(url), urlsplit(at)
+    place = found.netloc.rpartition("@")[2] == ours.netloc.rpartition("@")[2]
+    return place and service_of(unquote(found.username or "")) == service
 
 
 def has_users(url: str) -> bool:
