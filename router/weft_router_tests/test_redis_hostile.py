@@ -17,6 +17,7 @@ from weft_router.state import redis_store
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.registry import Health, Registry
+from weft_router.state.store import StoreDownError
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.stack import STATE_KEY, Stack, is_so, until
 
@@ -41,6 +42,7 @@ class World:
 
     def __init__(self, server: RedisServer) -> None:
         self.store = RedisStore(server.url, namespace="ns", service="svc", key=STATE_KEY)
+        self.url = server.url
         self.attacker = redis.Redis(port=server.port)
 
     async def put(self, worker: str | bytes, value: bytes) -> None:
@@ -158,7 +160,7 @@ async def test_junk_under_a_heartbeats_key_spoils_that_record_alone(world: World
     await world.put("d1", junk)
     found = await world.store.snapshot()
     assert [one.worker for one in found.workers] == ["d0"]
-    assert [name for name, _ in found.refused] == ["d1"]
+    assert [name for name, _ in found.refused] == (["d1"] if junk else []), "an empty one is none"
     await world.store.heartbeat(record("d1"))
     assert await world.known() == ["d0", "d1"], "its worker writes over it"
 
@@ -261,6 +263,30 @@ async def test_a_genuine_binding_is_replaced_only_by_who_names_its_worker(world:
     assert await store.bind("s", "d1", replaces="d2", ttl_s=60) == "d0"
     assert await store.bind("s", "d1", replaces="d0", ttl_s=60) == "d1"
     assert await store.unbind("s") == "d1"
+
+
+async def test_two_that_replace_a_binding_at_once_agree(world: World) -> None:
+    """And one that is changed in between stays whose it is."""
+    other = RedisStore(world.url, namespace="ns", service="svc", key=STATE_KEY)
+    for i in range(20):
+        session = f"s{i}"
+        assert await world.store.bind(session, "d0", replaces="", ttl_s=60) == "d0"
+        owners = await asyncio.gather(
+            world.store.bind(session, "d1", replaces="d0", ttl_s=60), other.bind(session, "d2", replaces="d0", ttl_s=60)
+        )
+        assert len(set(owners)) == 1
+        assert await world.store.unbind(session) == owners[0]
+    await other.close()
+
+
+async def test_a_full_redis_fails_a_binding_and_forgets_none(world: World) -> None:
+    assert await world.store.bind("s", "d0", replaces="", ttl_s=60) == "d0"
+    await world.attacker.config_set("maxmemory", "1")
+    for replaces in ("", "d0"):
+        with pytest.raises(StoreDownError):
+            await world.store.bind("s", "d1", replaces=replaces, ttl_s=60)
+    await world.attacker.config_set("maxmemory", "0")
+    assert await world.store.unbind("s") == "d0"
 
 
 async def test_names_without_a_heartbeat_are_taken_off_after_a_while(

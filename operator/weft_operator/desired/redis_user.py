@@ -17,14 +17,15 @@ PREFIX = "weft."
 """What the names of these users begin with; neither an administrator's user nor one of the chart's does."""
 
 COMMANDS = (
-    *("ping", "select", "time"),
-    *("get", "getrange", "strlen", "mget", "set", "getdel", "del", "unlink", "exists", "type"),
-    *("expire", "pexpire", "ttl", "pttl"),
-    *("sadd", "srem", "smembers", "scard", "sscan"),
-    *("evalsha", "script|load", "script|exists"),
+    *("ping", "select"),
+    *("getrange", "set", "del", "unlink", "type"),
+    *("sadd", "srem", "sscan"),
+    *("watch", "multi", "exec", "unwatch"),
 )
-"""What routers and downloads of weights ask of Redis, and single-key commands that are alike. A script runs with the
-rights of its caller; there is no EVAL, KEYS, SCAN, FLUSHDB, CONFIG, ACL, CLIENT KILL, SUBSCRIBE or MONITOR."""
+"""What routers and downloads of weights ask of Redis, and no more.
+
+No script: one that does not end stops Redis for all, and what scripts take of its memory is in no key to be evicted.
+"""
 
 GREETING = ("client|setinfo",)
 """What the client library sends with each connection since Redis 7.2; an older server refuses a rule that names it, and

@@ -4,6 +4,7 @@ Redis is not trusted: whoever else can write there can make no record of this se
 not a record, or of another type, spoils itself alone.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -12,11 +13,10 @@ from functools import partial
 from time import monotonic
 from typing import cast
 
-import orjson
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError, WatchError
 
 from weft_core.heartbeat import (
     DEMAND_EXPIRY_S,
@@ -29,9 +29,7 @@ from weft_core.heartbeat import (
     workers_key,
 )
 from weft_core.records import (
-    MAX_MEMBERS,
     MAX_VALUE_BYTES,
-    READ_WORKERS,
     Opened,
     open_heartbeats,
     open_value,
@@ -40,6 +38,7 @@ from weft_core.records import (
     seal_value,
 )
 from weft_router.state.gathered import Asked, Gathered
+from weft_router.state.redis_reading import is_wrong_type, read_values, read_workers
 from weft_router.state.store import Question, Snapshot, StoreDownError
 
 TIMEOUT_S = 0.5
@@ -48,50 +47,10 @@ ABSENT_S = 2.0 * HEARTBEAT_EXPIRY_S
 """A name without a heartbeat for so long is taken off the list; a worker that is there lists itself again."""
 MOST_REMOVED = 1000
 """Names that are taken off at once."""
-
-_BIND = f"""
-local owners = {{}}
-local asked = cjson.decode(ARGV[1])
-for i, key in ipairs(KEYS) do
-  local worker, replaces = asked[3 * i - 2], asked[3 * i - 1]
-  local owner = redis.pcall('GET', key)
-  if type(owner) ~= 'string' or #owner > {MAX_VALUE_BYTES} or not string.find(owner, '^[!-~]+ %x+$')
-    or owner == replaces then
-    redis.call('SET', key, worker, 'EX', asked[3 * i])
-    owner = worker
-  end
-  owners[i] = owner
-end
-return cjson.encode(owners)
-"""
-"""Binds several sessions, each in one step. Workers and owners come as one text: the client handles lists by item. What
-cannot be an owner is replaced."""
-_READ = f"""
-local found = {{}}
-for i, key in ipairs(KEYS) do
-  local value = redis.pcall('GETRANGE', key, 0, {MAX_VALUE_BYTES})
-  found[i] = type(value) == 'string' and value or ''
-end
-return found
-"""
-"""Reads several values, each as far as it can be one."""
-_PRUNE = f"""
-local cursor, seen = '0', 0
-repeat
-  local page = redis.call('SSCAN', KEYS[1], cursor, 'COUNT', 1000)
-  cursor, seen = page[1], seen + #page[2]
-  for _, name in ipairs(page[2]) do
-    if #name > {MAX_NAME} then redis.call('SREM', KEYS[1], name) end
-  end
-until cursor == '0' or seen >= {MAX_MEMBERS}
-return seen
-"""
-"""Takes names off the list that are too long to be read."""
-_TAKE = f"""
-local value = redis.pcall('GETRANGE', KEYS[1], 0, {MAX_VALUE_BYTES})
-redis.call('DEL', KEYS[1])
-return type(value) == 'string' and value or ''
-"""
+_TRIES = 2
+"""How often it is tried to replace a binding that others change at the same time."""
+_REPLACED_AT_ONCE = 16
+"""Bindings that are replaced at once: each takes a connection."""
 
 
 class RedisStore:
@@ -118,11 +77,6 @@ class RedisStore:
             retry=Retry(NoBackoff(), 0),
             max_connections=256,
         )
-        self._bind_script = self._redis.register_script(_BIND)
-        self._read_script = self._redis.register_script(_READ)
-        self._take_script = self._redis.register_script(_TAKE)
-        self._prune_script = self._redis.register_script(_PRUNE)
-        self._workers_script = self._redis.register_script(READ_WORKERS)
         self._binds: Gathered[Question, str] = Gathered(self._bind)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
@@ -162,7 +116,7 @@ class RedisStore:
         """
         async with self._errors():
             epoch = await self._epoch()
-            reply = await self._workers_script(keys=[self._workers], args=[self._prefix + "worker:"])
+            reply = await read_workers(self._redis, self._workers, self._prefix + "worker:")
             found = open_heartbeats(
                 reply,
                 key=self._key,
@@ -173,10 +127,10 @@ class RedisStore:
             )
             if found.kind not in ("set", "none"):
                 await self._list_anew()
-            if any(len(name) > MAX_NAME for name, _ in found.refused):
-                await self._prune_script(keys=[self._workers])
-            await self._remove([*found.absent, *(name for name, _ in found.refused)])
-        refused = [(name.decode("ascii", "backslashreplace"), reason) for name, reason in found.refused]
+            if endless := [name for name, _ in found.refused if len(name) > MAX_NAME]:
+                await self._redis.srem(self._workers, *endless[:MOST_REMOVED])
+            await self._remove([*found.absent, *(name for name, _ in found.refused if len(name) <= MAX_NAME)])
+        refused = [(name[:MAX_NAME].decode("ascii", "backslashreplace"), reason) for name, reason in found.refused]
         if found.kind not in ("set", "none"):
             refused.append(("", "type"))
         return Snapshot(tuple(found.records), epoch=epoch, refused=tuple(refused))
@@ -231,14 +185,17 @@ class RedisStore:
         """
         orders = [self._order(*one) for one in asked]
         async with self._errors():
-            stored = await self._bound(orders)
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for name, sealed, _, ttl_s in orders:
+                    pipe.set(name, sealed, nx=True, get=True, ex=ttl_s)
+                stored = cast(list[object], await pipe.execute(raise_on_error=False))
             owners = [self._owner(order, found) for order, found in zip(orders, stored, strict=True)]
             again = [i for i, owner in enumerate(owners) if owner is None]
-            if again:
-                stored = await self._bound([(orders[i][0], orders[i][1], stored[i], orders[i][3]) for i in again])
-                for i, found in zip(again, stored, strict=True):
-                    # Where another one that cannot be believed came in between: this coordinator's own choice.
-                    owners[i] = self._owner(orders[i], found) or asked[i][1]
+            for start in range(0, len(again), _REPLACED_AT_ONCE):
+                part = again[start : start + _REPLACED_AT_ONCE]
+                replaced = await asyncio.gather(*(self._replace(orders[i]) for i in part))
+                for i, owner in zip(part, replaced, strict=True):
+                    owners[i] = owner
         return [owner or "" for owner in owners]
 
     def _order(self, session: str, worker: str, replaces: str, ttl_s: int) -> Question:
@@ -247,15 +204,39 @@ class RedisStore:
         sealed = seal_value(worker, key=self._key, name=name)
         return name, sealed, seal_value(replaces, key=self._key, name=name) if replaces else "", ttl_s
 
-    def _owner(self, order: Question, stored: str) -> str | None:
-        if stored == order[1]:
-            return stored.partition(" ")[0]
-        return open_value(stored.encode(), key=self._key, name=order[0])
+    def _owner(self, order: Question, stored: object) -> str | None:
+        """Return the owner of a session where this was stored before; None where that is to be replaced."""
+        name, sealed, replaces, _ = order
+        if isinstance(stored, RedisError) and not is_wrong_type(stored):
+            raise stored
+        if stored is None or stored == sealed.encode():
+            return sealed.partition(" ")[0]
+        if replaces and stored == replaces.encode():
+            return None
+        return open_value(stored, key=self._key, name=name)
 
-    async def _bound(self, orders: list[Question]) -> list[str]:
-        rest = orjson.dumps([arg for order in orders for arg in order[1:]])
-        owners = await self._bind_script(keys=[order[0] for order in orders], args=[rest])
-        return cast(list[str], orjson.loads(cast(bytes, owners)))
+    async def _replace(self, order: Question) -> str:
+        """Replace what is to be replaced unless another one does at the same time, whose owner it is then."""
+        name, sealed, _, ttl_s = order
+        async with self._redis.pipeline() as pipe:
+            for _ in range(_TRIES):
+                await pipe.watch(name)
+                try:
+                    stored: object = await pipe.getrange(name, 0, MAX_VALUE_BYTES)
+                except ResponseError as error:
+                    stored = error
+                owner = self._owner(order, stored)
+                if owner is not None:
+                    return owner
+                pipe.multi()  # type: ignore[no-untyped-call]
+                pipe.set(name, sealed, ex=ttl_s)
+                try:
+                    await pipe.execute()
+                    break
+                except WatchError:
+                    continue
+        # Where others change it all the time: this coordinator's own choice.
+        return sealed.partition(" ")[0]
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish lost bindings in batches."""
@@ -270,7 +251,13 @@ class RedisStore:
         """Forget a binding."""
         name = self._prefix + "bind:" + session
         async with self._errors():
-            owner = await self._take_script(keys=[name])
+            async with self._redis.pipeline() as pipe:
+                pipe.getrange(name, 0, MAX_VALUE_BYTES)
+                pipe.delete(name)
+                owner, gone = cast(tuple[object, object], tuple(await pipe.execute(raise_on_error=False)))
+            for answer in (owner, gone):
+                if isinstance(answer, RedisError) and not is_wrong_type(answer):
+                    raise answer
         return open_value(owner, key=self._key, name=name)
 
     async def unbind_all(self, sessions: Sequence[str], heads: Sequence[str]) -> None:
@@ -287,7 +274,7 @@ class RedisStore:
             return []
         names = [self._prefix + "head:" + head for head in heads]
         async with self._errors():
-            values = cast(list[object], await self._read_script(keys=names))
+            values = await read_values(self._redis, names, most=MAX_VALUE_BYTES)
         return [open_value(value, key=self._key, name=name) for name, value in zip(names, values, strict=True)]
 
     async def put_head(self, head: str, session: str, *, ttl_s: int) -> None:
