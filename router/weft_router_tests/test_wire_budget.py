@@ -261,3 +261,18 @@ async def test_large_requests_leave_room_for_small_ones() -> None:
     for _ in range(10):
         clients.add()[0].data_received(POST % 1000 + b"x" * 1000)
     assert len(clients.served) == served + 10
+
+
+@pytest.mark.parametrize("share", [0.24, 0.26, 0.37])
+async def test_a_body_that_comes_in_pieces_counts_once_when_it_is_whole(share: float) -> None:
+    clients = Clients(400 * KIB)
+    size = int(clients.budget.limit * share)
+    assert clients.budget.fits(size)
+    connection, wire = clients.add()
+    connection.data_received(POST % size)
+    for at in range(0, size, 16 * KIB):
+        connection.data_received(b"x" * min(16 * KIB, size - at))
+    assert clients.budget.used == clients.held == EACH + COPIES * size
+    clients.answer()
+    assert wire.sent.startswith(b"HTTP/1.1 200")
+    assert (clients.budget.used, clients.budget.refused) == (0, 0)

@@ -335,6 +335,8 @@ class Connection(Outgoing):
 
     def _count(self, request: Request) -> None:
         """Count the bytes that a request takes while it waits and is served; refuse it where there is no room."""
+        if self._kept:
+            self._keep(0)  # they are among its bytes now, and would count twice
         size = EACH + COPIES * len(request.body)
         if self._budget.take(size, self):
             request.held = size
