@@ -1,6 +1,7 @@
 """How long answers may take, what one bad request may cost, and what a router that must go tells its clients."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,3 +245,35 @@ async def outcomes(stack: Stack, outcome: str) -> float:
 
 async def counted(stack: Stack, outcome: str, count: int) -> bool:
     return await outcomes(stack, outcome) == count
+
+
+async def answer_to(port: int, request: bytes) -> bytes:
+    """Return the status that a request of which no more comes is answered with."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        return (await asyncio.wait_for(reader.readline(), 10)).split()[1]
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", ["c0", "p0", "d0"])
+async def test_without_a_key_there_is_no_path_that_takes_a_body(sidecars: Stack, tmp_path: Path, name: str) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one\n")
+    await sidecars.up(keys=keys)
+    server = sidecars.processes[name].server
+    await server.health.start("127.0.0.1", 0)
+    for port in (sidecars.processes[name].settings.port, server.health.port):
+        for path in [*server._routes, "/other"]:
+            head = b"GET %b HTTP/1.1\r\nHost: x\r\n" % path.encode()
+            unfinished = (b"Content-Length: 900000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n9\r\n{")
+            for body in (*unfinished, b"Content-Length: 2\r\n\r\n{}"):
+                assert await answer_to(port, head + body) in (b"400", b"401", b"404", b"405"), (path, body)
+                assert server.budget.used == 0, (path, body)
+
+
+async def test_only_beside_an_engine_anybody_may_wait_for_a_drain(stack: Stack) -> None:
+    await stack.up()
+    async with stack.http.get(stack.front + "/engine/prestop") as answer:
+        assert answer.status == 404

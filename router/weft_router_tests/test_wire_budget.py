@@ -78,8 +78,8 @@ class Clients:
         headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
         exchange.reply(error.status, error.body(), headers=headers)
 
-    def _gate(self, _: Request, _peer: Peer) -> ApiError | None:
-        return None if self.known else UnauthorizedError("who are you?")
+    def _gate(self, request: Request, _peer: Peer) -> ApiError | None:
+        return None if self.known or request.path == "/healthz" else UnauthorizedError("who are you?")
 
     def add(self) -> tuple[Connection, Wire]:
         wire = Wire()
@@ -276,3 +276,47 @@ async def test_a_body_that_comes_in_pieces_counts_once_when_it_is_whole(share: f
     clients.answer()
     assert wire.sent.startswith(b"HTTP/1.1 200")
     assert (clients.budget.used, clients.budget.refused) == (0, 0)
+
+
+LONG = b"".join(b"X-%d: %b\r\n" % (n, b"y" * 600) for n in range(90))
+
+
+async def test_long_heads_count_with_their_requests_whole_or_not_and_those_of_somebody_unknown_are_dropped() -> None:
+    clients = Clients(8 * 2**20)
+    get = GET[:-2] + LONG + b"\r\n"
+    connection, _ = clients.add()
+    connection.data_received(get)
+    assert clients.budget.used == clients.held == EACH + len(get)
+    clients.served[0].forget()
+    assert clients.budget.used == clients.held == 0
+    clients.answer()
+    post = POST[:-2] % 10 + LONG + b"\r\n"
+    connection.data_received(post)
+    assert clients.budget.used == clients.held == len(post)
+    clients.known = False
+    other, wire = clients.add()
+    other.data_received(post)
+    assert clients.budget.used == len(post)
+    assert other._reader._request is not None
+    assert other._reader._request.headers == {}
+    other.data_received(b"x" * 10)
+    await asyncio.sleep(0)
+    assert wire.sent.startswith(b"HTTP/1.1 401")
+
+
+async def test_what_waits_behind_an_open_path_counts_and_is_kept_of_nobody_unknown() -> None:
+    clients = Clients(8 * 2**20)
+    connection, _ = clients.add()
+    connection.data_received(GET * 4)
+    assert clients.budget.used == clients.held == 3 * EACH
+    clients.known = False
+    other, wire = clients.add()
+    other.data_received(GET)
+    for _ in range(10):
+        other.data_received(POST % 60_000 + b"x" * 60_000)
+    other.data_received((POST % 9 + b"x" * 9) * 2)
+    assert clients.budget.used == 3 * EACH
+    for _ in range(20):
+        clients.answer()
+        await asyncio.sleep(0)
+    assert wire.sent.count(b"HTTP/1.1 401") == 12

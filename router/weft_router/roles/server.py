@@ -45,6 +45,8 @@ PAGE = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN = frozenset(
     {"/healthz", "/readyz", "/metrics", "/incarnation", "/engine/livez", "/engine/metrics", "/engine/prestop"}
 )
+_UNASKED = _OPEN | HANDSHAKE
+"""Paths that nobody needs a key or a proof for; none of them takes a body."""
 
 
 class Server:
@@ -77,19 +79,19 @@ class Server:
         if settings.family is not None:
             self._siblings = Siblings(settings.family, settings.place, metrics, refresh=self._refresh)
         hops = HopGuard(derive(settings.token, "hop"), settings.url)
-        own: Routes = {
+        own: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
             "/metrics": {"GET": self._metrics_page},
             "/drain": {"POST": self._drain},
-            "/engine/prestop": {"GET": self._prestop},
             "/incarnation": {"GET": self._incarnation},
             HELLO_PATH: {"GET": hops.hello},
             PROVE_PATH: {"GET": hops.prove},
         }
-        self._routes: Routes = {**own, **duty.routes()}
-        # Between the router's own hops a body may have grown by what the router adds to it.
         front = self._front = settings.role in ("coordinator", "standalone")
+        if not front:  # it waits, so it is only where an engine's hook asks for it
+            own["/engine/prestop"] = {"GET": self._prestop}
+        self._routes: Routes = {**own, **duty.routes()}
         self._afterglow_s = AFTERGLOW_S if front else 0.0
         limits = settings.config.limits
         timeouts = settings.config.timeouts
@@ -97,6 +99,7 @@ class Server:
             max_line=limits.max_line_bytes,
             max_headers=limits.max_headers,
             max_head=limits.max_header_bytes,
+            # Between the router's own hops a body may have grown by what the router adds to it.
             max_body=limits.max_body_bytes * (1 if front else 2),
             ungated=UNGATED_BYTES,
             max_connections=limits.max_connections,
@@ -113,7 +116,9 @@ class Server:
         """What clients may make this process hold."""
         if wire.max_body > self.budget.largest:
             log.warning("bodies_bounded_by_memory", extra={"bytes": self.budget.largest, "limit": wire.max_body})
-        self.health = Listener(self._serve_open, refused=self._refused, limits=wire, budget=self.budget)
+        self.health = Listener(
+            self._serve_open, refused=self._refused, limits=wire, gate=self._gate_open, budget=self.budget
+        )
         """Health and metrics without TLS, where that is wanted beside it."""
         self._lane = duty.lane
         if self._lane is not None:
@@ -208,6 +213,8 @@ class Server:
         """Refuse what would only be refused after a large body was read."""
         try:
             self._handler(request.path, request.method)
+            if request.path in _UNASKED:
+                _refuse_body(request.headers)
             caller = self._check(request.path, request.headers, request.notes, peer)
             if caller is not None:
                 self._duty.before_body(caller)
@@ -217,6 +224,10 @@ class Server:
         except ApiError as error:
             return error
         return None
+
+    def _gate_open(self, request: Request, peer: Peer) -> ApiError | None:
+        """Do as ``_gate`` does, for the port that has nothing but health and metrics."""
+        return self._gate(request, peer) if request.path in _OPEN else _not_here(request.path)
 
     def _no_room(self, length: int) -> ApiError:
         largest = self.budget.largest
@@ -240,7 +251,7 @@ class Server:
         caller: object = None
         if path == "/drain" or path.startswith("/debug/"):
             require_proven(peer)
-        elif path not in _OPEN and path not in HANDSHAKE:
+        elif path not in _UNASKED:
             caller = self._duty.admits(headers, notes, peer)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
@@ -251,7 +262,7 @@ class Server:
         if exchange.path in _OPEN:
             await self._serve(exchange)
         else:
-            answer(exchange, NotFoundError(f"unknown path {exchange.path[:128]!r}; this port has health and metrics"))
+            answer(exchange, _not_here(exchange.path))
 
     def _begin(self, exchange: Exchange) -> Coroutine[object, object, None] | None:
         """Serve a request; one that the lane takes by callbacks."""
@@ -263,7 +274,8 @@ class Server:
         path = exchange.path
         try:
             handler = self._handler(path, exchange.method)
-            if path in _OPEN or path in HANDSHAKE:
+            if path in _UNASKED:
+                _refuse_body(exchange.headers)
                 await handler(exchange)
                 return
         except ApiError as error:
@@ -388,6 +400,7 @@ class Server:
 
     async def _prestop(self, exchange: Exchange) -> None:
         """Hold a stopping engine until the drain is over; without a drain answer soon, so that nobody can abuse it."""
+        exchange.forget()
         try:
             async with asyncio.timeout(PRESTOP_GRACE_S):
                 await self._drains.wait()
@@ -396,6 +409,20 @@ class Server:
             return
         await self.drained()
         exchange.reply(200, b"drained\n", content_type=PLAIN)
+
+
+def _refuse_body(headers: dict[str, str]) -> None:
+    """Let nobody have a body kept who needs no key.
+
+    Raises:
+        ApiError: the request has one.
+    """
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        raise ApiError("this path takes no body", status=400)
+
+
+def _not_here(path: str) -> ApiError:
+    return NotFoundError(f"unknown path {path[:128]!r}; this port has health and metrics")
 
 
 def _above(path: str) -> str:

@@ -63,9 +63,9 @@ class Connection(Outgoing):
     """
 
     __slots__ = (
-        "_budget", "_closed_at", "_deaf", "_exchange", "_handler", "_held", "_kept", "_limits", "_lingers", "_loop",
-        "_moved_at", "_owner", "_reader", "_reading", "_seen", "_since", "_stalled_at", "_task", "_transport", "_turn",
-        "_unread", "_waiting",
+        "_budget", "_closed_at", "_deaf", "_exchange", "_gate", "_handler", "_held", "_kept", "_limits", "_lingers",
+        "_loop", "_moved_at", "_owner", "_reader", "_reading", "_seen", "_since", "_stalled_at", "_task", "_transport",
+        "_turn", "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, limits: WireLimits, *, gate: Gate | None, peer: Peer | None = None) -> None:
@@ -74,6 +74,7 @@ class Connection(Outgoing):
         self._handler = owner.handler
         self._budget = owner.budget
         self._limits = limits
+        self._gate = gate
         self._reader = RequestReader(limits, gate=gate, peer=self.peer)
         self._loop = asyncio.get_running_loop()
         self._turn = turn_of(self._loop)
@@ -145,10 +146,12 @@ class Connection(Outgoing):
         if requests:
             self._seen = 0
             self._reading = False
-            for request in requests:
-                if request.body:
-                    self._count(request)
             waiting = self._waiting
+            waits = self._exchange is not None or bool(waiting)
+            for request in requests:
+                if waits or request.body or request.head > EACH:
+                    self._count(request, waits=waits)
+                waits = True
             if waiting:
                 waiting += requests
             else:
@@ -254,6 +257,11 @@ class Connection(Outgoing):
         self._held += size
         return True
 
+    def release(self) -> None:
+        """Count nothing any more for the request under way: nothing is kept of it."""
+        self._budget.give(self._held)
+        self._held = 0
+
     def shed(self) -> None:
         """Let go of what is unfinished, and give it back: others need the room."""
         if not self._unread:
@@ -333,16 +341,24 @@ class Connection(Outgoing):
         self._refuse(ApiError(f"the request body did not arrive at {rate:g} bytes a second", status=408))
         return "slow body"
 
-    def _count(self, request: Request) -> None:
-        """Count the bytes that a request takes while it waits and is served; refuse it where there is no room."""
+    def _count(self, request: Request, *, waits: bool) -> None:
+        """Count the bytes that a request takes while it waits and is served; refuse it where there is no room.
+
+        One that ``waits`` for the one before it may have come whole, so that nobody has looked at its head.
+        """
         if self._kept:
             self._keep(0)  # they are among its bytes now, and would count twice
-        size = EACH + COPIES * len(request.body)
-        if self._budget.take(size, self):
-            request.held = size
-        else:
-            request.body = b""
+        if waits and self._gate is not None and request.refusal is None:
+            request.refusal = self._gate(request, self.peer)
+        if request.refusal is None:
+            size = EACH + COPIES * len(request.body)
+            if request.head > EACH:
+                size += request.head
+            if self._budget.take(size, self):
+                request.held = size
+                return
             request.refusal = no_room()
+        request.body, request.headers = b"", {}
 
     def _keep(self, kept: int) -> bool:
         """Count the bytes of a request that is not whole yet; False: there is no room for them."""

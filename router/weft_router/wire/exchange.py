@@ -80,6 +80,10 @@ class Outgoing(ABC):
         """Count bytes that the request under way takes until it is over; False: there is no room for them."""
 
     @abstractmethod
+    def release(self) -> None:
+        """Count nothing any more for the request under way: nothing is kept of it."""
+
+    @abstractmethod
     def shed(self) -> None:
         """Let go of what is unfinished, and give it back: others need the room."""
 
@@ -256,6 +260,11 @@ class Exchange:
         self.body = b""
         self.parsed = None
         self.headers = {}
+
+    def forget(self) -> None:
+        """Do as ``let_go`` does, and have it counted no longer: nobody else keeps any of it."""
+        self.let_go()
+        self._connection.release()
 
     def flush(self) -> None:
         """Send the head of an answer that nothing was written of yet."""

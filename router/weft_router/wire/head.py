@@ -95,9 +95,11 @@ class Request:
     notes: Notes | None = None
     """Those of the requests of its connection with the same credentials; None where nobody compared these."""
     refusal: ApiError | None = None
-    """What it has to be answered with, by whoever looked at its head: its body was dropped."""
+    """What it has to be answered with, by whoever looked at its head: its body and headers were dropped."""
     held: int = 0
     """The bytes that are counted for it."""
+    head: int = 0
+    """The bytes of its head, as it came."""
 
 
 Gate = Callable[[Request, Peer], ApiError | None]

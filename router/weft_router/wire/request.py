@@ -58,7 +58,7 @@ class RequestReader:
         if self._head is not None:
             return len(self._head)
         request = self._request
-        return self.received if request is not None and request.refusal is None else 0
+        return request.head + self.received if request is not None and request.refusal is None else 0
 
     @property
     def received(self) -> int:
@@ -105,6 +105,7 @@ class RequestReader:
 
     def _head_bytes(self, data: bytes, at: int, done: list[Request]) -> int:
         """Take bytes of a head; return where those begin that are left."""
+        start = at
         known = self._heads.read_by_last(data, at, self._limits)
         if known is not None:
             request, length, end = known
@@ -120,6 +121,7 @@ class RequestReader:
                     raise bad("the request begins with empty lines")
             request, length = self._heads.read(data[at:end], self._limits)
             end += 4
+        request.head = end - start
         whole = len(data) - end >= length >= 0
         short = 0 <= length <= self._ungated
         # What came whole and is short is as soon served as looked at; nobody's bytes are kept before he is known.
@@ -127,6 +129,7 @@ class RequestReader:
             if not short or "expect" in request.headers:
                 raise FramingError(error)
             request.refusal = error
+            request.headers = {}
         if whole:  # the usual case: the whole request came at once
             request.body = data[end : end + length]
             done.append(request)
