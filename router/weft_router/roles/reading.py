@@ -2,11 +2,14 @@
 
 from weft_router.api.body import Json, measured
 from weft_router.api.nodes import AT_ONCE, NODE_BYTES, bound_in_turns
+from weft_router.api.widths import widening, widening_in_turns
 from weft_router.wire.budget import EACH
 from weft_router.wire.exchange import Exchange
 
 FEW = EACH // NODE_BYTES
 """Nodes that are counted with every request."""
+SHORT = EACH // 3
+"""Bodies up to here take no more than that, however wide their texts are."""
 
 
 async def read(exchange: Exchange, most: int) -> Json:
@@ -17,17 +20,26 @@ async def read(exchange: Exchange, most: int) -> Json:
         TooLargeError: it has more than ``most`` nodes.
         UnavailableError: there is no room now for what it makes.
     """
-    if len(exchange.body) > AT_ONCE:
-        await bound_in_turns(exchange.body, most)
+    raw = exchange.body
+    if len(raw) > AT_ONCE:
+        await bound_in_turns(raw, most)
+        return _parsed(exchange, most, await widening_in_turns(raw))
     return read_at_once(exchange, most)
 
 
 def read_at_once(exchange: Exchange, most: int) -> Json:
-    """Do as ``read`` does, in one step; a body above ``AT_ONCE`` has been looked at.
+    """Do as ``read`` does, in one step, for a body up to ``AT_ONCE``.
 
     Raises:
         ApiError: as ``read`` does.
     """
+    raw = exchange.body
+    return _parsed(exchange, most, widening(raw) if len(raw) > SHORT else 0)
+
+
+def _parsed(exchange: Exchange, most: int, wider: int) -> Json:
+    if wider:
+        exchange.hold(wider * len(exchange.body))
     body, nodes = measured(exchange.body, most)
     if nodes > FEW:
         exchange.hold(nodes * NODE_BYTES)
