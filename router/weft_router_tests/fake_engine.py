@@ -38,6 +38,8 @@ class Script:
     """The finish reason of answers in one piece."""
     poison: str = ""
     """Part of a body that ends the engine, as a query of death does: its port refuses from then on."""
+    poison_at: int = 0
+    """After so many tokens of a stream it does so; 0: as the request comes."""
     times: int | None = None
     """How many requests the failures below hit; None: all."""
     every: int = 1
@@ -193,7 +195,7 @@ class FakeEngine:
             self.headers.append(dict(request.headers))
         if self.on_request is not None:
             self.on_request(body)
-        if self.script.poison and self.script.poison in orjson.dumps(body).decode():
+        if not self.script.poison_at and self._poisonous(body):
             if self.script.gate is not None:
                 await self.script.gate.wait()
             self.perish()
@@ -214,6 +216,9 @@ class FakeEngine:
         if holder is not None and holder is not self and holder.held.pop(params["remote_request_id"], None) is not None:
             holder.released += 1
         return web.json_response({"error": {"message": "no such model", "code": 404}}, status=404)
+
+    def _poisonous(self, body: Body) -> bool:
+        return bool(self.script.poison) and self.script.poison in orjson.dumps(body).decode()
 
     def _dies(self, request: web.Request) -> bool:
         """Tell whether this answer is cut off; count it."""
@@ -327,6 +332,9 @@ class FakeEngine:
             return out
         await out.write(finished.opening())
         for k in range(len(finished.output)):
+            if k and k == script.poison_at and self._poisonous(finished.body):
+                self.perish()
+                return out
             if k == script.die_at_token and self._dies(request):
                 assert request.transport is not None
                 request.transport.abort()

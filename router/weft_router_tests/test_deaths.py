@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from weft_core.heartbeat import MAX_HELD_BACK
 from weft_router.api.bounds import Allowed
 from weft_router.api.fingerprint import fingerprint, unusual
 from weft_router.api.inference import Inference, check
@@ -21,7 +22,7 @@ from weft_router.engines.deaths import (
     classify,
 )
 from weft_router.errors import ApiError, EngineDiedError
-from weft_router.guard.held_back import MOST, MOST_EACH, HeldBack
+from weft_router.guard.held_back import MOST, MOST_DOUBTS, MOST_EACH, HeldBack
 from weft_router.roles.replaying import Trials
 from weft_router.wire.leg import Leg
 
@@ -52,7 +53,16 @@ def serving(
         ([serving(strange=True), serving(strange=True)], [POISON, POISON]),
         ([serving(strange=True, first=True)], [BYSTANDER]),
         ([serving(), serving(deaths=1), serving(strange=True)], [SUSPECT, POISON, SUSPECT]),
-        ([serving(first=True, deaths=1), serving()], [AGAIN, POISON]),
+        ([serving(first=True, deaths=1)], [POISON]),
+        ([serving(first=True, deaths=1), serving(first=True)], [POISON, BYSTANDER]),
+        ([serving(first=True, deaths=1), serving(first=True, deaths=1)], [AGAIN, AGAIN]),
+        ([serving(first=True, deaths=1), serving(first=True, deaths=1, strange=True)], [AGAIN, POISON]),
+        ([serving(first=True, deaths=1, strange=True)] * 2, [AGAIN, AGAIN]),
+        ([serving(first=True, deaths=1), serving()], [AGAIN, SUSPECT]),
+        ([serving(first=True, strange=True), serving()], [BYSTANDER, SUSPECT]),
+        ([serving(first=True, strange=True), serving(strange=True)], [BYSTANDER, POISON]),
+        ([serving(first=True, deaths=1), serving(deaths=1)], [AGAIN, POISON]),
+        ([serving(first=True, deaths=1, strange=True), serving(deaths=1)], [AGAIN, AGAIN]),
         ([serving(streams=False, age=SETTLED_S), serving(streams=False)], [BYSTANDER, POISON]),
         ([serving(age=10 * SETTLED_S)], [POISON]),
     ],
@@ -222,6 +232,50 @@ def test_two_requests_with_the_same_unusual_fields_hold_back_a_third_and_two_pla
     for text in "abcd":
         held.add("t", request(text))
     assert not refused(held, "t", request("e"))
+
+
+def test_a_request_under_which_four_engines_ended_for_no_known_reason_is_held_back() -> None:
+    now = 0.0
+    one, two = (HeldBack(b"secret", 600.0, clock=lambda: now) for _ in range(2))
+    for death in ("a", "b", "c", "c", "c"):
+        one.doubt("t", request("x"), death)
+    two.doubt("t", request("x"), "c")
+    two.hear(one.entries())
+    assert not refused(two, "t", request("x")), "many of the same requests may be on one engine"
+    assert not two.concerns("t")
+    now = 300.0
+    one.doubt("t", request("x"), "d")
+    two.hear(one.entries())
+    assert refused(one, "t", request("x"))
+    assert refused(two, "t", request("x"))
+    assert not refused(two, "t", request("y"))
+    assert not refused(two, "u", request("x"))
+    now = 601.0
+    assert not refused(one, "t", request("x"))
+    assert len(one.entries()) == 1
+    one.add("t", request("y"))
+    for k in range(3 * MOST_DOUBTS):
+        one.doubt("t", request(str(k)), "e")
+    assert len(one.entries()) == MOST_DOUBTS + 1
+    assert MOST_DOUBTS + MOST_EACH <= MAX_HELD_BACK
+    assert refused(one, "t", request("y"))
+
+
+async def test_an_end_has_a_name_where_nobody_is_to_blame() -> None:
+    engine = Engine()
+    names = []
+    for guilty in (0, 1, 0):
+        legs = [engine.enter() for _ in range(3)]
+        for leg in legs[guilty:]:
+            engine.deaths.first_token(leg)
+        death = engine.deaths.failed(legs[0], "disconnected")
+        assert death is not None
+        await death.verdict()
+        names.append(engine.deaths.unsolved)
+        for leg in legs:
+            engine.deaths.leave(leg)
+    assert names[1] == ""
+    assert len(set(names)) == 3
 
 
 def test_what_others_saw_counts_and_junk_does_not() -> None:

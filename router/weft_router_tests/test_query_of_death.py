@@ -65,6 +65,37 @@ async def test_a_request_that_ends_an_engine_ends_no_second_one(
     assert await stack.count("weft_router_held_back") == 1
 
 
+async def test_a_request_that_ends_engines_after_its_first_token_ends_two(stack: Stack) -> None:
+    await stack.up(decode=4, prefill=0)
+    load(stack, PROMPT)
+    for engine in stack.engines.values():
+        engine.script.poison_at, engine.script.gap_s = 3, 0.05
+    first = await kill(stack, PROMPT, session="a", stream=True)
+    assert (first.status, first.error and first.error["code"]) == (200, "stream_interrupted")
+    for session in ("a", "b", "c"):
+        assert (await kill(stack, PROMPT, session=session, stream=True)).status == 422
+    assert ended(stack) == 2
+    assert await stack.count("weft_router_held_back") == 1
+
+
+async def test_a_stream_that_cannot_go_on_elsewhere_ends_four_engines_at_most(stack: Stack) -> None:
+    await stack.up(decode=6, prefill=0)
+    load(stack, FIELD)
+    for engine in stack.engines.values():
+        engine.script.poison_at, engine.script.gap_s = 3, 0.05
+    for k in range(4):
+        assert await stack.count("weft_router_held_back") == 0
+        assert (await kill(stack, FIELD, session=f"s{k}", stream=True)).status == 200
+        assert ended(stack) == k + 1
+
+    async def held() -> bool:
+        return await stack.count("weft_router_held_back") == 1
+
+    await until(held)
+    assert (await kill(stack, FIELD, session="s9", stream=True)).status == 422
+    assert ended(stack) == 4
+
+
 async def test_a_request_that_killed_is_known_to_every_coordinator(sidecars: Stack) -> None:
     await sidecars.up(decode=3, prefill=0, coordinators=2)
     load(sidecars, PROMPT)
@@ -164,7 +195,7 @@ async def test_a_stream_that_saw_two_engines_end_is_not_sent_to_a_third(stack: S
     assert answer.error is not None
     assert answer.error["code"] == "stream_interrupted"
     assert ended(stack) == 2
-    assert await stack.count("weft_router_held_back") == 0, "it had come far: it may be no reason"
+    assert await stack.count("weft_router_held_back") == 1, "it was the only one on both"
 
 
 @pytest.mark.parametrize("composition", ["sidecars", "standalone"])

@@ -6,11 +6,13 @@ health endpoint says so. A connection that breaks while the engine lives is no d
 engine whose worker drains.
 
 Whoever gave a first token works, and so does whatever gives the same fields with success; who came last, alone or with
-fields that this engine has not served yet, is taken for the cause. docs/failure-rules.md has the rules in words.
+fields that this engine has not served yet, is to blame. Where nobody had just come, it is the only one that saw an
+engine end before. docs/failure-rules.md has the rules in words.
 """
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
@@ -28,7 +30,7 @@ SUSPECT: Final = "engine-died-suspect"
 POISON: Final = "engine-died-poison"
 """It ended the engine, as far as anybody can tell: it is refused, and held back for a while."""
 AGAIN: Final = "engine-died-again"
-"""It was well on its way, as it was when an engine ended before: it is not sent a third time."""
+"""Two engines ended under it, as they did under others: it is not sent a third time."""
 assert {BYSTANDER, SUSPECT, POISON, AGAIN} == DEATHS  # noqa: S101 - two layers name them
 
 SETTLED_S: Final = 10.0
@@ -63,21 +65,31 @@ class Serving:
 def classify(live: Mapping[Leg, Serving], now: float) -> dict[Leg, str]:
     """Return what becomes of each request of an engine that ended just now."""
     fresh = [leg for leg, serving in live.items() if not serving.settled(now)]
-    causes = [leg for leg in fresh if live[leg].deaths]
-    if not causes:
-        causes = [leg for leg in fresh if live[leg].strange]
-    if not causes and len(fresh) == 1:
-        causes = fresh
     found = {leg: AGAIN if serving.deaths else BYSTANDER for leg, serving in live.items()}
-    found.update(dict.fromkeys(fresh, SUSPECT))
+    found.update({leg: SUSPECT for leg in fresh if not live[leg].deaths})
+    settled = [leg for leg in live if live[leg].settled(now)]
+    if not fresh:
+        again = [leg for leg in settled if live[leg].deaths]
+        causes = _alone(again) or _alone([leg for leg in again if live[leg].strange])
+    else:
+        causes = []
+        if not any(live[leg].strange and live[leg].deaths for leg in settled):
+            causes = [leg for leg in fresh if live[leg].deaths]
+        causes = causes or [leg for leg in fresh if live[leg].strange]
+        if not causes and not any(live[leg].strange or live[leg].deaths for leg in settled):
+            causes = _alone(fresh)
     found.update(dict.fromkeys(causes, POISON))
     return found
+
+
+def _alone(legs: list[Leg]) -> list[Leg]:
+    return legs if len(legs) == 1 else []
 
 
 class DeathAnalysis:
     """One look at an engine whose requests began to fail, shared by all of them."""
 
-    def __init__(self, live: dict[Leg, Serving], ended: Awaitable[bool], on_death: Callable[[], None]) -> None:
+    def __init__(self, live: dict[Leg, Serving], ended: Awaitable[bool], on_death: Callable[[bool], None]) -> None:
         self.live = live
         self.alive = False
         """Whether it was found that the engine lives."""
@@ -92,7 +104,7 @@ class DeathAnalysis:
             for verdict in self._verdicts.values():
                 counts[verdict] += 1
             log.error("engine_died", extra={"requests": counts})
-            self._on_death()
+            self._on_death(POISON in counts)
         else:
             self.alive = True
 
@@ -138,6 +150,8 @@ class Deaths:
         self._analysis: DeathAnalysis | None = None
         self.leaves = False
         """Whether the engine's worker drains: its end is no death."""
+        self.unsolved = ""
+        """What names the engine's last end, where none of its requests is to blame."""
 
     def enter(self, leg: Leg, *, tenant: str, fields: frozenset[str], streams: bool = False, deaths: int = 0) -> None:
         """Count in a request that is sent now."""
@@ -178,6 +192,7 @@ class Deaths:
             analysis = self._analysis = DeathAnalysis(dict(self._serving), self._ended(twice), self._died)
         return Death(analysis, leg)
 
-    def _died(self) -> None:
+    def _died(self, solved: bool) -> None:
+        self.unsolved = "" if solved else os.urandom(8).hex()
         self._proven.clear()  # what comes next is another engine
         self._on_death()

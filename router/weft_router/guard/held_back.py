@@ -21,6 +21,10 @@ MOST_EACH: Final = 16
 """Those of one tenant, and those that a heartbeat names."""
 ENOUGH: Final = 2
 """So many different requests with the same fields are no chance."""
+MOST_DOUBTS: Final = 48
+"""Requests of one tenant that were well on their way when an engine ended, and those that a heartbeat names."""
+TOO_OFTEN: Final = 4
+"""So many engines that end under the very same request are no chance either."""
 
 
 class HeldBack:
@@ -33,6 +37,8 @@ class HeldBack:
         self._clock = clock
         self._own: dict[str, float] = {}
         """Until when, by entry, oldest first."""
+        self._doubts: dict[str, float] = {}
+        """The same for requests under which an engine ended, and nobody can tell why; each with what names that end."""
         self._heard: frozenset[str] = frozenset()
         self._owners: set[str] = set()
         self._exact: set[str] = set()
@@ -46,26 +52,43 @@ class HeldBack:
         """Hold a request back from now on."""
         if not self._seconds:
             return
+        self._note(self._own, self._entry(tenant, inference), MOST_EACH)
+
+    def doubt(self, tenant: str, inference: Inference, death: str) -> None:
+        """Note that an engine ended under a request, and nobody can tell why; ``death`` is a name of that end.
+
+        The request is held back once this was too often.
+        """
+        if not self._seconds:
+            return
+        self._note(self._doubts, f"{self._entry(tenant, inference)}:{death}", MOST_DOUBTS)
+
+    def _entry(self, tenant: str, inference: Inference) -> str:
         exact, shape = fingerprint(self._key, tenant, inference)
-        whose = owner(self._key, tenant)
-        entry = f"{whose}:{exact}:{shape}"
-        self._own.pop(entry, None)
-        of_tenant = [one for one in self._own if one.startswith(whose)]
-        if len(of_tenant) >= MOST_EACH:
-            del self._own[of_tenant[0]]
-        elif len(self._own) >= MOST:
-            del self._own[next(iter(self._own))]
-        self._own[entry] = self._clock() + self._seconds
+        return f"{owner(self._key, tenant)}:{exact}:{shape}"
+
+    def _note(self, table: dict[str, float], entry: str, most: int) -> None:
+        whose = entry.partition(":")[0]
+        table.pop(entry, None)
+        of_tenant = [one for one in table if one.startswith(whose)]
+        if len(of_tenant) >= most:
+            del table[of_tenant[0]]
+        elif len(table) >= MOST:
+            del table[next(iter(table))]
+        table[entry] = self._clock() + self._seconds
         self._count()
 
     def entries(self) -> tuple[str, ...]:
         """Return what others should know, the newest few; forget what its time is over for."""
-        if self._own:
-            now = self._clock()
-            if next(iter(self._own.values())) <= now:
-                self._own = {entry: until for entry, until in self._own.items() if until > now}
-                self._count()
-        return tuple(self._own)[-MOST_EACH:]
+        now = self._clock()
+        over = False
+        for table in (self._own, self._doubts):
+            while table and table[first := next(iter(table))] <= now:
+                del table[first]
+                over = True
+        if over:
+            self._count()
+        return (*tuple(self._own)[-MOST_EACH:], *tuple(self._doubts)[-MOST_DOUBTS:])
 
     def hear(self, entries: Iterable[str]) -> None:
         """Take what others know, in place of what they knew before."""
@@ -94,8 +117,10 @@ class HeldBack:
             raise _refusal("engines ended while they served requests with the same fields")
 
     def _count(self) -> None:
-        found = [entry.split(":") for entry in {*self._own, *self._heard}]
-        parts = [(one[0], one[1], one[2]) for one in found if len(one) == 3]
+        found = [entry.split(":") for entry in {*self._own, *self._doubts, *self._heard}]
+        doubts = Counter((one[0], one[1], one[2]) for one in found if len(one) == 4)
+        parts = {(one[0], one[1], one[2]) for one in found if len(one) == 3}
+        parts.update(entry for entry, times in doubts.items() if times >= TOO_OFTEN)
         self._owners = {whose for whose, _, _ in parts}
         self._exact = {exact for _, exact, _ in parts}
         self._shapes = Counter(shape for _, _, shape in parts if shape)

@@ -13,7 +13,7 @@ from weft_router.api.inference import UNUSUAL, Inference
 from weft_router.api.transcript import Transcript, of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter, Ask
-from weft_router.engines.deaths import POISON
+from weft_router.engines.deaths import AGAIN, BYSTANDER, POISON
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
 from weft_router.engines.resume import kinds, resumable
@@ -204,6 +204,8 @@ class Decoding:
         if verdict == POISON:
             log.error("query_of_death", extra={"request_id": job.id, "tenant": job.tenant})
             self.worker.hold_back(job.tenant, job.inference)
+        elif verdict in (AGAIN, BYSTANDER) and (unsolved := self.worker.engine.deaths.unsolved):
+            self.worker.doubt(job.tenant, job.inference, unsolved)
 
     def closed(self, rnd: Round, facts: dict[str, object]) -> None:
         """Count a round that is over, and say of it what there is to say."""

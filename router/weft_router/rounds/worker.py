@@ -174,6 +174,11 @@ class Worker:
         self._held_back.add(tenant, inference)
         self.heartbeat.hurry()
 
+    def doubt(self, tenant: str, inference: Inference, death: str) -> None:
+        """Tell all coordinators of a request under which an engine ended, and nobody can tell why."""
+        self._held_back.doubt(tenant, inference, death)
+        self.heartbeat.hurry()
+
     def drain(self) -> None:
         """Announce that this worker takes nothing new."""
         self.draining = self.engine.deaths.leaves = True
