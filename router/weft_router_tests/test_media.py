@@ -79,6 +79,7 @@ ADDRESSES = [
     "http://media.example.com/", " https://media.example.com/", "https://media.example.com/\r\nHost: x",
     "https://medi\u0430.example.com/", "https://media\u3002example.com/", "https://%6dedia.example.com/",
     "file:///etc/passwd", "/etc/passwd", "etc/passwd.png", "ftp://media.example.com/x", "gopher://media.example.com/",
+    "http\u017f://media.example.com/", "http\u017f://media.example.com:443/",
     "s3://bucket/x", "DATA:image/png;base64,AAAA", " data:,x", "jar:https://media.example.com/", "about:blank",
 ]  # fmt: skip
 
@@ -89,6 +90,12 @@ def test_no_spelling_of_an_address_passes_for_a_host_that_is_named(url: str) -> 
     assert error is not None
     assert error.param == "messages[1].content[1].image_url.url"
     assert "169.254.169.254/latest" not in error.message
+
+
+def test_a_letter_that_only_folds_to_ascii_is_none() -> None:
+    allowed = allowing(hosts=("kiosk.example.com",))
+    assert ask(picture("https://KIOSK.example.com/"), allowed) is None
+    assert ask(picture("https://\u212aiosk.example.com/"), allowed) is not None
 
 
 @pytest.mark.parametrize(

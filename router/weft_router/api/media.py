@@ -26,7 +26,8 @@ _ADDRESSES: Final = frozenset({"url", "uri", "path", *LOADED})
 _WORDS: Final = frozenset({"type", "format", "detail", "filename", "uuid", "id", "file_id", "mime_type"})
 _SCHEME: Final = re.compile(r"\s*[a-zA-Z][a-zA-Z0-9+.\-]*:")
 _URL: Final = re.compile(
-    r"(https?)://([a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)(?::([0-9]{1,5}))?(?:[/?#][!-~]*)?", re.IGNORECASE
+    r"(https?)://([a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)(?::([0-9]{1,5}))?(?:[/?#][!-~]*)?",
+    re.IGNORECASE | re.ASCII,
 )
 """A URL that every parser reads alike: no user, no backslash, no blank, nothing but ASCII."""
 _PORTS: Final = {"https": "443", "http": "80"}
@@ -107,7 +108,7 @@ def check_url(url: str, where: str, allowed: Allowed) -> None:
     scheme, host, port = found[1].lower(), found[2].lower(), found[3]
     if scheme == "http" and not allowed.media_http:
         _refuse(where, "must begin with data: or https://")
-    place = host if port is None or port == _PORTS[scheme] else f"{host}:{port}"
+    place = host if port is None or port == _PORTS.get(scheme) else f"{host}:{port}"
     if place not in allowed.media_hosts and not place.endswith(allowed.media_suffixes):
         _refuse(where, f"this service loads nothing from {place[:128]!r}; send the media itself in a data: URL")
 
