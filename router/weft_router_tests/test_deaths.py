@@ -234,6 +234,22 @@ def test_two_requests_with_the_same_unusual_fields_hold_back_a_third_and_two_pla
     assert not refused(held, "t", request("e"))
 
 
+def test_one_more_field_does_not_get_past_what_is_held_back() -> None:
+    held = HeldBack(b"secret", 600.0)
+    fields = [{}, {"min_p": 0.1}, {"top_k": 5}, {"min_p": 0.1, "top_k": 5}, {"ignore_eos": True}, {"bad_words": ["z"]}]
+    ended = 0
+    for more in fields:
+        for text in "ab":
+            one = request(text, logprobs=True, top_logprobs=2, **more)
+            if not refused(held, "t", one):
+                ended += 1
+                held.add("t", one)
+    assert ended == 3
+    assert refused(held, "t", request("c", min_p=0.2))
+    assert not refused(held, "t", request("c", temperature=0.2))
+    assert not refused(held, "u", request("c", min_p=0.2))
+
+
 def test_a_request_under_which_four_engines_ended_for_no_known_reason_is_held_back() -> None:
     now = 0.0
     one, two = (HeldBack(b"secret", 600.0, clock=lambda: now) for _ in range(2))

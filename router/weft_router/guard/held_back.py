@@ -2,7 +2,8 @@
 
 A process knows what it saw itself, and what the heartbeats of workers say: coordinators learn from each other's
 incidents within a second. Where two different requests of a tenant with the same unusual fields have ended engines,
-everything of that tenant with these fields is held back; what has no unusual fields is known by its digest alone.
+everything of that tenant with these fields is held back, and after more of them, with whatever unusual fields,
+everything of that tenant that has any; what has no unusual fields is known by its digest alone.
 """
 
 from collections import Counter
@@ -43,6 +44,8 @@ class HeldBack:
         self._owners: set[str] = set()
         self._exact: set[str] = set()
         self._shapes: Counter[str] = Counter()
+        self._unusual: Counter[str] = Counter()
+        """How many of a tenant's have unusual fields, whichever they are."""
 
     def __len__(self) -> int:
         """Return how many requests are held back."""
@@ -115,6 +118,8 @@ class HeldBack:
             raise _refusal("an engine ended while it served this very request")
         if shape and self._shapes[shape] >= ENOUGH:
             raise _refusal("engines ended while they served requests with the same fields")
+        if shape and self._unusual[owner(self._key, tenant)] > ENOUGH:
+            raise _refusal("engines ended while they served several requests with unusual fields")
 
     def _count(self) -> None:
         found = [entry.split(":") for entry in {*self._own, *self._doubts, *self._heard}]
@@ -124,6 +129,7 @@ class HeldBack:
         self._owners = {whose for whose, _, _ in parts}
         self._exact = {exact for _, exact, _ in parts}
         self._shapes = Counter(shape for _, _, shape in parts if shape)
+        self._unusual = Counter(whose for whose, _, shape in parts if shape)
 
 
 def _refusal(why: str) -> ApiError:
