@@ -14,7 +14,7 @@ from weft_operator.goal import (
     Question,
     answered,
     at_edge,
-    last_record,
+    barred,
     parse_service,
     question,
     refused,
@@ -27,6 +27,7 @@ from weft_operator.groups.stepping import targets_of
 from weft_operator.manifest import ServiceKey
 from weft_operator.measuring.watch import Measurements
 from weft_operator.observe import Observed
+from weft_operator.permitted_specs import InForce, plan_in_force
 from weft_operator.planning.desk import PlannerDesk
 from weft_operator.planning.nodes import Capacity
 from weft_operator.planning.request import in_its_place, notes_on, request_hash
@@ -87,14 +88,23 @@ class Decider:
         waits = (self._desk.retry_in(key), self._hours.again_s(key, self._clock()))
         return [wait for wait in waits if wait is not None]
 
+    def in_force(self, key: ServiceKey, observed: Observed) -> InForce:
+        """Return a service's plan in force, as far as the spec that it was made from is still allowed."""
+        return plan_in_force(observed, self._permitted(key.namespace))
+
     async def goal(self, key: ServiceKey, observed: Observed) -> Goal:
         """Return what a service should look like now, and why.
 
         Raises:
             ApiError: the API server refused or did not answer.
         """
+        kept, fault = self.in_force(key, observed)
+        goal = await self._goal(key, observed, kept)
+        return goal if fault is None or goal.record is not None else barred(goal, fault)
+
+    async def _goal(self, key: ServiceKey, observed: Observed, kept: PlanRecord | None) -> Goal:
         seen, now = self._measurements.last(key), self._clock()
-        record = await self._sleeper.stirred(key, last_record(observed), seen)
+        record = await self._sleeper.stirred(key, kept, seen)
         try:
             permitted = self._permitted(key.namespace)
             asked = question(parse_service(observed.service), observed, now=now, permitted=permitted)

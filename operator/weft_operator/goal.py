@@ -16,25 +16,22 @@ from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.scaling import Schedule
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceService, DisaggInferenceServiceSpec
 from weft_operator.api.size import size_fault
-from weft_operator.desired.config import read_record
 from weft_operator.desired.rendering import PlanRecord
 from weft_operator.errors import StalledError
 from weft_operator.live_profile.in_place import measured_profiles
 from weft_operator.manifest import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION, annotations_of
 from weft_operator.observe import Observed
+from weft_operator.permitted_specs import check_permitted
 from weft_operator.plan_status import plan_summary
 from weft_operator.planning.child import Answer, Planned, Refused
 from weft_operator.planning.request import Request, planner_request, request_hash
 from weft_operator.planning.schedules import bounded, in_force, unknown_zone
-from weft_operator.pod_templates.overrides import protected_field, secrets_of
 from weft_operator.reasons import PLANNED
 from weft_operator.replanning.decide import Change, Keep, approve, propose, stale, waits
 from weft_operator.replanning.judging import same_workers
 from weft_operator.replanning.standing import Standing
 from weft_operator.replanning.workload import taken_up
-from weft_operator.secret_use import SecretReference, refusal
 from weft_operator.status import Verdict
-from weft_operator.weights.cache import node_path_fault
 from weft_planner.request.error import RequestError
 from weft_planner.request.service import in_manifest, in_spec
 
@@ -68,12 +65,6 @@ class Goal:
     record: PlanRecord | None
     planned: Verdict
     again_s: float | None = None
-
-
-def last_record(observed: Observed) -> PlanRecord | None:
-    """Return the plan in force with all it was made from, None when there is none."""
-    config = observed.named("ConfigMap", f"{observed.service['metadata']['name']}-plan")
-    return read_record(config) if config is not None else None
 
 
 def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
@@ -117,11 +108,8 @@ def question(
         raise StalledError("InvalidSpec", strange)
     schedule = in_force(spec.planning.schedules, now)
     within = bounded(spec, schedule)
-    fault = protected_field(spec, permitted) or node_path_fault(spec.model, permitted)
-    if fault is not None:
-        raise StalledError("ProtectedField", fault)
+    check_permitted(spec, observed, permitted, unmarked=observed.unmarked)
     _references(spec, observed, service.metadata.namespace)
-    _patched_secrets(spec, observed, service.metadata.namespace, permitted)
     profiles = _profiles(spec, observed, service.metadata.namespace)
     trace = _trace(spec, observed, service.metadata.namespace)
     try:
@@ -144,10 +132,8 @@ def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace:
     """Refuse a spec that refers to what is not there.
 
     Raises:
-        StalledError: SecretNotAllowed, SecretNotFound or JwksNotFound, naming the field.
+        StalledError: SecretNotFound or JwksNotFound, naming the field.
     """
-    for reference in observed.unmarked:
-        raise StalledError("SecretNotAllowed", refusal(reference, namespace))
     hub = spec.model.source.hugging_face if spec.model.source is not None else None
     for field, ref, found in (
         ("spec.coordinator.auth.apiKeySecretRef", spec.coordinator.auth.api_key_secret_ref, observed.api_key_found),
@@ -185,27 +171,6 @@ def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace:
             f"spec.coordinator.auth.jwt.jwksConfigMapRef: there is no ConfigMap {keys.name} with a non-empty key "
             f"{keys.key} in namespace {namespace}; create it or correct the reference",
         )
-
-
-def _patched_secrets(
-    spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str, permitted: Collection[str]
-) -> None:
-    """Refuse patches that bring Secrets into pods which nobody has marked for that.
-
-    One that is not there is refused, too: the kubelet would mount whatever gets its name later.
-
-    Raises:
-        StalledError: SecretNotAllowed or SecretNotFound, naming the field.
-    """
-    for field, name in secrets_of(spec) if "secrets" not in permitted else ():
-        known = observed.patched_secrets.get(name, "missing")
-        if known == "missing":
-            raise StalledError(
-                "SecretNotFound",
-                f"{field}: there is no Secret {name} in namespace {namespace}; create it or correct it",
-            )
-        if known == "unmarked":
-            raise StalledError("SecretNotAllowed", refusal(SecretReference(field, name, "pods"), namespace))
 
 
 def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> list[dict[str, Any]]:
@@ -357,6 +322,15 @@ def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
     text = message if known == reason else f"{reason}: {message}"
     kept = f"; workers of {plan_summary(record.plan)} stay as they are" if record is not None else ""
     return Goal(record, Verdict("False", known, f"{text}{kept}"))
+
+
+def barred(goal: Goal, fault: StalledError) -> Goal:
+    """Return a goal without a plan that also says why nothing is made of the plan in force."""
+    status, reason, message = goal.planned.status, goal.planned.reason, goal.planned.message
+    why = f"the plan in force: {fault.message}; nothing is made of it, and pods stay as they are"
+    if status != "False":
+        return replace(goal, planned=Verdict(status, reason, f"{message}; {why}"))
+    return replace(goal, planned=Verdict("False", fault.reason, f"{why}; of the newest spec {reason}: {message}"))
 
 
 def replanning(asked: Question, record: PlanRecord) -> Goal:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.apiserver import ApiServer
+from weft_operator.desired.config import read_record, spec_json
 from weft_operator.errors import ForbiddenError, NotFoundError
 from weft_operator.live_profile.targets import profile_name
 from weft_operator.manifest import (
@@ -24,6 +25,7 @@ from weft_operator.manifest import (
     controller_of,
     key_of,
     labels_of,
+    name_of,
 )
 from weft_operator.pod_templates.allowed import MalformedError, secret_names
 from weft_operator.rights import Right
@@ -83,8 +85,10 @@ class Observed:
     """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
     unmarked: tuple[SecretReference, ...] = ()
     """References to Secrets that are not marked for their use (``secret_use``)."""
+    unmarked_in_force: tuple[SecretReference, ...] = ()
+    """The same of the spec that the plan in force was made from."""
     patched_secrets: Mapping[str, Literal["missing", "unmarked", "marked"]] = field(default_factory=dict)
-    """What is known of the Secrets that ``podTemplates`` refers to, by name."""
+    """What is known of the Secrets that ``podTemplates`` refers to, by name, now and in the plan in force."""
 
     def of_kind(self, kind: str) -> tuple[Manifest, ...]:
         """Return the owned objects of one kind."""
@@ -141,6 +145,7 @@ def of_service(
     spec = service.get("spec") or {}
     front = spec.get("coordinator") or {}
     secret = cache(lambda name: read_secret(api, key, name))
+    before = _spec_in_force(key, owned)
     return Observed(
         service=service,
         owned=tuple(owned),
@@ -157,12 +162,9 @@ def of_service(
         ),
         model_keys_found=_keys_found(secret, ((spec.get("model") or {}).get("source") or {}).get("s3")),
         certificate_found=_certificate_found(secret, front.get("tls")),
-        unmarked=tuple(
-            reference
-            for reference in references(spec)
-            if (found_secret := secret(reference.name)) is not None and not usable(found_secret, reference.use)
-        ),
-        patched_secrets={name: _marked(secret(name)) for name in _patched(spec)},
+        unmarked=_unmarked(secret, spec),
+        unmarked_in_force=_unmarked(secret, before),
+        patched_secrets={name: _marked(secret(name)) for name in (*_patched(spec), *_patched(before))},
         jwks_found=_jwks_found(api, key, (front.get("auth") or {}).get("jwt")),
     )
 
@@ -260,6 +262,22 @@ def _patched(spec: dict[str, Any]) -> list[str]:
         )[:MAX_PATCHED_SECRETS]
     except MalformedError:
         return []
+
+
+def _spec_in_force(key: ServiceKey, owned: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the spec that the plan in force was made from, as the operator reads it; empty without a plan."""
+    name = f"{key.name}-plan"
+    config = next((item for item in owned if item["kind"] == "ConfigMap" and name_of(item) == name), None)
+    record = read_record(config) if config is not None else None
+    return {} if record is None else spec_json(record.spec)
+
+
+def _unmarked(secret: ReadSecret, spec: dict[str, Any]) -> tuple[SecretReference, ...]:
+    return tuple(
+        reference
+        for reference in references(spec)
+        if (found := secret(reference.name)) is not None and not usable(found, reference.use)
+    )
 
 
 def _marked(secret: Manifest | None) -> Literal["missing", "unmarked", "marked"]:

@@ -28,7 +28,7 @@ from weft_operator.diff import Action, Delete, Scale
 from weft_operator.engines.seen import ask_again_s, judges
 from weft_operator.errors import ApiError, ForbiddenError, StalledError, TransientError, WaitingError, refusal_of
 from weft_operator.events import Fact, overlap_facts, shared_redis_facts, unwatched_facts
-from weft_operator.goal import Goal, last_record
+from weft_operator.goal import Goal
 from weft_operator.groups.asking import asking_actions, wanted_groups
 from weft_operator.groups.stepping import stride
 from weft_operator.groups.view import leaving_of, lost_of, rows_of, states_of, views_of
@@ -235,7 +235,7 @@ class Reconciler:
             )
         await self._keep_user(key, observed, goal)
         model, fetched = await self._fetch(key, observed, goal)
-        before = last_record(observed)
+        before = self._decider.in_force(key, observed).record
         missing = held_back(goal, before, model)
         meanwhile = goal_meanwhile(goal, before) if missing else goal
         result, actions = await self._carry_out(key, observed, meanwhile)
