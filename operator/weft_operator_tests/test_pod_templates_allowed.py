@@ -144,7 +144,35 @@ WITH_PERMISSION: list[tuple[Manifest, str, str]] = [
     ),
     *(
         ({"metadata": {"annotations": {name: "x"}}}, f"metadata.annotations[{name}]", "runtimeAnnotations")
-        for name in ("cdi.k8s.io/x", "devices.nri.io/container.x", "io.katacontainers.config.hypervisor.path")
+        for name in (
+            "cdi.k8s.io/x",
+            "devices.nri.io/container.x",
+            "io.balloons.nri.io",
+            "io.katacontainers.config.hypervisor.path",
+            "io.kubernetes.cri.untrusted-workload",
+            "io.containerd.cri.runtime-handler",
+            "org.systemd.property.ExecStopPost",
+            "run.oci.hooks.stdout",
+            "dev.gvisor.spec.mount.a.source",
+            "krun.cpus",
+            "cpu-quota.crio.io",
+            "userns-mode.io.kubernetes.cri-o",
+            "seccomp-profile.kubernetes.cri-o.io",
+        )
+    ),
+    *(
+        ({"metadata": {"annotations": {name: "x"}}}, f"metadata.annotations[{name}]", "injectors")
+        for name in (
+            "k8s.v1.cni.cncf.io/networks",
+            "v1.multus-cni.io/default-network",
+            "iam.amazonaws.com/role",
+            "vault.hashicorp.com/agent-inject",
+            "vault.hashicorp.com/agent-inject-secret-x",
+            "inject.istio.io/templates",
+            "sidecar.istio.io/inject",
+            "sidecar.istio.io/proxyImage",
+            "proxy.istio.io/config",
+        )
     ),
     (
         {"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "unconfined"}}},
@@ -254,7 +282,7 @@ USUAL: list[Manifest] = [
     volume(persistentVolumeClaim=None),
     volume(projected={"sources": [{"configMap": {"name": "x"}}, {"downwardAPI": {}}]}),
     volume(image={"reference": "x:1"}),
-    {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "roce", "sidecar.istio.io/inject": "false"}}},
+    {"metadata": {"annotations": {"prometheus.io/scrape": "true", "sidecar.istio.io/inject": "false"}}},
 ]
 
 

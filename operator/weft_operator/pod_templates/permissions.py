@@ -41,14 +41,16 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
         "dns": "name servers, search domains and host aliases of the pods, by which the router would find Redis",
         "hostPorts": "ports of the node",
         "hostProbes": "probes and hooks that the kubelet sends to another host than the pod",
+        "injectors": "annotations by which others add networks, credentials or containers to pods: those of Multus, "
+        "`iam.amazonaws.com/`, `vault.hashicorp.com/` and Istio",
         "mountPropagation": "mounts that the node sees, too",
         "privileged": "privileged containers and privilege escalation",
         "procMount": "an unmasked /proc",
         "routerEnv": "any variable of the router's container, by which it would load other code or trust other hosts",
         "routerMounts": "volumes of the author's in the router's container",
         "runAsRoot": "user 0, group 0 and images that run as root",
-        "runtimeAnnotations": "annotations by which container runtimes inject devices (`cdi.k8s.io/`, `nri.io/`) or "
-        "isolate pods (CRI-O, Kata)",
+        "runtimeAnnotations": "annotations by which container runtimes inject devices (`cdi.k8s.io/`, `nri.io/`), run "
+        "hooks or isolate pods (containerd, CRI-O, runc, crun, gVisor, Kata)",
         "seLinux": "SELinux options",
         "seccomp": "another seccomp profile than that of the container runtime",
         "secrets": "Secrets without the label weft.dev/use",

@@ -44,8 +44,19 @@ _LEGACY_PROFILES = {
     "seccomp.security.alpha.kubernetes.io/": "seccomp",
 }
 """Annotations that said the same before there were fields, and still do."""
-_OF_RUNTIMES = re.compile(r"cdi\.k8s\.io/|io\.kubernetes\.cri-o|io\.katacontainers\.|([^/]*\.)?nri\.io/")
-"""Annotations that containerd, CRI-O, Kata and plug-ins of theirs obey: host devices, and how a pod is isolated."""
+_OF_RUNTIMES = re.compile(
+    r"cdi\.k8s\.io/|io\.kubernetes\.cri|io\.containerd\.|io\.katacontainers\.|org\.systemd\.property\.|run\.oci\."
+    r"|dev\.gvisor\.|krun\.|([^/]*\.)?(nri|crio|cri-o)\.io(/|$)|[^/]*\.kubernetes\.cri-o\.io|[^/]*\.io\.kubernetes\.cri-o"
+)
+"""Annotations that containerd, CRI-O, runc, crun, gVisor, Kata and plug-ins of theirs obey: host devices, hooks and
+programs on the node, and how a pod is isolated."""
+_OF_INJECTORS = re.compile(
+    r"k8s\.v1\.cni\.cncf\.io/|v1\.multus-cni\.io/|iam\.amazonaws\.com/|vault\.hashicorp\.com/"
+    r"|(inject|sidecar|proxy)\.istio\.io/"
+)
+"""Annotations by which others than the operator give pods networks, credentials and containers."""
+_NO_INJECTION = ("sidecar.istio.io/inject", "vault.hashicorp.com/agent-inject")
+"""Those that with the value false only ask for nothing."""
 
 
 def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[Fault]:
@@ -61,14 +72,18 @@ def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[Fault]:
 
 
 def annotation_faults(annotations: Mapping[str, Any], at: str) -> Iterator[Fault]:
-    """Yield annotations of a pod that choose a profile without confinement, or that a container runtime acts on."""
+    """Yield annotations of a pod that choose a profile without confinement, or that runtimes or injectors act on."""
     for name, value in annotations.items():
         for prefix, permission in _LEGACY_PROFILES.items():
             confined = value in ("runtime/default", "docker/default") or str(value).startswith("localhost/")
             if name.startswith(prefix) and not confined:
                 yield Fault(f"{at}[{name}]", _CONFINED, permission)
         if _OF_RUNTIMES.match(name):
-            yield Fault(f"{at}[{name}]", "the container runtime would give devices by it", "runtimeAnnotations")
+            yield Fault(
+                f"{at}[{name}]", "the container runtime would give devices or rights by it", "runtimeAnnotations"
+            )
+        if _OF_INJECTORS.match(name) and not (name in _NO_INJECTION and value == "false"):
+            yield Fault(f"{at}[{name}]", "networks, credentials or containers would be added by it", "injectors")
 
 
 def _one(name: str, value: Any, at: str, *, pod: bool) -> Iterator[Fault]:
