@@ -183,7 +183,9 @@ def test_other_engines_take_their_other_flags(engine: EngineType, argument: str)
     assert not is_managed(engine, argument)
 
 
-@pytest.mark.parametrize("name", ["VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_SIZE", "SGLANG_PORT", "DYN_X"])
+@pytest.mark.parametrize(
+    "name", ["VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_SIZE", "SGLANG_PORT", "DYN_X", "VLLM_MEDIA_X"]
+)
 def test_variables_that_say_the_same_are_reserved(name: str) -> None:
     assert re.match(RESERVED_ENV, name)
 

@@ -155,7 +155,7 @@ FROM_A_VARIABLE = r"^[^=]*[$][(]"
 """An argument whose flag, or which as a whole, Kubernetes would take from a variable."""
 
 RESERVED_ENV = (
-    "^((WEFT|POD|NODE|VLLM_NIXL|VLLM_DP|VLLM_RAY_DP|DYN)_"
+    "^((WEFT|POD|NODE|VLLM_NIXL|VLLM_MEDIA|VLLM_DP|VLLM_RAY_DP|DYN)_"
     "|(VLLM_HOST_IP|VLLM_PORT|VLLM_API_KEY|SGLANG_HOST_IP|SGLANG_PORT|SGLANG_API_KEY)$)"
 )
 """Variables that the operator sets, or that say the same as a managed flag."""

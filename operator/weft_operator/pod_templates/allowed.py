@@ -13,6 +13,7 @@ from typing import Any
 from weft_operator.pod_templates.permissions import VOLUME_TYPES
 from weft_operator.pod_templates.protected import RESERVED, RESERVED_LABEL
 from weft_operator.pod_templates.security import Fault, annotation_faults, security_faults
+from weft_operator.pod_templates.strategic import MERGE_KEYS, replaces_list
 
 Json = Mapping[str, Any]
 
@@ -164,7 +165,7 @@ def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[F
     plain = _OF_WEFT if own else _OF_ENGINE if name == "engine" else _OF_OWN
     for field, value in item.items():
         where = f"{at}.{field}"
-        if field in ("env", "volumeMounts") and name in ("engine", *WEFT_CONTAINERS) and _takes_all(value):
+        if field in ("env", "volumeMounts") and name in ("engine", *WEFT_CONTAINERS) and _takes_all(value, field):
             yield Fault(where, "Weft's own entries would be taken away; name those to add or change")
         if field in plain:
             continue
@@ -185,9 +186,9 @@ def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[F
             yield Fault(where, "is not on the allow-list of a container's fields")
 
 
-def _takes_all(value: Any) -> bool:
+def _takes_all(value: Any, field: str) -> bool:
     """Tell whether a patch removes or replaces a whole list."""
-    return value is None or (isinstance(value, list) and {"$patch": "replace"} in value)
+    return value is None or (isinstance(value, list) and replaces_list(value, MERGE_KEYS[field]))
 
 
 def _env(value: Any, at: str, *, name: str) -> Iterator[Fault]:

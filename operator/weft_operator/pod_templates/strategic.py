@@ -66,8 +66,13 @@ def merged(base: Json, patch: Json, *, at: str = "") -> dict[str, Any]:
     return result
 
 
+def replaces_list(patch: Sequence[Any], key: str) -> bool:
+    """Tell whether a patch of a list that is merged by ``key`` takes its place, whatever else its entry holds."""
+    return any(isinstance(item, Mapping) and item.get(_DIRECTIVE) == "replace" and key not in item for item in patch)
+
+
 def _merged_list(base: Sequence[Any], patch: Sequence[Any], key: str, at: str) -> list[Any]:
-    if any(isinstance(item, Mapping) and item.get(_DIRECTIVE) == "replace" and key not in item for item in patch):
+    if replaces_list(patch, key):
         return [item for item in patch if not isinstance(item, Mapping) or item.get(_DIRECTIVE) != "replace"]
     result = list(base)
     for position, item in enumerate(patch):
