@@ -379,3 +379,21 @@ async def test_prefills_that_are_lost_together_are_blamed_on_their_own_worker(
         assert known.get("d1") is not None
         assert (known.get("p1") is not None) is left
         assert await stack.count("weft_router_replays_total", name) == 0
+
+
+class Failing:
+    """A lane that cannot tell whether a request is usual."""
+
+    def takes(self, exchange: Exchange) -> bool:
+        raise KeyError(exchange.path)
+
+
+async def test_what_a_lane_fails_at_goes_the_general_way(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stack.up(prefill=0)
+    monkeypatch.setattr(stack.processes["c0"].server, "_lane", Failing())
+    caplog.clear()
+    assert (await stack.chat(say("hello"))).status == 200
+    failed = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [(record.message, record.exc_info is not None) for record in failed] == [("not_taken", True)]

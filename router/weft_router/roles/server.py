@@ -266,8 +266,15 @@ class Server:
 
     def _begin(self, exchange: Exchange) -> Coroutine[object, object, None] | None:
         """Serve a request; one that the lane takes by callbacks."""
-        if self._lane is not None and self._lane.takes(exchange):
-            return None
+        if self._lane is not None:
+            inflight = self._inflight
+            try:
+                if self._lane.takes(exchange):
+                    return None
+            except Exception:
+                if self._inflight != inflight or exchange.begun:
+                    raise  # it was begun, and can be served no other way
+                log.exception("not_taken", extra={"path": exchange.path})
         return self._serve(exchange)
 
     async def _serve(self, exchange: Exchange) -> None:
