@@ -236,7 +236,9 @@ def test_two_requests_with_the_same_unusual_fields_hold_back_a_third_and_two_pla
 
 def test_one_more_field_does_not_get_past_what_is_held_back() -> None:
     held = HeldBack(b"secret", 600.0)
-    fields = [{}, {"min_p": 0.1}, {"top_k": 5}, {"min_p": 0.1, "top_k": 5}, {"ignore_eos": True}, {"bad_words": ["z"]}]
+    fields: list[dict[str, Any]] = [
+        {}, {"min_p": 0.1}, {"top_k": 5}, {"min_p": 0.1, "top_k": 5}, {"ignore_eos": True}, {"bad_words": ["z"]},
+    ]  # fmt: skip
     ended = 0
     for more in fields:
         for text in "ab":
