@@ -68,6 +68,7 @@ def text(**fields: Any) -> Inference:
         ({"bad_words": ["a"] * 1025}, "bad_words"),
         ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
         ({"allowed_token_ids": [1] * 1025}, "allowed_token_ids"),
+        ({"logprob_token_ids": [1] * 1025}, "logprob_token_ids"),
         ({"repetition_penalty": "x"}, "repetition_penalty"),
         ({"min_tokens": 801}, "min_tokens"),
         ({"min_tokens": -1}, "min_tokens"),

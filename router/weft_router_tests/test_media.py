@@ -44,6 +44,7 @@ PARTS: list[tuple[dict[str, Any], str]] = [
     ({"type": "input_audio", "input_audio": {"data": METADATA, "format": "wav"}}, "input_audio.data"),
     ({"type": "file", "file": {"file_data": METADATA}}, "file.file_data"),
     ({"type": "file", "file": {"url": METADATA}}, "file.url"),
+    ({"type": "input_file", "file_data": METADATA}, "file_data"),
     ({"type": "image", "image": [DATA, METADATA]}, "image[1]"),
     ({"type": "text", "text": "x", "uuid": "u", "image_url": METADATA}, "image_url"),
     ({"type": "vendor", "video": {"frames": [METADATA]}}, "video.frames[0]"),
@@ -66,6 +67,32 @@ def test_no_part_has_an_engine_fetch_what_the_service_does_not_name(
     assert (error.status, error.param, error.code) == (400, f"{where}.{place}", "invalid_url")
     inside = orjson.loads(orjson.dumps(part).replace(METADATA.encode(), DATA.encode()))
     assert ask(inside, allowing(), path=path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        ("", True),
+        ("AAAA", True),
+        ("//uQRAAAAWMS0Xy/+9g=", True),
+        ("/9j/4A==", True),
+        ("data:audio/wav;base64,AAAA", True),
+        ("/etc/passwd", False),
+        ("file:///etc/passwd", False),
+        ("https://media.example.com/", False),
+        ("../../x.wav", False),
+        ("AAA=AAAA", False),
+        ("AAA", False),
+        ("AAA\u00e9", False),
+        ("AA A", False),
+    ],
+)
+def test_what_stands_for_the_media_itself_is_base64(text: str, fine: bool) -> None:
+    allowed = allowing(hosts=("media.example.com",))
+    assert (ask({"type": "input_audio", "input_audio": {"data": text, "format": "wav"}}, allowed) is None) is fine
+    for path in (CHAT, RESPONSES):
+        assert (ask({"type": "file", "file": {"file_data": text}}, allowed, path=path) is None) is fine
+    assert (ask({"type": "input_file", "file_data": text}, allowed, path=RESPONSES) is None) is fine
 
 
 ADDRESSES = [

@@ -144,6 +144,7 @@ COMMON: Mapping[str, Rule] = {
     "bad_words": _listed,
     "stop_token_ids": _listed,
     "allowed_token_ids": _listed,
+    "logprob_token_ids": _listed,
     "min_tokens": _least_tokens,
     "prompt_logprobs": _logprobs,
     "n": _answers,

@@ -23,6 +23,8 @@ LOADED: Final = frozenset(
 """Fields of parts and items whose content an engine loads."""
 _ADDRESSES: Final = frozenset({"url", "uri", "path", *LOADED})
 """Fields whose text is an address, with a scheme or without one: engines take a bare path for a file of theirs."""
+_DATA: Final = frozenset({"data", "file_data"})
+"""Fields whose text is the media itself, in base64; some engines take an address there, too."""
 _WORDS: Final = frozenset({"type", "format", "detail", "filename", "uuid", "id", "file_id", "mime_type"})
 _SCHEME: Final = re.compile(r"\s*[a-zA-Z][a-zA-Z0-9+.\-]*:")
 _URL: Final = re.compile(
@@ -30,6 +32,7 @@ _URL: Final = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 """A URL that every parser reads alike: no user, no backslash, no blank, nothing but ASCII."""
+_BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PORTS: Final = {"https": "443", "http": "80"}
 
 
@@ -58,7 +61,7 @@ def check_part(part: Json, where: str, allowed: Allowed) -> None:
     for name, value in part.items():
         if name in COMPUTED:
             _refuse_computed(name, f"{where}.{name}", allowed)
-        elif name in LOADED:
+        elif name in LOADED or name == "file_data":
             _check(value, name, f"{where}.{name}", allowed)
 
 
@@ -86,7 +89,9 @@ def _refuse_computed(name: str, where: str, allowed: Allowed) -> None:
 
 def _check(value: object, name: str, where: str, allowed: Allowed) -> None:
     if isinstance(value, str):
-        if name not in _WORDS and (name in _ADDRESSES or _SCHEME.match(value)):
+        if name in _DATA:
+            check_data(value, where, allowed)
+        elif name not in _WORDS and (name in _ADDRESSES or _SCHEME.match(value)):
             check_url(value, where, allowed)
     elif isinstance(value, dict):
         for inner, one in value.items():
@@ -94,6 +99,14 @@ def _check(value: object, name: str, where: str, allowed: Allowed) -> None:
     elif isinstance(value, list):
         for i, one in enumerate(value):
             _check(one, name, f"{where}[{i}]", allowed)
+
+
+def check_data(text: str, where: str, allowed: Allowed) -> None:
+    """Refuse what is neither base64 nor a data: URL."""
+    if text.startswith("data:") or allowed.fields is None:
+        return
+    if len(text) % 4 or not text.isascii() or text.rstrip("=").encode().translate(None, _BASE64):
+        _refuse(where, "must be the media itself, in base64 or as a data: URL")
 
 
 def check_url(url: str, where: str, allowed: Allowed) -> None:
