@@ -179,6 +179,7 @@ WITH_PERMISSION: list[tuple[Manifest, str, str]] = [
         "metadata.annotations[seccomp",
         "seccomp",
     ),
+    (pod(priorityClassName="system-node-critical"), "spec.priorityClassName", "systemPriority"),
 ]
 """Attacks that an administrator may allow: the patch, the beginning of the field, and the permission."""
 
@@ -196,6 +197,8 @@ NEVER: list[tuple[Manifest, str]] = [
     (engine(volumeMounts=[{"$patch": "replace", "x": 1}]), "spec.containers[engine].volumeMounts"),
     (engine(env=[{"name": "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "value": "1"}]), "spec.containers[engine].env[VLLM_MEDIA"),
     (engine(env=[{"name": "POD_IP", "$patch": "delete"}]), "spec.containers[engine].env[POD_IP]"),
+    (pod(resources={"limits": {"nvidia.com/gpu": 4}}), "spec.resources.limits[nvidia.com/gpu]"),
+    (pod(resourceClaims={"name": "x"}), "spec.resourceClaims"),
     (pod(hostUsers=True), "spec.hostUsers"),
     (pod(enableServiceLinks=True), "spec.enableServiceLinks"),
     (pod(ephemeralContainers=[{"name": "x", "image": "x"}]), "spec.ephemeralContainers"),
@@ -414,6 +417,34 @@ def test_weights_are_cached_below_one_folder_of_nodes(path: str, monkeypatch: py
     assert len(service_messages(body)) == (path == "/")
     below = changed(body, "spec.model.source.huggingFace.cache.node.path", "/var/lib/weft/models")
     asked(below)
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ("spec.coordinator", "spec.coordinator.priorityClassName"),
+        ("spec.capacity.pools.0", "spec.capacity.pools[h20].priorityClassName"),
+    ],
+)
+def test_a_class_of_the_cluster_s_own_needs_a_permission_in_fields_too(part: str, field: str) -> None:
+    body = changed(service(), f"{part}.priorityClassName", "system-cluster-critical")
+    with pytest.raises(StalledError) as caught:
+        asked(body)
+    assert caught.value.message.startswith(f"{field}: ")
+    assert service_messages(body) == [caught.value.message]
+    assert protected_field(spec(body), {"systemPriority"}) is None
+    assert protected_field(spec(changed(service(), f"{part}.priorityClassName", "high"))) is None
+
+
+def test_no_patch_claims_devices_of_a_pool() -> None:
+    claims = [{"name": "gpus", "template": "four-gpus"}]
+    patch = pod(resourceClaims=[{"name": "more", "resourceClaimTemplateName": "four-gpus"}])
+    body = changed(patched({"patch": patch}), "spec.capacity.pools.0.resourceClaims", claims)
+    fault = protected_field(spec(body), PERMISSIONS)
+    assert fault is not None
+    assert fault.startswith("spec.podTemplates[0].patch.spec.resourceClaims[more]: ")
+    patch["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "fpga"
+    assert protected_field(spec(changed(body, "spec.podTemplates", [{"patch": patch}]))) is None
 
 
 # --- whatever comes

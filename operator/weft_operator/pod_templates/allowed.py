@@ -23,7 +23,6 @@ FREE_POD_FIELDS = frozenset(
         "imagePullSecrets",
         "nodeSelector",
         "preemptionPolicy",
-        "priorityClassName",
         "readinessGates",
         "resourceClaims",
         "resources",
@@ -65,6 +64,14 @@ WEFT_CONTAINERS = ("router", "weights")
 """Weft's own programs; the engine is the author's choice."""
 _PATHS = ("/etc/weft", "/models")
 """Where Weft's containers find their files, and the engine its model."""
+
+
+SYSTEM_PRIORITY = "pods of this class are kept before all others, those of the cluster itself too"
+
+
+def is_system_priority(name: Any) -> bool:
+    """Tell whether a PriorityClass is for the pods that a cluster cannot do without."""
+    return isinstance(name, str) and name.startswith("system-")
 
 
 class MalformedError(ValueError):
@@ -294,11 +301,17 @@ def _host_users(value: Any, at: str) -> Iterator[Fault]:
         yield Fault(at, "only false is allowed: a user namespace of the pod's own")
 
 
+def _priority(value: Any, at: str) -> Iterator[Fault]:
+    if is_system_priority(value):
+        yield Fault(at, SYSTEM_PRIORITY, "systemPriority")
+
+
 _POD_RULES: Mapping[str, Callable[[Any, str], Iterator[Fault]]] = {
     "dnsConfig": _dns_config,
     "dnsPolicy": _dns_policy,
     "hostAliases": _host_aliases,
     "hostUsers": _host_users,
+    "priorityClassName": _priority,
     "securityContext": _pod_security,
     "volumes": _volumes,
 }

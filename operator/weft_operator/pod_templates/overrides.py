@@ -6,7 +6,7 @@ from typing import Any
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.templates import PodTemplatePatch
 from weft_operator.manifest import Manifest
-from weft_operator.pod_templates.allowed import faults, secret_names
+from weft_operator.pod_templates.allowed import SYSTEM_PRIORITY, faults, is_system_priority, secret_names
 from weft_operator.pod_templates.protected import CONTAINER_FIELDS, VOLUMES, protected_fault
 from weft_operator.pod_templates.strategic import merged
 
@@ -34,13 +34,15 @@ def protected_field(spec: DisaggInferenceServiceSpec, permitted: Collection[str]
         for name in (pool.resource, pool.rdma.resource if pool.rdma is not None else None)
         if name is not None
     )
+    claims = frozenset(claim.template for pool in spec.capacity.pools for claim in pool.resource_claims or ())
     for position, item in enumerate(spec.pod_templates):
-        fault = protected_fault(dict(item.patch), devices, coordinator=item.component == COORDINATOR)
+        coordinator = item.component == COORDINATOR
+        fault = protected_fault(dict(item.patch), devices, claims, coordinator=coordinator)
         if fault is None:
             fault = _not_allowed(item, permitted)
         if fault is not None:
             return f"spec.podTemplates[{position}].patch.{fault}"
-    return None
+    return None if "systemPriority" in permitted else _system_priority(spec)
 
 
 def secrets_of(spec: DisaggInferenceServiceSpec) -> list[tuple[str, str]]:
@@ -61,11 +63,30 @@ def _not_allowed(item: PodTemplatePatch, permitted: Collection[str]) -> str | No
         if fault.permission is None:
             return f"{fault.field}: {fault.why}"
         if fault.permission not in permitted:
-            return (
-                f"{fault.field}: {fault.why}; remove it, or let a cluster administrator add {fault.permission} to "
-                "operator.podTemplates.allow in the values of Weft's chart"
-            )
+            return _needs(fault.field, fault.why, fault.permission)
     return None
+
+
+def _system_priority(spec: DisaggInferenceServiceSpec) -> str | None:
+    """Return which field gives pods a class of the cluster's own."""
+    classes = {
+        "spec.coordinator.priorityClassName": spec.coordinator.priority_class_name,
+        **{
+            f"spec.capacity.pools[{pool.name}].priorityClassName": pool.priority_class_name
+            for pool in spec.capacity.pools
+        },
+    }
+    for field, name in classes.items():
+        if is_system_priority(name):
+            return _needs(field, SYSTEM_PRIORITY, "systemPriority")
+    return None
+
+
+def _needs(field: str, why: str, permission: str) -> str:
+    return (
+        f"{field}: {why}; remove it, or let a cluster administrator add {permission} to "
+        "operator.podTemplates.allow in the values of Weft's chart"
+    )
 
 
 def _confined(template: Manifest) -> Manifest:

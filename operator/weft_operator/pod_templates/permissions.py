@@ -56,6 +56,7 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
         "secrets": "Secrets without the label weft.dev/use",
         "serviceAccountToken": "tokens of the service's ServiceAccount, and certificates of the pod",
         "sysctls": "kernel parameters that are not safe",
+        "systemPriority": "PriorityClasses whose name begins with `system-`, in fields as in patches",
         "windowsOptions": "options of Windows containers",
         "writableClaims": "PersistentVolumeClaims without `readOnly: true`, also those of other services' weights",
     }

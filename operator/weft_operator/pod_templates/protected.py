@@ -87,12 +87,15 @@ MOUNTS = (
 RESERVED = re.compile(RESERVED_ENV)
 RESERVED_LABEL = re.compile(r"^(app\.kubernetes\.io/(name|instance|component|managed-by)$|weft\.dev/)")
 _INIT = ("router",)
+_COUNTED = "the plan counts devices, and these would be more"
 
 
-def protected_fault(patch: Json, devices: frozenset[str], *, coordinator: bool) -> str | None:
+def protected_fault(
+    patch: Json, devices: frozenset[str], claims: frozenset[str] = frozenset(), *, coordinator: bool
+) -> str | None:
     """Return what is wrong with a patch, as a field inside it and the reason; None when it may be applied.
 
-    ``devices`` are the resources that the pools' devices are asked by.
+    ``devices`` are the resources that the pools' devices are asked by, ``claims`` the templates of their claims.
     """
     skeleton = _skeleton(devices, coordinator=coordinator)
     try:
@@ -105,7 +108,7 @@ def protected_fault(patch: Json, devices: frozenset[str], *, coordinator: bool) 
     for name in patch:
         if name not in ("metadata", "spec"):
             return f"{name}: a pod template has only metadata and spec; put it under one of them"
-    was, now = dict(_facts(skeleton, devices)), dict(_facts(after, devices))
+    was, now = dict(_facts(skeleton, devices, claims)), dict(_facts(after, devices, claims))
     for field, (value, why) in was.items():
         if now.get(field, (None, ""))[0] != value:
             return f"{field}: is set by the operator and may not be patched; {why}"
@@ -121,7 +124,9 @@ def _malformed(template: Json) -> str | None:
         if not isinstance(template.get(name) or {}, Mapping):
             return f"{name}: must be an object"
     spec = template.get("spec") or {}
-    lists: list[tuple[str, Any, tuple[str, ...]]] = [("spec", spec, ("volumes", "containers", "initContainers"))]
+    lists: list[tuple[str, Any, tuple[str, ...]]] = [
+        ("spec", spec, ("volumes", "containers", "initContainers", "resourceClaims"))
+    ]
     for place in ("containers", "initContainers"):
         items = spec.get(place)
         if isinstance(items, list):
@@ -164,7 +169,7 @@ def _skeleton(devices: frozenset[str], *, coordinator: bool) -> Json:
     return {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
 
 
-def _facts(template: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _facts(template: Json, devices: frozenset[str], claims: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield every protected field with its value and the reason."""
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     for name in sorted(set(metadata) - {"labels", "annotations"}):
@@ -175,6 +180,10 @@ def _facts(template: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple
                 yield f"metadata.{kind}[{name}]", (value, "the operator finds its pods by it")
     for name, why in POD_FIELDS.items():
         yield f"spec.{name}", (spec.get(name), why)
+    yield from _stranger_facts("spec", spec, devices)
+    for claim in spec.get("resourceClaims") or ():
+        if claim.get("resourceClaimTemplateName") in claims:
+            yield f"spec.resourceClaims[{claim.get('name')}]", (True, _COUNTED)
     for volume in spec.get("volumes") or ():
         if volume.get("name") in VOLUMES:
             yield f"spec.volumes[{volume['name']}]", (volume, "the operator's containers mount it")
@@ -190,12 +199,12 @@ def _facts(template: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple
 
 
 def _stranger_facts(at: str, container: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Yield what a container that is not the operator's may not have."""
+    """Yield what a container that is not the operator's, or a whole pod, may not have."""
     for kind in ("limits", "requests"):
         for name in sorted(devices & set(_amounts(container, kind))):
             yield (
                 f"{at}.resources.{kind}[{name}]",
-                (True, "the plan counts devices, and these would be more"),
+                (True, _COUNTED),
             )
 
 
