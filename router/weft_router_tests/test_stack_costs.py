@@ -45,7 +45,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], int]] = {
     "10,000 levels": (lambda: sized(b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"), 400),
     "levels up to the limit": (lambda: sized(b"[" * (LIMIT // 4)), 413),
     "objects up to the limit": (lambda: sized(b'{"documents":[' + b"{}," * (LIMIT // 3 - 10) + b"{}]}"), 413),
-    "objects in 512 KiB": (lambda: sized(b'{"documents":[' + b"{}," * (MIB // 6 - 20) + b"{}]}"), 413),
+    "objects in 256 KiB": (lambda: sized(b'{"documents":[' + b"{}," * (MIB // 12 - 20) + b"{}]}"), 413),
     "a text of 10 MB": (lambda: sized(prompt("word, " * (10_000_000 // 6))), 400),
     "a wide text of 10 MB": (lambda: sized(prompt("word, " * (10_000_000 // 6) + "\U0001f600")), 400),
 }

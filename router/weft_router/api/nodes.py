@@ -14,8 +14,8 @@ MAX_NODES: Final = 200_000
 """The default: 30 ms and 16 MB at worst. A prompt given as token ids has a node for each of them."""
 CONTAINER: Final = 4
 """What an array or an object counts for: it is tracked by the collector, and looked into."""
-AT_ONCE: Final = 512 * 2**10
-"""Bodies up to here are parsed first and counted afterwards, which costs nothing more: 25 ms and 25 MB at worst."""
+AT_ONCE: Final = 256 * 2**10
+"""Bodies up to here are parsed first and counted afterwards, which costs nothing more: 25 ms and 13 MB at worst."""
 NODE_BYTES: Final = 80
 SLICE: Final = 256 * 2**10
 """Bytes that are counted in one step: a third of a millisecond."""
