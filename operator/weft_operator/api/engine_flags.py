@@ -166,11 +166,11 @@ def managed_pattern(engine: EngineType) -> str:
     flags = MANAGED[engine]
     names = [name.removesuffix(_FAMILY) for name in flags.long]
     families = [name.removesuffix(_FAMILY) for name in flags.long if name.endswith(_FAMILY)]
-    parts = [f"-{_beginnings(names, flags.free)}$"]
+    parts = [f"-{_prefixes(names, flags.free)}$"]
     if families:
         parts.append(f"-({'|'.join(map(_either, families))})")
     if flags.short:
-        parts.append(f"{_beginnings(flags.short, ('', *flags.free))}$")
+        parts.append(f"{_prefixes(flags.short, ('', *flags.free))}$")
         parts.append(f"({'|'.join(flags.short)})")
     return f"^-({'|'.join(parts)})"
 
@@ -186,10 +186,10 @@ def _either(name: str) -> str:
     return name.replace("-", "[-_]")
 
 
-def _beginnings(names: Sequence[str], free: Sequence[str], begun: str = "") -> str:
-    """Return the pattern of what may follow ``begun`` in a beginning of one of the names that is not a free one."""
-    letters = sorted({name[len(begun)] for name in names if name.startswith(begun) and name != begun})
+def _prefixes(names: Sequence[str], free: Sequence[str], prefix: str = "") -> str:
+    """Return the pattern of what may follow ``prefix`` in a prefix of one of the names that is not a free one."""
+    letters = sorted({name[len(prefix)] for name in names if name.startswith(prefix) and name != prefix})
     if not letters:
         return ""
-    branches = "|".join(f"{_either(letter)}{_beginnings(names, free, begun + letter)}" for letter in letters)
-    return f"({branches})" if begun in free else f"({branches})?"
+    branches = "|".join(f"{_either(letter)}{_prefixes(names, free, prefix + letter)}" for letter in letters)
+    return f"({branches})" if prefix in free else f"({branches})?"
