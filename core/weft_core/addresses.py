@@ -16,6 +16,8 @@ _METADATA = frozenset(
         ip_address("fd00:ec2::23"),  # AWS: credentials of containers
         ip_address("fd00:ec2::254"),  # AWS
         ip_address("fd20:ce::254"),  # Google Cloud
+        ip_address("fd00:c1::a9fe:a9fe"),  # Oracle Cloud
+        ip_address("fd00:42::42"),  # Scaleway
     }
 )
 """Servers of credentials and of a node's user data outside of the link-local ranges, where most of them are."""

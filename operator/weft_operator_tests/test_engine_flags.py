@@ -40,6 +40,7 @@ MUST_BE_MANAGED = {
     "--master-port",
     "--kv-transfer-config",
     "--kv-cache-dtype",
+    "--kv-cache-memory-bytes",
     "--gpu-memory-utilization",
 }
 """Said here once more: an independent list, with the families below."""

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
+from weft_core.request_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.manifest_checks import FORMS, profile_messages, service_messages
-from weft_operator.api.router_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_operator.errors import StalledError
 from weft_operator.goal import parse_service
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
 from weft_planner import cli
-from weft_router.api.body import _FORBIDDEN, _FORBIDDEN_PREFIXES
+from weft_router.api.body import sanitise
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CHECKS = {"DisaggInferenceService": service_messages, "CostProfile": profile_messages}
@@ -176,9 +176,11 @@ def test_a_rule_over_a_list_says_which_entry_broke_it(path: str, value: object, 
     assert caught.value.message == found
 
 
-def test_the_routers_own_fields_are_those_that_it_takes_out() -> None:
-    assert set(ROUTER_FIELDS) == _FORBIDDEN
-    assert ROUTER_FIELD_PREFIXES == _FORBIDDEN_PREFIXES
+@pytest.mark.parametrize("field", [*ROUTER_FIELDS, *(f"{prefix}x" for prefix in ROUTER_FIELD_PREFIXES)])
+def test_no_service_allows_what_the_router_takes_out(field: str) -> None:
+    assert sanitise({field: 1}) == [field]
+    (found,) = service_messages(changed(vllm_service(), "spec.coordinator", {"requests": {"allowedFields": [field]}}))
+    assert found.endswith(f"(got '{field}')")
 
 
 def test_weft_plan_ends_with_status_2_and_all_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

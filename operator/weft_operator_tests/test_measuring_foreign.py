@@ -133,12 +133,17 @@ def test_what_was_judged_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "addresses", [["169.254.169.254"], ["10.0.0.7", "127.0.0.1"], ["fd00:ec2::254"], ["10.96.0.1"], ["::1"]]
 )
+@pytest.mark.parametrize("server", ["10.96.0.1", "api.example.com"])
 def test_a_name_with_one_such_address_is_not_asked_at_all(
-    monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], server: str
 ) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", server)
+
+    def getaddrinfo(host: str, port: int | None, **_: Any) -> list[tuple[Any, ...]]:
+        found = ["10.96.0.1"] if host == server else addresses
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(PermissionError):
         outbound.judged("prometheus.example.com", 80)
 

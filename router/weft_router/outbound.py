@@ -28,7 +28,7 @@ def create_connection(
     """
     host, port = address
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    denied = (env.get("KUBERNETES_SERVICE_HOST", ""),)
+    denied = _api_server(env)
     for *_, place in found:
         why = refused_address(str(place[0]), denied)
         if why is not None:
@@ -40,3 +40,9 @@ def create_connection(
         except OSError as error:
             failure = error
     raise failure
+
+
+def _api_server(env: Mapping[str, str]) -> list[str]:
+    """Return the addresses of the API server's Service; some clouds give pods a host name for it."""
+    host = env.get("KUBERNETES_SERVICE_HOST", "")
+    return [str(place[0]) for *_, place in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)] if host else []

@@ -9,14 +9,18 @@ import pytest
 from weft_router.guard.fetch import fetch
 from weft_router.outbound import AddressRefusedError, create_connection
 
+API_SERVER = {"10.96.0.1": ["10.96.0.1"], "weft.hcp.example.azmk8s.io": ["20.1.2.3"]}
+"""What pods are told of the API server's Service, and the addresses of it."""
+
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[tuple[str, int]]:
     """Let every name have the addresses of the next answer; return where connections are tried."""
     tried: list[tuple[str, int]] = []
     left = list(answers)
 
-    def getaddrinfo(_host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in left.pop(0)]
+    def getaddrinfo(host: str, port: int | None, **_: Any) -> list[tuple[Any, ...]]:
+        known = API_SERVER.get(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in known or left.pop(0)]
 
     def connect(address: tuple[str, int], *_: Any) -> socket.socket:
         tried.append(address)
@@ -37,6 +41,13 @@ def test_a_name_with_one_such_address_is_not_asked_at_all(
     tried = resolving(monkeypatch, addresses)
     with pytest.raises(AddressRefusedError, match="is not asked"):
         create_connection(("keys.example.com", 443), 1.0, env={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    assert tried == []
+
+
+def test_the_api_server_is_not_asked_where_pods_know_it_by_a_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = resolving(monkeypatch, ["20.1.2.3"])
+    with pytest.raises(AddressRefusedError, match="API server"):
+        create_connection(("a.example.com", 443), 1.0, env={"KUBERNETES_SERVICE_HOST": "weft.hcp.example.azmk8s.io"})
     assert tried == []
 
 

@@ -58,6 +58,7 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "master-port",
             "kv-transfer-config",
             "kv-cache-dtype",
+            "kv-cache-memory-bytes",
             "gpu-memory-utilization",
             "device-memory-utilization",
         ),

@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
+from weft_core.request_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import LabelValue, Toleration
 from weft_operator.api.engine import Resources
 from weft_operator.api.fields import Duration, ObjectName
 from weft_operator.api.references import SecretKey, SecretName
-from weft_operator.api.router_fields import ROUTER_FIELD
 from weft_operator.api.routing import Rates
 
 Claim = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -25,6 +25,9 @@ MediaHost = Annotated[
         pattern=r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$", max_length=253
     ),
 ]
+
+_ROUTER_FIELD = f"(?i)^(({'|'.join(ROUTER_FIELDS)})([.]|$)|{'|'.join(ROUTER_FIELD_PREFIXES)})"
+"""The pattern of an allowed field that would be taken out all the same."""
 
 
 class ConfigMapKey(ApiModel):
@@ -135,11 +138,11 @@ class Requests(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"!has(self.allowedFields) || self.allowedFields.all(f, !f.matches('{ROUTER_FIELD}'))",
+            f"!has(self.allowedFields) || self.allowedFields.all(f, !f.matches('{_ROUTER_FIELD}'))",
             "spec.coordinator.requests.allowedFields: names a field of the router's own, such as kv_transfer_params or "
             "session_id; these reach no engine whatever is allowed, so remove it",
-            lambda r: not any(re.match(ROUTER_FIELD, field) for field in r.allowed_fields or ()),
-            culprit=lambda r: next(field for field in r.allowed_fields if re.match(ROUTER_FIELD, field)),
+            lambda r: not any(re.match(_ROUTER_FIELD, field) for field in r.allowed_fields or ()),
+            culprit=lambda r: next(field for field in r.allowed_fields if re.match(_ROUTER_FIELD, field)),
         ),
         Rule(
             "!has(self.mediaOverHttp) || has(self.allowedMediaHosts)",

@@ -91,10 +91,10 @@ def await_engine(url: str, deadline: float, *, pause_s: float = 2.0) -> None:
     said = "no answer"
     while time.monotonic() < deadline:
         try:
-            answer = httpx.get(f"{url}/v1/models", timeout=5.0)
-            if answer.status_code == 200:
-                return
-            said = f"status {answer.status_code}"
+            with httpx.stream("GET", f"{url}/v1/models", timeout=5.0) as answer:
+                if answer.status_code == 200:
+                    return
+                said = f"status {answer.status_code}"
         except httpx.HTTPError as error:
             said = type(error).__name__
         time.sleep(pause_s)

@@ -33,7 +33,8 @@ def judged(host: str, port: int | None) -> list[str]:
         socket.gaierror: it has none.
     """
     found = [str(place[0]) for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    denied = (os.environ.get("KUBERNETES_SERVICE_HOST", ""),)
+    server = os.environ.get("KUBERNETES_SERVICE_HOST", "")  # some clouds give pods a host name for it
+    denied = [str(place[0]) for *_, place in socket.getaddrinfo(server, None)] if server else []
     for address in found:
         why = refused_address(address, denied)
         if why is not None:

@@ -10,6 +10,7 @@ from typing import Final, cast
 
 import orjson
 
+from weft_core.request_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_router.api.nodes import AT_ONCE, CONTAINER, MAX_NODES, bound, too_many
 from weft_router.errors import InvalidRequestError
 
@@ -18,36 +19,8 @@ Json = dict[str, object]
 MAX_DEPTH: Final = 64
 """Deepest nesting accepted; orjson reads 1024 levels but writes only 254, and real tool schemas stay below 20."""
 
-_FORBIDDEN: Final = frozenset(
-    {
-        # KV transfer and its steering: whoever writes these chooses what an engine reads and whom it dials
-        "kv_transfer_params",
-        "ec_transfer_params",
-        "disaggregated_params",
-        "do_remote_prefill",
-        "do_remote_decode",
-        "do_local_prefill",
-        "data_parallel_rank",
-        "data_parallel_rank_decode",
-        "routed_dp_rank",
-        "nvext",
-        # isolation of cached prefixes between tenants
-        "cache_salt",
-        # ids the router makes itself: an engine may take addresses from them
-        "request_id",
-        "rid",
-        # session identity, read before this and meant for the router alone
-        "session_id",
-        "conversation_id",
-        "previous_response_id",
-        "prompt_cache_key",
-        "session_params",
-        # what clients of OpenAI's library call the fields that it puts beside the others: no engine reads it
-        "extra_body",
-    }
-)
+_FORBIDDEN: Final = frozenset(ROUTER_FIELDS)
 CHAINED: Final = "previous_response_id"
-_FORBIDDEN_PREFIXES: Final = ("bootstrap_", "disagg_", "x_weft_", "remote_")
 _CONTAINERS: Final = frozenset({"extra_args", "vllm_xargs", "sampling_params", "custom_params"})
 
 
@@ -149,7 +122,7 @@ def _objects(value: object) -> Iterable[Json]:
 
 def _router_owned(key: str) -> bool:
     name = _plain(key)
-    return name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES)
+    return name in _FORBIDDEN or name.startswith(ROUTER_FIELD_PREFIXES)
 
 
 def _plain(key: str) -> str:
