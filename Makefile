@@ -24,6 +24,8 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.9
 # What measures no time runs on several cores at once; tests over sockets wait more than they compute, so two at a time.
 PARALLEL := -n auto --maxprocesses 4
 IN_PAIRS := -n 2 --dist loadfile
+# Unit tests are never run again, and one that takes longer than this hangs; a few have a limit of their own, and say why.
+UNIT := $(PARALLEL) --timeout=10 -m "not cluster and not component and not apiserver and not alone"
 # Real processes on a busy machine: what fails is run once more, and what then passes is listed as RERUN, to be mended.
 ONCE_MORE := --reruns 1 -raR
 
@@ -63,7 +65,7 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 
 .PHONY: test
 test: setup ## Run the tests: unit, property, component, on a local cluster, with real engines where they run
-	@$(PY) -m pytest -q $(ONCE_MORE) $(PARALLEL) -m "not cluster and not component and not apiserver"
+	@$(MAKE) test-unit
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "alone and not cluster"
 	@$(MAKE) -j2 -O test-beside test-shared-cluster
 	@if test -z "$(KUBE_CONTEXT)" && $(PY) -m weft_e2e.engines fits; then $(MAKE) test-engine; fi
@@ -82,8 +84,10 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 .PHONY: test-unit
-test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (seconds)
-	@$(PY) -m pytest -q $(PARALLEL) -m "not cluster and not component and not apiserver"
+test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (4 minutes)
+	@$(PY) -m weft_e2e.cluster program helm >/dev/null
+	@$(PY) -m weft_planner.simulation.warm
+	@$(PY) -m pytest -q $(UNIT)
 
 test-component-pairs: $(STAMP)
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
@@ -121,6 +125,10 @@ test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: thre
 test-clients: $(STAMP) ## Let OpenAI's clients for Python and Node talk to the router (needs node and npm)
 	@npm install --silent --no-audit --no-fund --prefix $(VENV)/node openai@7.57.0
 	@WEFT_NODE_MODULES=$(CURDIR)/$(VENV)/node/node_modules $(PY) -m pytest -q e2e/weft_e2e_tests/test_openai_clients.py
+
+.PHONY: mutation-score
+mutation-score: $(STAMP) ## Break policies, rollout and parsing in 200 ways each, and count what the unit tests notice (MUTATION_ARGS='policies --mutants 2000')
+	@$(PY) -m bench.mutation_score $(MUTATION_ARGS)
 
 .PHONY: test-repeats
 test-repeats: $(STAMP) ## Plan 1,000 random requests in two processes each and compare the plans byte for byte
@@ -240,11 +248,9 @@ lint: $(STAMP) ## Check style and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q .
 
-# Where Go is, which builds the linter; the workflow runs on GitHub alone.
 .PHONY: lint-workflows
-lint-workflows: ## Check the release workflow with actionlint (needs Go)
-	@if command -v go >/dev/null; then go run $(ACTIONLINT) .github/workflows/*.yml; \
-	else echo "Go is missing: .github/workflows is not checked"; fi
+lint-workflows: ## Check the workflows of .github with actionlint (needs Go)
+	@go run $(ACTIONLINT) .github/workflows/*.yml
 
 # In an environment of its own: checkov pins what the project uses in other versions. It asks nobody (--skip-download).
 $(VENV)/checkov/.installed: requirements/checkov.txt $(STAMP)
@@ -275,8 +281,13 @@ imports: $(STAMP) ## Check that imports point inwards only
 	@$(BIN)/lint-imports
 
 .PHONY: chart-test
-chart-test: $(STAMP) ## Lint the Helm chart and check its rendered variants
+chart-test: $(STAMP) ## Lint the Helm chart and check its rendered variants (part of test-unit)
+	@$(PY) -m weft_e2e.cluster program helm >/dev/null
 	@$(PY) -m pytest -q charts
+
+.PHONY: lint-alerts
+lint-alerts: $(STAMP) ## Check and test the chart's alert rules and the dashboard's queries with promtool, which is built first
+	@PYTHONPATH=charts $(PY) -m weft_chart_tests.rule_lint "$$($(PY) -m weft_e2e.cluster program promtool)"
 
 .PHONY: generate
 generate: $(STAMP) ## Regenerate CRDs, reference pages and the chart's copies from the code
@@ -291,7 +302,7 @@ verify: generate ## Fail when a generated file differs from what is checked in
 	  || { printf '%s\n' "$$changed" "generated files differ: commit what 'make generate' made" >&2; exit 1; }
 
 .PHONY: check
-check: lint lint-workflows lint-manifests types imports verify test-unit chart-test ## Everything a commit must pass, without a cluster
+check: lint lint-workflows lint-manifests lint-alerts types imports verify ## Every commit's checks that are no tests: style, types, import rules, manifests, alerts, generated files
 
 .PHONY: requirements
 requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with hashes

@@ -1,6 +1,5 @@
 """Fixtures that render the chart with Helm."""
 
-import shutil
 import subprocess
 from collections.abc import Callable
 
@@ -8,17 +7,13 @@ import pytest
 import yaml
 
 from weft_chart_tests.rendering import CHART, NAMESPACE, REGISTRY, Helm, Render, Rendered, arguments, steady
-from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.toolchain import tool_path
 
 
 @pytest.fixture(scope="session")
 def helm() -> Helm:
     """Return a function that runs Helm and returns what it said."""
-    try:
-        program = str(tool_path("helm"))
-    except SetupError as missing:
-        program = shutil.which("helm") or pytest.skip(str(missing))
+    program = str(tool_path("helm"))
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([program, *words], capture_output=True, text=True, timeout=60, check=False)

@@ -23,6 +23,12 @@ class Rendered:
     def of_kind(self, kind: str) -> list[Manifest]:
         return [item for item in self.objects if item["kind"] == kind]
 
+    def every(self, kind: str) -> list[Manifest]:
+        """Return the objects of a kind, of which there are some."""
+        found = self.of_kind(kind)
+        assert found, f"no {kind}"
+        return found
+
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> Manifest:
         found = [
             item
@@ -33,7 +39,7 @@ class Rendered:
         return found[0]
 
     def pod_specs(self) -> dict[str, Manifest]:
-        specs = {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in self.of_kind("Deployment")}
+        specs = {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in self.every("Deployment")}
         return specs | {item["metadata"]["name"]: item["spec"] for item in self.of_kind("Pod")}
 
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from weft_chart_tests.rendering import CHART, Render
+from weft_chart_tests.rule_lint import TESTS
 from weft_router.signals.instruments import metrics_of
 from weft_router.signals.metrics import Metrics
 
@@ -15,6 +16,8 @@ FILES = CHART / "files" / "monitoring"
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load((FILES / "router-alerts.yaml").read_text())["groups"] for rule in group["rules"]
 ]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 DASHBOARD: dict[str, Any] = json.loads((FILES / "router-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
@@ -32,13 +35,14 @@ def labels_of_samples() -> dict[str, set[str]]:
         else:
             known[metric.name + ("_total" if metric.kind == "counter" else "")] = labels
     known |= dict.fromkeys(re.findall(r"process_[a-z_]+", " ".join(EXPRESSIONS)), SCRAPED)
+    known |= {name: set() for name in RECORDED}
     return known
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_every_expression_asks_for_labels_that_its_metrics_have(expression: str) -> None:
     known = labels_of_samples()
-    names = set(re.findall(r"\b(?:weft_router|process)_[a-z_]+", expression))
+    names = set(re.findall(r"\b(?:weft_(?:router_|slo:)|process_)[a-z0-9_:]+", expression))
     assert names
     assert names <= set(known)
     grouped = {label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.replace(" ", "").split(",")}
@@ -56,13 +60,22 @@ def test_every_metric_of_the_routers_is_on_the_dashboard() -> None:
 
 
 def test_alerts_say_what_is_wrong_and_what_to_look_at() -> None:
-    assert len({rule["alert"] for rule in RULES}) == len(RULES) >= 10
-    for rule in RULES:
+    assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) >= 10
+    for rule in ALERTS:
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert "$labels.service" in rule["annotations"]["summary"]
         assert rule["annotations"]["description"].endswith(".")
         grouped = set(re.findall(r"\$labels\.([a-z]+)", rule["annotations"]["summary"]))
-        assert grouped <= set(re.findall(r"[a-z]+", " ".join(re.findall(r"by \(([^)]*)\)", rule["expr"]))))
+        read = [rule["expr"], *(one["expr"] for one in RULES if one.get("record", "nothing") in rule["expr"])]
+        assert grouped <= set(re.findall(r"[a-z]+", " ".join(re.findall(r"by \(([^)]*)\)", " ".join(read)))))
+
+
+def test_every_alert_is_raised_in_a_test_of_promtool() -> None:
+    """`make lint-alerts` runs these."""
+    cases = [
+        case for file in TESTS for test in yaml.safe_load(file.read_text())["tests"] for case in test["alert_rule_test"]
+    ]
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == {rule["alert"] for rule in ALERTS}
 
 
 def test_panels_have_a_place_of_their_own_and_say_what_they_show() -> None:

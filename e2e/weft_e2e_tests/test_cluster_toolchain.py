@@ -22,7 +22,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-COMMON = ["kubernetes", "coredns", "helm", "prometheus"]
+COMMON = ["kubernetes", "coredns", "helm", "prometheus", "promtool"]
 
 
 def test_an_empty_cache_lacks_what_every_cluster_needs_and_no_more(empty_cache: Path) -> None:

@@ -90,13 +90,9 @@ def namespace(kube: Kube) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
     """Give an API server of the tests' own, with a proxy in front of it and nodes and pods that only pretend."""
-    from weft_e2e.cluster.errors import SetupError
-    from weft_e2e.cluster.toolchain import tool_path
+    from weft_operator_tests.programs import program
 
-    try:
-        for name in ("kubernetes", "helm"):
-            tool_path(name)
-    except SetupError as error:
-        pytest.skip(str(error))  # the tests run against a cluster of the user's own
+    for name in ("kubernetes", "helm"):
+        program(name)
     with real_api(tmp_path_factory.mktemp("api")) as running:
         yield running

@@ -9,8 +9,6 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from weft_e2e.cluster.bare import ADMIN, Bare, bare_cluster
-from weft_e2e.cluster.errors import SetupError
-from weft_e2e.cluster.toolchain import tool_path
 from weft_operator.api.size import MAX_SPEC_BYTES
 from weft_operator.apiserver import ApiServer
 from weft_operator.apply import write_status
@@ -19,6 +17,7 @@ from weft_operator.plan_status import MAX_MESSAGE
 from weft_operator.reasons import CONDITIONS
 from weft_operator_tests.cluster import Kube
 from weft_operator_tests.largest import SHAPES, largest_service, shortened
+from weft_operator_tests.programs import program
 from weft_operator_tests.samples import rendered, rendering
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180, func_only=True)]
@@ -34,10 +33,7 @@ DIS = "disagginferenceservices"
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     """Give an API server with the definitions and no nodes."""
-    try:
-        tool_path("kubernetes")
-    except SetupError as error:
-        pytest.skip(str(error))
+    program("kubernetes")
     with bare_cluster(tmp_path_factory.mktemp("largest")) as running:
         kube = Kube(running.kubeconfig())
         kube.run("apply", "--server-side", "-f", str(CRDS))

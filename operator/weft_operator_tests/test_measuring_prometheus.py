@@ -1,7 +1,6 @@
 """Asking a server: a real Prometheus that scrapes routers' metrics, and servers that misbehave."""
 
 import asyncio
-import shutil
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ from weft_operator.measuring.observation import BlindError, Observation
 from weft_operator.measuring.prometheus import ask
 from weft_operator.measuring.queries import queries, windows_of
 from weft_operator.measuring.reading import Answers, Subject, read
+from weft_operator_tests.programs import program
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.rounds import RoundMeter
 
@@ -143,8 +143,7 @@ def test_credentials_are_sent(serve: Callable[[Reply], int]) -> None:
 
 @pytest.fixture
 def scraper(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    if shutil.which("prometheus") is None:
-        pytest.skip("prometheus is not installed")
+    binary = program("prometheus")
     started: list[subprocess.Popen[bytes]] = []
 
     def start(pods: dict[str, int], *, jobs: tuple[str, ...] = ("weft-router",)) -> str:
@@ -159,7 +158,7 @@ def scraper(tmp_path: Path) -> Iterator[Callable[..., str]]:
             "scrape_configs:\n" + "".join(f"  - job_name: {job}\n    static_configs:\n{targets}" for job in jobs)
         )
         port = free_port()
-        command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+        command = [binary, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
         command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
         started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         return f"http://127.0.0.1:{port}"

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from weft_e2e.cluster.errors import SetupError
-from weft_e2e.cluster.toolchain import tool_path
 from weft_operator.live_profile.message import packed
 from weft_operator.manifest import Manifest
 from weft_operator_tests.api import USERS, RealApi, real_api, small_service
 from weft_operator_tests.chart_roles import ChartRoles
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.played_jobs import JOBS, job_of, play_pod, say, told
+from weft_operator_tests.programs import program
 from weft_operator_tests.replicas import Replica
 from weft_operator_tests.rights import granted, refused, used
 from weft_operator_tests.valid import PROFILE
@@ -31,10 +30,7 @@ GROUPS = "apis/weft.dev/v1alpha1/workergroups"
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[tuple[RealApi, ChartRoles]]:
     """Give an API server whose operators have the chart's roles and no other, and these; their requests are kept."""
-    try:
-        tool_path("helm")
-    except SetupError as error:
-        pytest.skip(str(error))
+    program("helm")
     with real_api(tmp_path, audit=True) as api:
         for name in (SYSTEM, MODELS):
             api.kube.run("create", "namespace", name)

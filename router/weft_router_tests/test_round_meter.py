@@ -26,6 +26,14 @@ def counts(metrics: Metrics, objective: str, class_: str = "default") -> tuple[f
     return slo.labels(objective, "good", class_).value, slo.labels(objective, "bad", class_).value
 
 
+def test_the_share_that_must_meet_the_slo_is_shown_and_follows_the_configuration() -> None:
+    metrics, meter = made(batch=Slo(60.0, 1.0, attainment=0.5))
+    target = metrics.slo_target
+    assert (target.labels("default").value, target.labels("batch").value) == (0.9, 0.5)
+    meter.use({"default": Slo(5.0, 0.05, attainment=0.99)})
+    assert target.labels("default").value == 0.99
+
+
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 5)), max_size=40), st.integers(1, 3))
 def test_gaps_are_those_between_the_tokens(chunks: list[tuple[float, int]], first: int) -> None:
     metrics, meter = made()

@@ -79,6 +79,15 @@ def setup(*, name: str, client_only: bool, also: Sequence[str]) -> None:  # noqa
 
 
 @cluster.command()
+@click.argument("name", type=click.Choice(list(toolchain.TOOLS)))
+def program(*, name: str) -> None:
+    """Build one of the cluster's programs unless it is there, and print its path."""
+    if toolchain.missing(frozenset({name})):
+        toolchain.build_all(lambda line: click.echo(line, err=True), frozenset({name}))
+    click.echo(toolchain.tool_path(name))
+
+
+@cluster.command()
 @_named
 @click.option("--nodes", type=int, help=f"Real nodes, 1 to {MAX_NODES} (default: {DEFAULT.nodes}).")
 @click.option("--gpus", type=int, help=f"Simulated GPUs per node (default: {DEFAULT.gpus}).")

@@ -27,7 +27,6 @@ DEBIAN: dict[str, tuple[str, ...]] = {
     "redis-server": ("redis-server",),
     "docker-registry": ("docker-registry",),
     "ipset": ("ipset",),
-    "prometheus": ("promtool",),
     "gcc": ("gcc",),
     "util-linux": ("nsenter", "mount"),
 }

@@ -87,6 +87,12 @@ TOOLS: dict[str, Tool] = {
             "github.com/prometheus/prometheus/cmd/prometheus",
             required("github.com/prometheus/prometheus"),
         ),
+        # `make check` tests the chart's alert rules with it; of all that it needs, Prometheus lacks seven packages.
+        Tool(
+            "promtool",
+            "github.com/prometheus/prometheus/cmd/promtool",
+            required("github.com/prometheus/prometheus"),
+        ),
         Tool(
             "kwok",
             "./cmd/kwok",

@@ -91,7 +91,11 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
     qos = _qos(spec)
     return {
         **({"qos": qos} if qos else {}),
-        "slo": {"ttft": parse_duration(spec.slo.ttft), "itl": parse_duration(spec.slo.itl)},
+        "slo": {
+            "ttft": parse_duration(spec.slo.ttft),
+            "itl": parse_duration(spec.slo.itl),
+            "attainment": spec.slo.attainment,
+        },
         "routing": {
             **_rules(spec, plan),
             **_fixed(spec),

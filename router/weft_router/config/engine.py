@@ -36,12 +36,14 @@ class EngineConfig(Section):
 
 
 class SloConfig(Section):
-    """The times a round has to hold, in seconds."""
+    """The times a round has to hold, in seconds, and how many must hold them."""
 
     ttft: float = Field(gt=0)
     """To the first token of a round."""
     itl: float = Field(gt=0)
     """Between two tokens."""
+    attainment: float = Field(default=0.9, gt=0, le=1)
+    """Share of rounds, or sessions, that must hold both: shown by a metric, which the alerts go by."""
 
 
 class TimeoutsConfig(Section):

@@ -37,7 +37,8 @@ def meter_of(config: RouterConfig, metrics: Metrics) -> RoundMeter:
 
 def slos_of(config: RouterConfig) -> dict[str, Slo]:
     """Return the SLO of every class."""
-    return {name: Slo(ttft_s=c.slo.ttft, itl_s=c.slo.itl) for name, c in config.session_classes().items()}
+    slos = {name: one.slo for name, one in config.session_classes().items()}
+    return {name: Slo(ttft_s=of.ttft, itl_s=of.itl, attainment=of.attainment) for name, of in slos.items()}
 
 
 def used(rnd: Round, reply: Reply, tokens: int) -> tuple[int, int]:

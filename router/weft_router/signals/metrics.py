@@ -47,6 +47,9 @@ class Metrics:
             "Streamed rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
             ["objective", "outcome", "class"],
         )
+        self.slo_target = Gauge(
+            "weft_router_slo_attainment_target", "Share of rounds, or sessions, that must meet the SLO", ["class"]
+        )
         self.slo_sessions = Counter(
             "weft_router_slo_sessions",
             "Ended sessions whose streamed rounds all met TTFT and whose mean ITL was met (good), or not (bad)",
@@ -280,6 +283,7 @@ one piece shows neither its first token nor its gaps.
   sidecar).
 * `weft_router_slo_rounds_total` by `objective`: `ttft`, `itl`, or `round` (both met). A burn rate needs the share
   `outcome="bad"` of all; `weft_router_slo_sessions_total` counts by session, which is how plans state attainment.
+  `weft_router_slo_attainment_target` is `spec.slo.attainment`.
 * `weft_router_kv_handles_total` by `outcome`: `stored` (a round left a handle), `used` (a remote prefill read the
   history by it), `superseded` (the next round ran locally, where the cache has it), `closed` (the client ended the
   session), `expired`, `history_changed` (the next prompt did not continue what the engine saw), `ids_differ` (its

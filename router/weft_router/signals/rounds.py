@@ -167,7 +167,6 @@ class RoundMeter:
     def __init__(self, metrics: Metrics, slos: Mapping[str, Slo]) -> None:
         """Hold rounds against the SLOs of their classes; class ``default`` has to be among them."""
         self._metrics = metrics
-        self._slos = slos
         self._series: dict[str, dict[str, dict[str, Series]]] = {}
         """By class, phase and route."""
         self._to_decode = metrics.kv_bytes.labels("prefill_to_decode")
@@ -175,11 +174,14 @@ class RoundMeter:
         self._read = metrics.history.labels("read")
         self._cached = metrics.history.labels("cached")
         self._recomputed = metrics.history.labels("recomputed")
+        self.use(slos)
 
     def use(self, slos: Mapping[str, Slo]) -> None:
         """Hold rounds against other SLOs from now on."""
         self._slos = slos
         self._series.clear()
+        for class_, slo in slos.items():
+            self._metrics.slo_target.labels(class_).set(slo.attainment)
 
     def of(self, phase: str, route: str, class_: str = DEFAULT) -> Series:
         """Return the series of a phase (``first``, ``later``), a route (``local``, ``remote``) and a class."""
