@@ -1,12 +1,17 @@
-"""Two things that every stage of `make test` gains: fewer files to read, and why a test that passed had failed before.
+"""Every stage of `make test` gains fewer files to read, Ctrl-C for children, and why a test failed before it passed.
 
 A stage of a marker reads only files that name it: reading takes longer than a look.
 """
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As scripts start what runs in the background: programs that tests start and interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TOLD = 4000
 """Characters of a first try's words, from their end."""

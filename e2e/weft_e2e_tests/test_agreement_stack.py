@@ -3,18 +3,19 @@
 The very sessions that are simulated are held with a stack of processes; P95 TTFT and mean ITL must agree within 15 %,
 attainment within 5 points. A part of it always runs; ``make test-agreement`` compares three loads under two policies,
 then one load with local prefills in slices, with twice the rounds. Other work on the machine does no harm until clients
-and engines are late by a tenth of a second: then what disagrees is measured once more, and where that does not help the
-test says so and does not judge.
+and engines are late by a tenth of a second: then what disagrees is measured once more, and where that does not help by
+itself and at half the speed, so that delays weigh half as much.
 """
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from weft_e2e.agreement.comparison import Comparison
 from weft_e2e.agreement.running import Study, run
-from weft_e2e.agreement.scenario import default_scenario
+from weft_e2e.agreement.scenario import SLOWER, default_scenario
 
 FULL = "WEFT_AGREEMENT" in os.environ
 LOADS = dict.fromkeys(("remote-jsq", "weft"), (0.8, 0.55, 0.3)) if FULL else {"remote-jsq": (0.8,), "weft": (0.55,)}
@@ -22,8 +23,8 @@ SLICED = {"weft/imd": (0.55,)} if FULL else {}
 ROUNDS = 160.0 if FULL else 80.0
 ALL = [(policy, load) for policy, loads in (LOADS | SLICED).items() for load in loads]
 
-# Six minutes in full, one minute in part; a load may be measured twice on a machine that is far too busy.
-pytestmark = [pytest.mark.component, pytest.mark.alone, pytest.mark.timeout(900 if FULL else 300)]
+# Six minutes in full, one minute in part; a load may be measured three times on a machine that is far too busy.
+pytestmark = [pytest.mark.component, pytest.mark.alone, pytest.mark.timeout(900 if FULL else 500)]
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +41,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, flo
 
 @pytest.mark.parametrize(("policy", "load"), ALL)
 def test_simulator_and_live_stack_agree(
-    compared: Mapping[tuple[str, float], Comparison], policy: str, load: float
+    compared: Mapping[tuple[str, float], Comparison], policy: str, load: float, tmp_path: Path
 ) -> None:
     one = compared[policy, load]
     if one.starved and one.disagreements:
-        pytest.skip(f"the machine was far too busy to measure, twice: {one}")
+        (one,) = run(Study(default_scenario(2 * SLOWER), {policy: (load,)}, rounds=ROUNDS, seed=4), tmp_path)
     assert one.rounds >= 0.7 * ROUNDS, "too few rounds say nothing about a P95"
     assert not one.disagreements, str(one)
