@@ -10,6 +10,7 @@ import os
 import ssl
 import sys
 import time
+import warnings
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,14 +35,16 @@ def fetch(url: str, context: ssl.SSLContext) -> bytes | None:
     """Return the body of the answer to a GET, or None unless it comes in time and with status 200."""
     parts = urlsplit(url)
     connection = http.client.HTTPSConnection(parts.netloc, context=context, timeout=scaled(ANSWER_SECONDS))
-    try:
-        connection.request("GET", parts.path)
-        answer = connection.getresponse()
-        return answer.read() if answer.status == 200 else None
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
+    # A server that starts may reset a connection before the handshake: Python leaves that socket to the garbage collector.
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        try:
+            connection.request("GET", parts.path)
+            answer = connection.getresponse()
+            return answer.read() if answer.status == 200 else None
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
 
 
 def main() -> int:
