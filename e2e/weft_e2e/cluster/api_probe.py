@@ -35,7 +35,7 @@ def fetch(url: str, context: ssl.SSLContext) -> bytes | None:
     """Return the body of the answer to a GET, or None unless it comes in time and with status 200."""
     parts = urlsplit(url)
     connection = http.client.HTTPSConnection(parts.netloc, context=context, timeout=scaled(ANSWER_SECONDS))
-    # A server that starts may reset a connection before the handshake: Python leaves that socket to the garbage collector.
+    # A server that starts may reset a connection before the handshake: Python leaves that socket to its collector.
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         try:
             connection.request("GET", parts.path)
