@@ -53,10 +53,10 @@ def reaches(
     """Tell whether a pod may open a connection to a port of a component's pods, or of one worker's."""
     target = {**base.labels(component), **({WORKER_LABEL: worker} if worker else {})}
     policies = [item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"]
-    covering = [spec for spec in policies if matches(spec["podSelector"], target)]
+    covering = [spec for spec in policies if "Ingress" in spec["policyTypes"] and matches(spec["podSelector"], target)]
     if not covering:
         return True
-    for rule in (rule for spec in covering for rule in spec["ingress"]):
+    for rule in (rule for spec in covering for rule in spec.get("ingress", ())):
         ports = rule.get("ports", [{"port": 1, "endPort": 65535}])
         opened = any(item["port"] <= port <= item.get("endPort", item["port"]) for item in ports)
         if opened and ("from" not in rule or any(admits(peer, namespace, source) for peer in rule["from"])):
@@ -182,6 +182,16 @@ def test_policies_can_be_switched_off() -> None:
     base = rendering(changed(service(), "spec.networkPolicy.enabled", False))
     objects = desired_objects(base, token=TOKEN)
     assert "NetworkPolicy" not in {item["kind"] for item in objects}
+
+
+def test_no_policy_has_rules_for_both_directions() -> None:
+    """kube-router takes rules of egress for those of ingress between two pods of one such policy."""
+    base = on_nodes(vllm_service())
+    made = {item["metadata"]["name"]: item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"}
+    for name, spec in made.items():
+        assert spec["policyTypes"] == (["Egress"] if name.endswith("-egress") else ["Ingress"]), name
+    for component in ("coordinator", "prefill", "decode"):
+        assert made[f"demo-{component}"]["podSelector"] == made[f"demo-{component}-egress"]["podSelector"]
 
 
 def egress_of(base: Rendering, component: str) -> list[Manifest] | None:
@@ -345,7 +355,6 @@ def test_only_who_loads_weights_reaches_the_hub(source: Any, engines: bool, job:
     made = {item["metadata"]["name"]: item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"}
     assert ("demo-weights" in made) is (job is not None)
     if job is not None:
-        assert made["demo-weights"]["policyTypes"] == ["Ingress", "Egress"]
         assert "ingress" not in made["demo-weights"]
         assert not dials(base, "weights", "169.254.169.254", 443)
         assert dials(base, "weights", "10.0.0.9", 6379), "Redis, for its progress"

@@ -4,6 +4,7 @@ Whom pods may connect to is in weft_operator.desired.egress.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 from weft_core.plan import Role
 from weft_operator.api.network import Peer
@@ -24,16 +25,16 @@ _OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
 
 
 def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
-    """Return one policy per component; none where the service wants none."""
+    """Return the policies of each component, in and out; none where the service wants none."""
     if not rendering.spec.network_policy.enabled:
         return ()
     workers = worker_egress(rendering)
     among = _among_measured(rendering)
     return (
-        _policy(rendering, COORDINATOR, _to_coordinator(rendering), coordinator_egress(rendering)),
-        *(_policy(rendering, role, _to_workers(rendering, role), workers) for role in ROLES),
+        *_policies(rendering, COORDINATOR, _to_coordinator(rendering), coordinator_egress(rendering)),
+        *(policy for role in ROLES for policy in _policies(rendering, role, _to_workers(rendering, role), workers)),
         *(
-            [_policy(rendering, PROFILE_COMPONENT, [among], measured_egress(rendering, among))]
+            _policies(rendering, PROFILE_COMPONENT, [among], measured_egress(rendering, among))
             if rendering.spec.profile.measure
             else ()
         ),
@@ -42,25 +43,39 @@ def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
 
 
 def weights_policies(rendering: Rendering) -> tuple[Manifest, ...]:
-    """Return the policy for the Jobs that download weights onto a claim, where there is such a claim."""
+    """Return the policies for the Jobs that download weights onto a claim, where there is such a claim."""
     cache = rendering.spec.model.source.cache if rendering.spec.model.source is not None else None
     if not rendering.spec.network_policy.enabled or cache is None or cache.claim is None:
         return ()
-    return (_policy(rendering, WEIGHTS_COMPONENT, [], weights_egress(rendering)),)
+    return _policies(rendering, WEIGHTS_COMPONENT, [], weights_egress(rendering))
 
 
-def _policy(rendering: Rendering, component: str, ingress: list[Manifest], egress: list[Manifest]) -> Manifest:
-    restricted = rendering.spec.network_policy.restrict_egress
+def _policies(
+    rendering: Rendering, component: str, ingress: list[Manifest], egress: list[Manifest]
+) -> tuple[Manifest, ...]:
+    """Return a component's policy of what may reach it, and one of what it may reach.
+
+    One policy of both would do by the API. kube-router, though, lets its rules of egress admit what another pod of the
+    same policy sends to a port that its rules of ingress close.
+    """
+    inward = _policy(rendering, component, component, "Ingress", ingress)
+    if not rendering.spec.network_policy.restrict_egress:
+        return (inward,)
+    return (inward, _policy(rendering, component, f"{component}-egress", "Egress", egress))
+
+
+def _policy(
+    rendering: Rendering, component: str, name: str, direction: Literal["Ingress", "Egress"], rules: list[Manifest]
+) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": rendering.metadata(rendering.name(component), component),
+        "metadata": rendering.metadata(rendering.name(name), component),
         "spec": {
             "podSelector": {"matchLabels": rendering.selector(component)},
-            "policyTypes": ["Ingress", *(["Egress"] if restricted else [])],
+            "policyTypes": [direction],
             # The API server stores no empty list.
-            **({"ingress": ingress} if ingress else {}),
-            **({"egress": egress} if restricted else {}),
+            **({direction.lower(): rules} if rules else {}),
         },
     }
 
