@@ -16,7 +16,10 @@ from weft_e2e.cluster.forward import forward_from
 from weft_e2e.engines.environment import EngineEnv
 from weft_e2e.engines.process import keep_on_core
 from weft_e2e.images.catalogue import repository_root
+from weft_e2e.waiting import until
 
+GONE_S = 30.0
+"""So long may a killed engine with gigabytes of memory take to be gone."""
 EXAMPLE = repository_root() / "docs/examples/tiny-vllm-cpu.yaml"
 
 
@@ -125,17 +128,28 @@ def _pid(pod: str) -> int:
 def kill_engine(pod: str) -> None:
     """End every process of a pod's engine at once, as a machine's fault would; its kubelet starts it again.
 
+    They are gone when this returns: what is sent meanwhile would be taken for the cause.
+
     Raises:
         LookupError: none runs on this machine.
+        TimeoutError: one is still there after ``GONE_S``.
     """
-    killed = 0
+    killed = []
     for pid, variables in _processes([pod]):
         if "VLLM_CPU_OMP_THREADS_BIND" in variables:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-                killed += 1
+                killed.append(pid)
     if not killed:
         raise LookupError(f"no engine of pod {pod} runs here")
+    until(lambda: not any(map(_lives, killed)), what=f"an end of the engine of pod {pod}", timeout_s=GONE_S)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/environ").read_bytes())  # that of a zombie is empty
+    except OSError:
+        return False
 
 
 def _processes(pods: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
